@@ -1,0 +1,51 @@
+# Everything a fresh machine lacks is installed into the checkout: .tools (uv) and .venv (the locked packages).
+PYTHON ?= python3
+UV := .tools/bin/uv
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export UV_PROJECT_ENVIRONMENT := .venv
+
+.PHONY: demo test serve bench check format lock build clean install fuzz
+
+install: .venv/.installed
+
+$(UV):
+	$(PYTHON) -m pip install --quiet --no-warn-script-location --target .tools 'uv>=0.8,<1'
+
+.venv/.installed: $(UV) requirements.lock pyproject.toml
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
+	$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
+	$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	touch $@
+
+demo: install ## install, serve, and walk the protocol on real data
+	$(BIN)/skillery demo --home .demo
+
+serve: install ## serve this checkout's home
+	$(BIN)/skillery serve
+
+check: install ## style, types, and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check ## everything there is, on SQLite and on a real Postgres
+	$(BIN)/pytest
+
+bench: install ## the figures of docs/benchmarks.md
+	$(BIN)/python -m bench
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --group dev pyproject.toml -o requirements.lock
+
+build: install ## the wheel and the source archive, into dist/
+	$(UV) build --quiet
+
+clean:
+	rm -rf .venv .tools .demo .bench dist

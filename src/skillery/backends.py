@@ -1,0 +1,319 @@
+"""The boundary to what admins can swap: three Protocols and the frozen values that cross them.
+
+Plugin packages import this module, `skillery.errors`, `skillery.hookimpl` and `skillery.testing`, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
+
+import msgspec
+
+# -- who is calling ----------------------------------------------------------------------------------------------
+
+Scope = Literal["read", "run", "publish", "review", "admin"]
+ALL_SCOPES: frozenset[Scope] = frozenset({"read", "run", "publish", "review", "admin"})
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who makes a call. `namespaces` are grants: `sales.*` = every name that starts with `sales.`, `*` = all."""
+
+    name: str
+    kind: Literal["person", "agent"] = "person"
+    scopes: frozenset[Scope] = frozenset()
+    namespaces: tuple[str, ...] = ()
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """What a request shows of its sender: its headers (names in lower case) and its network address."""
+
+    headers: Mapping[str, str]
+    address: str
+
+
+@runtime_checkable
+class Authenticator(Protocol):
+    loopback_only: bool
+    """True where it may only be served on a loopback address (no login: everybody who can connect is let in)."""
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """The identity behind the credentials. Raises NotAuthenticated."""
+        ...
+
+
+# -- contents by digest ------------------------------------------------------------------------------------------
+
+
+class Upload(Protocol):
+    """One content on its way in. Nothing is visible before `commit`; a crash leaves nothing but rubbish that the
+    next start sweeps."""
+
+    def write(self, chunk: bytes) -> None: ...
+
+    def commit(self, digest: str) -> None:
+        """Make it durable and visible under `digest` (64 hex digits of SHA-256, computed by the caller)."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """Immutable contents, named by their SHA-256. Blocking: called from worker threads, by several at once.
+
+    A full disk raises StorageFull and leaves nothing half-written.
+    """
+
+    def begin(self) -> Upload: ...
+
+    def open(self, digest: str) -> BinaryIO:
+        """A seekable stream from the start. Raises ContentMissing."""
+        ...
+
+    def local_path(self, digest: str) -> Path | None:
+        """The content as a read-only file of this machine, or None where there is none to give."""
+        ...
+
+    def delete(self, digest: str) -> None:
+        """Forget it; no error where there is nothing."""
+        ...
+
+    def check(self) -> None:
+        """Raises where the store cannot be used now."""
+        ...
+
+
+# -- runs --------------------------------------------------------------------------------------------------------
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one run may use, for its whole process tree."""
+
+    timeout_ms: int = 300_000
+    """Wall clock from the start of the code, not from queueing."""
+    memory_mb: int = 512
+    processes: int = 64
+    """Processes and threads."""
+    cpus: float = 1.0
+    disk_mb: int = 256
+    """`/workspace`."""
+    disk_files: int = 16_384
+    tmp_mb: int = 64
+    """`/tmp`."""
+    blobs: int = 1_000
+    blobs_mb: int = 256
+    log_kb: int = 1_024
+    """Kept of the log; the rest is counted and never slows the code."""
+    result_mb: int = 16
+
+
+class SkillMount(msgspec.Struct, frozen=True):
+    """A skill at `/skills/<name>/`, read-only."""
+
+    name: str
+    folder: Path
+    """Its files on this machine: immutable, complete, shared between runs."""
+    entrypoint: str | None = None
+    """Path of the entrypoint inside the skill (`code/main.py`), importable as `skills.<name>`; None for a skill
+    that is only there to be read."""
+
+
+class BlobMount(msgspec.Struct, frozen=True):
+    """A blob at `/blobs/<blob_id>`, read-only."""
+
+    blob_id: str
+    path: Path
+    """Its content on this machine."""
+
+
+class SkillCall(msgspec.Struct, frozen=True, tag="skill"):
+    """Import the entrypoint of the mounted skill `skill` and call `function(args)`."""
+
+    skill: str
+    function: str
+
+
+class CodeCall(msgspec.Struct, frozen=True, tag="code"):
+    """Save `code` as a module, import it and call `function(args)`."""
+
+    code: str
+    function: str
+
+
+class Job(msgspec.Struct, frozen=True):
+    """All that a sandbox needs to know of one run."""
+
+    run_id: str
+    call: SkillCall | CodeCall
+    args: bytes
+    """A JSON object."""
+    skills: tuple[SkillMount, ...] = ()
+    """In the order of mounting; an executed skill comes first."""
+    blobs: tuple[BlobMount, ...] = ()
+    limits: Limits = Limits()
+    environment: Mapping[str, str] = {}
+    """Variables beyond the sandbox's own (secrets)."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a run failed. `type` is the exception's class name or one of TimeoutError, MemoryLimitExceeded,
+    ProcessExited, ProcessKilled, InvalidOutput, ValidationError, SandboxError."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    """Frames of user code only."""
+
+
+class Log(msgspec.Struct, frozen=True):
+    """stdout, stderr and `log` in the order of writing; of a long log the head and the tail."""
+
+    head: bytes = b""
+    tail: bytes = b""
+    dropped: int = 0
+    """Bytes left out between the two."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a run ended: exactly one of `result` and `failure` is set."""
+
+    result: bytes | None = None
+    """Compact UTF-8 JSON of what the function returned."""
+    failure: Failure | None = None
+    summary: str | None = None
+    """What the code set with `runtime.summary(text)`."""
+    log: Log = Log()
+    duration_ms: float = 0.0
+    degraded: tuple[str, ...] = ()
+    """Limits that were held by weaker means than usual on this host, e.g. `memory_tree`."""
+
+
+class BlobWriter(Protocol):
+    """One blob that a run is writing."""
+
+    async def write(self, chunk: bytes) -> None:
+        """Raises TooLarge past the run's limit."""
+        ...
+
+    async def commit(self) -> str:
+        """Its blob id."""
+        ...
+
+    async def abort(self) -> None: ...
+
+
+class RunHost(Protocol):
+    """What the code in a sandbox can ask of the host while it runs. Errors it raises (SkilleryError) are shown to
+    the code as exceptions; they never end the server."""
+
+    async def begin_blob(self, kind: str) -> BlobWriter: ...
+
+    async def read_blob(self, blob_id: str) -> bytes:
+        """A blob that this run wrote. Raises BlobNotFound for every other id."""
+        ...
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """One property that a backend needs, tried by doing it."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    """How to mend it, where `ok` is false."""
+    required: bool = True
+    """False: without it runs are `degraded`, but safe."""
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """Runs a job in a fresh place that nothing survives."""
+
+    def probe(self) -> list[Probe]:
+        """Blocking: every property the sandbox needs, each tried by doing it (`skillery doctor`)."""
+        ...
+
+    async def start(self) -> None:
+        """Get ready. Raises SandboxUnavailable where this host cannot enforce what is promised."""
+        ...
+
+    async def run(self, job: Job, host: RunHost) -> Outcome:
+        """Never raises for what the code does. A fault of the host is a Failure of type SandboxError.
+        Cancelling it kills the run and waits until nothing of it is left."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+# -- how a plugin offers a backend -------------------------------------------------------------------------------
+
+
+class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For a backend without settings of its own."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a backend may keep things."""
+
+    home: Path
+    """Lasting; a backend uses a folder of its own name in it."""
+    allow_degraded: bool = False
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A backend that a plugin offers under a name; the settings choose it by that name.
+
+    `open(settings, place)` makes it; `settings` is a frozen msgspec Struct that forbids unknown fields, filled from
+    the section `[<kind>.<name>]` of skillery.toml and checked at start.
+    """
+
+    name: str
+    open: Callable[[Any, Place], Any]
+    settings: type[msgspec.Struct] = NoSettings
+    unsafe: bool = False
+    """True: it does not isolate, and is refused unless `allow_unsafe_sandbox` is set."""
+
+
+# -- moments -----------------------------------------------------------------------------------------------------
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a check says about a version. Severity `error` refuses it."""
+
+    rule: str
+    message: str
+    severity: Literal["error", "warning", "info"] = "error"
+    file: str | None = None
+    line: int | None = None
+
+
+class PublishedFile(msgspec.Struct, frozen=True):
+    path: str
+    content: bytes
+    executable: bool = False
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """A version on its way in (`before_publish`) or just published (`after_publish`)."""
+
+    name: str
+    version: str
+    digest: str
+    manifest: Mapping[str, Any]
+    files: tuple[PublishedFile, ...]
+    identity: Identity
+
+
+class FinishedRun(msgspec.Struct, frozen=True):
+    """For `run_finished`: what became of a run."""
+
+    run_id: str
+    method: Literal["execute_skill", "run_code", "call_tool"]
+    status: Literal["completed", "failed"]
+    skill: str | None
+    version: str | None
+    duration_ms: float
+    error_type: str | None
+    identity: Identity

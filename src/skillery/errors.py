@@ -1,0 +1,162 @@
+"""What can go wrong, in few kinds with speaking children.
+
+The core raises these; only the API edge knows JSON-RPC codes and HTTP statuses. A message names the thing and the
+value, `hint` the way out; both are shown to callers, so neither ever holds a host path, SQL or a traceback.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class SkilleryError(Exception):
+    """Base of everything that is reported to a caller.
+
+    `type` is a stable snake_case word; `hint` a sentence that says what to do next; `data` further JSON-able fields
+    of `error.data`.
+    """
+
+    type: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, hint: str | None = None, **data: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.data = data
+
+
+# -- kinds: one for each code of the protocol -------------------------------------------------------------------
+
+
+class InvalidParams(SkilleryError):
+    type = "invalid_params"
+
+
+class NotAuthenticated(SkilleryError):
+    type = "not_authenticated"
+
+
+class NotAllowed(SkilleryError):
+    type = "not_allowed"
+
+
+class NotFound(SkilleryError):
+    type = "not_found"
+
+
+class Conflict(SkilleryError):
+    type = "conflict"
+
+
+class TooLarge(SkilleryError):
+    type = "too_large"
+
+
+class Busy(SkilleryError):
+    """The caller may try again after `retry_after_ms`."""
+
+    type = "busy"
+
+    def __init__(self, message: str, *, retry_after_ms: int, hint: str | None = None, **data: Any) -> None:
+        super().__init__(message, hint=hint, retry_after_ms=retry_after_ms, **data)
+
+
+class Refused(SkilleryError):
+    """A policy said no; `data["findings"]` says why, one object a finding."""
+
+    type = "refused_by_policy"
+
+
+class Unavailable(SkilleryError):
+    """The host cannot do it now: a full disk, a lost database. Reported as an internal error with a clear word."""
+
+    type = "unavailable"
+
+
+# -- children ----------------------------------------------------------------------------------------------------
+
+
+class SkillNotFound(NotFound):
+    type = "skill_not_found"
+
+
+class VersionNotFound(NotFound):
+    type = "version_not_found"
+
+
+class FileNotInSkill(NotFound):
+    type = "file_not_found"
+
+
+class BlobNotFound(NotFound):
+    type = "blob_not_found"
+
+
+class ContentMissing(NotFound):
+    """A storage backend holds nothing under this digest."""
+
+    type = "content_missing"
+
+
+class VersionExists(Conflict):
+    type = "version_exists"
+
+
+class InvalidName(InvalidParams):
+    type = "invalid_name"
+
+
+class InvalidVersion(InvalidParams):
+    type = "invalid_version"
+
+
+class InvalidVersionSpec(InvalidParams):
+    type = "invalid_version_spec"
+
+
+class InvalidPath(InvalidParams):
+    type = "invalid_path"
+
+
+class InvalidCursor(InvalidParams):
+    type = "invalid_cursor"
+
+
+class InvalidManifest(InvalidParams):
+    """`data["problems"]` lists everything that is wrong: `{"path": "runtime.entrypoint", "message": …}` each,
+    with `file` and `line` where a file is meant."""
+
+    type = "invalid_manifest"
+
+
+class InvalidBundle(InvalidParams):
+    """As InvalidManifest, for the files of a bundle."""
+
+    type = "invalid_bundle"
+
+
+class NotExecutable(InvalidParams):
+    type = "not_executable"
+
+
+class BundleTooLarge(TooLarge):
+    type = "bundle_too_large"
+
+
+class BlobTooLarge(TooLarge):
+    type = "blob_too_large"
+
+
+class StorageFull(Unavailable):
+    type = "storage_full"
+
+
+# -- for the person who starts the server --------------------------------------------------------------------------
+
+
+class StartupError(Exception):
+    """The server (or command) does not start; the message is one line that says why and how to mend it."""
+
+
+class SandboxUnavailable(StartupError):
+    """This host cannot enforce what the sandbox promises; nothing is run rather than run weaker."""
