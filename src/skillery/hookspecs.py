@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pluggy
 
-from skillery.backends import FinishedRun, Finding, Offer, Publication
+from skillery.backends import Finding, FinishedRun, Offer, Publication
 
 hookspec = pluggy.HookspecMarker("skillery")
 

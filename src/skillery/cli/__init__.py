@@ -1,0 +1,65 @@
+"""The command `skillery`: one module per group of verbs, named as the methods are.
+
+Importing this package is cheap on purpose: a command imports what it needs when it runs, so that `skillery --version`
+and a second of shell completion do not wait for a web framework.
+"""
+
+from __future__ import annotations
+
+import click
+
+from skillery.cli import blobs, checking, database, demo, runs, serving, skills
+from skillery.cli.failing import EXIT_CODES, Commands
+
+
+def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from skillery import __version__
+
+    click.echo(f"skillery {__version__}")
+    ctx.exit()
+
+
+@click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def commands() -> None:
+    """Keep, find, run and publish the skills of LLM agents.
+
+    Without --url a command talks to the server that holds the home, and where there is none it works on the home by
+    itself.
+    """
+
+
+for _command in (
+    serving.serve,
+    skills.publish,
+    skills.list_,
+    skills.describe,
+    skills.read,
+    runs.run,
+    runs.code,
+    blobs.blob,
+    database.db,
+    checking.plugins,
+    checking.doctor,
+    checking.config,
+    demo.demo,
+):
+    commands.add_command(_command)
+
+
+def main() -> int:
+    """The console script: runs the command line of this process and ends it with the exit code."""
+    result: int = commands.main(prog_name="skillery")
+    return result
+
+
+__all__ = ["commands", "main"]

@@ -1,0 +1,25 @@
+"""Runs migrations on the connection that Skillery hands over, or, for `alembic` by hand, on SKILLERY_DATABASE."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from skillery.database import Database
+from skillery.settings import load_settings
+from skillery.tables import metadata
+
+
+def run(connection: object) -> None:
+    context.configure(connection=connection, target_metadata=metadata, compare_type=True)  # type: ignore[arg-type]
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+given = context.config.attributes.get("connection")
+if given is not None:
+    run(given)
+else:
+    database = Database(load_settings().settings.database_url)
+    with database.engine.begin() as connection:
+        run(connection)
+    database.close()

@@ -1,0 +1,93 @@
+"""`POST /blobs` and `GET /blobs/{blob_id}`: blobs of any size, in and out at constant memory."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from skillery import access
+from skillery.api.errors import INVALID_REQUEST, encode, plain_error
+from skillery.api.http import HttpRefusal, authenticate, chunks_of, only, send_bytes
+from skillery.api.services import Services
+
+CHUNK_BYTES = 256 * 1024
+DEFAULT_KIND = "application/octet-stream"
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+async def receive_blob(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    only(scope, "POST")
+    identity = await authenticate(services, scope, headers)
+    access.require(identity, "run")
+    kind = headers.get("content-type") or DEFAULT_KIND
+    blob = await services.blobs.receive(identity, _gathered(chunks_of(receive)), kind)
+    await send_bytes(send, 201, encode(blob), headers=[("location", f"/blobs/{blob.blob_id}")])
+
+
+async def _gathered(chunks: Any) -> Any:
+    """Larger pieces than the network's: each costs a hop to a thread."""
+    gathered = bytearray()
+    async for chunk in chunks:
+        gathered += chunk
+        if len(gathered) >= CHUNK_BYTES:
+            yield bytes(gathered)
+            gathered.clear()
+    if gathered:
+        yield bytes(gathered)
+
+
+async def send_blob(services: Services, scope: Any, send: Any, headers: dict[str, str], blob_id: str) -> None:
+    only(scope, "GET", "HEAD")
+    identity = await authenticate(services, scope, headers)
+    access.require(identity, "read")
+    blob = await services.blobs.find_blob(identity, blob_id)
+    start, stop = _range(headers.get("range"), blob.size_bytes)
+    status = 200 if start is None else 206
+    first, last = (0, blob.size_bytes) if start is None else (start, stop)
+    reply = [
+        (b"content-type", blob.kind.encode()),
+        (b"content-length", str(last - first).encode()),
+        (b"accept-ranges", b"bytes"),
+        (b"etag", f'"{blob.sha256}"'.encode()),
+        # A blob may be anything, a page with scripts too: it is never shown as one of this server's own.
+        (b"content-disposition", b"attachment"),
+        (b"x-content-type-options", b"nosniff"),
+        (b"content-security-policy", b"sandbox; default-src 'none'"),
+    ]
+    if start is not None:
+        reply.append((b"content-range", f"bytes {first}-{last - 1}/{blob.size_bytes}".encode()))
+    stream = await asyncio.to_thread(services.blobs.open, blob)
+    try:
+        await send({"type": "http.response.start", "status": status, "headers": reply})
+        left = 0 if scope["method"] == "HEAD" else last - first
+        await asyncio.to_thread(stream.seek, first)
+        while left:
+            chunk = await asyncio.to_thread(stream.read, min(CHUNK_BYTES, left))
+            if not chunk:
+                raise OSError("the content is shorter than its row says")
+            left -= len(chunk)
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        stream.close()
+
+
+def _range(header: str | None, size: int) -> tuple[int, int] | tuple[None, None]:
+    """The half-open range that one `Range: bytes=…` means (RFC 9110 §14); the whole for none or several.
+
+    Raises HttpRefusal 416.
+    """
+    match = _RANGE.fullmatch((header or "").replace(" ", ""))
+    if match is None or match[1] == match[2] == "":
+        return None, None
+    if match[1] == "":
+        start, stop = max(0, size - int(match[2])), size
+    else:
+        start, stop = int(match[1]), min(size, int(match[2]) + 1) if match[2] else size
+    if match[1] and match[2] and int(match[2]) < int(match[1]):
+        return None, None
+    if start >= size or start >= stop:
+        error = plain_error(INVALID_REQUEST, f"the blob has {size} bytes", "range_not_satisfiable")
+        raise HttpRefusal(416, error, [("content-range", f"bytes */{size}")])
+    return start, stop

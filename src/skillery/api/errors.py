@@ -1,0 +1,68 @@
+"""From meaning to numbers: the only place that knows JSON-RPC codes and HTTP statuses."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+
+from skillery.errors import (
+    Busy,
+    Conflict,
+    InvalidParams,
+    NotAllowed,
+    NotAuthenticated,
+    NotFound,
+    Refused,
+    SkilleryError,
+    TooLarge,
+    Unavailable,
+)
+
+log = logging.getLogger(__name__)
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+
+# kind -> (JSON-RPC code, HTTP status of the doors that are not JSON-RPC)
+CODES: dict[type[SkilleryError], tuple[int, int]] = {
+    InvalidParams: (INVALID_PARAMS, 400),
+    NotAuthenticated: (-32001, 401),
+    NotAllowed: (-32002, 403),
+    NotFound: (-32003, 404),
+    Conflict: (-32004, 409),
+    TooLarge: (-32005, 413),
+    Busy: (-32006, 503),
+    Refused: (-32007, 422),
+    Unavailable: (INTERNAL_ERROR, 503),
+}
+
+
+def codes_of(error: SkilleryError) -> tuple[int, int]:
+    return next((codes for kind, codes in CODES.items() if isinstance(error, kind)), (INTERNAL_ERROR, 500))
+
+
+def error_object(error: SkilleryError) -> dict[str, Any]:
+    """The `error` member of an answer: code, message, data (type, hint, and what else the error knows)."""
+    data = {"type": error.type, **({"hint": error.hint} if error.hint else {}), **error.data}
+    return {"code": codes_of(error)[0], "message": error.message, "data": data}
+
+
+def plain_error(code: int, message: str, kind: str, hint: str | None = None) -> dict[str, Any]:
+    return {"code": code, "message": message, "data": {"type": kind, **({"hint": hint} if hint else {})}}
+
+
+def unexpected(error: BaseException) -> dict[str, Any]:
+    """A fault of ours: the caller learns that it was ours, the server's log learns what it was."""
+    log.error("unexpected %s", type(error).__name__, exc_info=error)
+    return plain_error(
+        INTERNAL_ERROR, "internal error", "internal_error", "It is in the server's log; tell its admin if it stays."
+    )
+
+
+def encode(value: Any) -> bytes:
+    return msgspec.json.encode(value)

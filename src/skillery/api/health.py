@@ -1,0 +1,24 @@
+"""`GET /healthz`: requests are served. `GET /readyz`: database, storage and sandbox work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skillery.api.errors import encode
+from skillery.api.http import only, send_bytes
+from skillery.api.services import Services
+
+
+async def healthz(_services: Services, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
+    only(scope, "GET", "HEAD")
+    await send_bytes(send, 200, b'{"status":"ok"}')
+
+
+async def readyz(services: Services, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
+    """200 where all three work, else 503; each check says `ok` or `failed`, the server's log says why."""
+    only(scope, "GET", "HEAD")
+    checks = await services.readiness.checks()
+    ready = all(checks.values())
+    shown = {name: "ok" if works else "failed" for name, works in checks.items()}
+    body = {"status": "ready" if ready else "not ready", "checks": shown}
+    await send_bytes(send, 200 if ready else 503, encode(body))

@@ -1,0 +1,166 @@
+"""What every door shares: who may knock (Host, Origin, content type), bodies with a cap, answers as JSON."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from skillery.api.errors import INVALID_REQUEST, codes_of, encode, error_object, plain_error
+from skillery.api.services import Services
+from skillery.backends import Credentials, Identity
+from skillery.errors import NotAuthenticated, SkilleryError
+from skillery.settings import is_loopback
+
+JSON = "application/json"
+
+
+class HttpRefusal(Exception):
+    """What never reaches a method: an HTTP status, and an error object for the body."""
+
+    def __init__(self, status: int, error: dict[str, Any], headers: Iterable[tuple[str, str]] = ()) -> None:
+        super().__init__(error["message"])
+        self.status = status
+        self.error = error
+        self.headers = list(headers)
+
+
+def headers_of(scope: Any) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def check_browser(services: Services, scope: Any, headers: dict[str, str]) -> None:
+    """A page that somebody's browser shows must not be a way in.
+
+    Raises HttpRefusal 403 for a `Host` that is not ours (DNS rebinding) and an `Origin` that is not ours or listed.
+    """
+    host = headers.get("host", "").lower()
+    if not _is_our_host(services, scope, host):
+        raise HttpRefusal(
+            403,
+            plain_error(
+                INVALID_REQUEST,
+                f"the Host {host[:100]!r} is not one of this server's",
+                "host_not_allowed",
+                "Call it by the address it is bound to, or list the name in the setting allowed_hosts.",
+            ),
+        )
+    origin = headers.get("origin")
+    if origin is not None and origin.lower() not in {f"{scope['scheme']}://{host}", *services.allowed_origins}:
+        raise HttpRefusal(
+            403,
+            plain_error(
+                INVALID_REQUEST,
+                f"the Origin {origin[:100]!r} may not call this server",
+                "origin_not_allowed",
+                "List it in the setting allowed_origins if its pages are meant to.",
+            ),
+        )
+
+
+def _is_our_host(services: Services, scope: Any, host: str) -> bool:
+    name = _without_port(host)
+    if name in services.allowed_hosts or host in services.allowed_hosts or name == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    local = (scope.get("server") or ("", None))[0]
+    return str(address) == local or (address.is_loopback and is_loopback(local))
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+def check_json(headers: dict[str, str]) -> None:
+    """Raises HttpRefusal 415: a browser can't send JSON to another origin without asking first."""
+    kind = headers.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() != JSON:
+        raise HttpRefusal(
+            415,
+            plain_error(
+                INVALID_REQUEST, f"the Content-Type is {kind[:80]!r}", "unsupported_media_type", f"Send {JSON}."
+            ),
+        )
+
+
+async def authenticate(services: Services, scope: Any, headers: dict[str, str]) -> Identity:
+    """Raises HttpRefusal 401."""
+    address = (scope.get("client") or ("", None))[0]
+    try:
+        return await services.authenticator.authenticate(Credentials(headers, address))
+    except NotAuthenticated as error:
+        raise HttpRefusal(401, error_object(error), [("www-authenticate", "Bearer")]) from None
+
+
+async def chunks_of(receive: Any) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises ClientGone where it breaks off."""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if message.get("body"):
+            yield message["body"]
+        if not message.get("more_body"):
+            return
+
+
+class ClientGone(Exception):
+    """The client went away in the middle of its request; there is nobody left to answer."""
+
+
+async def read_body(receive: Any, headers: dict[str, str], max_bytes: int) -> bytes:
+    """Raises HttpRefusal 413 past `max_bytes`, before reading where the client says how much will come."""
+    declared = headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in chunks_of(receive):
+        size += len(chunk)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def _too_large(max_bytes: int) -> HttpRefusal:
+    message = f"the body is larger than this server takes ({max_bytes} bytes)"
+    hint = "Send large content to POST /blobs, which takes any size."
+    return HttpRefusal(413, plain_error(-32005, message, "body_too_large", hint))
+
+
+def only(scope: Any, *methods: str) -> None:
+    """Raises HttpRefusal 405."""
+    if scope["method"] not in methods:
+        allowed = ", ".join(methods)
+        raise HttpRefusal(
+            405,
+            plain_error(INVALID_REQUEST, f"{scope['path']} takes {allowed}", "method_not_allowed"),
+            [("allow", allowed)],
+        )
+
+
+async def send_bytes(
+    send: Any, status: int, body: bytes, kind: str = JSON, headers: Iterable[tuple[str, str]] = ()
+) -> None:
+    fixed = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+    more = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    await send({"type": "http.response.start", "status": status, "headers": [*fixed, *more]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_refusal(send: Any, refusal: HttpRefusal, *, rpc: bool = False) -> None:
+    body = {"jsonrpc": "2.0", "id": None, "error": refusal.error} if rpc else {"error": refusal.error}
+    await send_bytes(send, refusal.status, encode(body), headers=refusal.headers)
+
+
+async def send_error(send: Any, error: SkilleryError) -> None:
+    status = codes_of(error)[1]
+    retry = error.data.get("retry_after_ms")
+    headers = [("retry-after", str(-(-retry // 1000)))] if retry else []
+    await send_bytes(send, status, encode({"error": error_object(error)}), headers=headers)

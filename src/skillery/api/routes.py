@@ -1,0 +1,115 @@
+"""The doors, as ASGI routes: they decode once, and nothing stands between them and the core."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+from litestar import asgi
+
+from skillery.api import blobs, health
+from skillery.api.errors import INVALID_PARAMS, encode, plain_error, unexpected
+from skillery.api.http import (
+    ClientGone,
+    HttpRefusal,
+    authenticate,
+    check_browser,
+    check_json,
+    headers_of,
+    only,
+    read_body,
+    send_bytes,
+    send_error,
+    send_refusal,
+)
+from skillery.api.rpc.envelope import answer
+from skillery.api.rpc.methods import METHODS
+from skillery.api.rpc.schemas import FORMATS, tool
+from skillery.api.services import Services
+from skillery.errors import SkilleryError
+
+Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
+
+
+async def _rpc(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    only(scope, "POST")
+    check_json(headers)
+    identity = await authenticate(services, scope, headers)
+    body = await read_body(receive, headers, services.max_body_bytes)
+    reply = await answer(services, identity, body)
+    if reply is None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    await send_bytes(send, 200, reply)
+
+
+async def _tools(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """`GET /tools?format=openai|anthropic|mcp|jsonschema[&include=create_skill]`."""
+    only(scope, "GET", "HEAD")
+    await authenticate(services, scope, headers)
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+    form = query.get("format", ["openai"])[-1]
+    if form not in FORMATS:
+        message = f"there is no format {form[:40]!r}"
+        hint = f"There are {', '.join(FORMATS)}."
+        raise HttpRefusal(400, plain_error(INVALID_PARAMS, message, "invalid_params", hint))
+    asked_for = {name for part in query.get("include", []) for name in part.split(",") if name}
+    unknown = sorted(asked_for - METHODS.keys())
+    if unknown:
+        raise HttpRefusal(
+            400, plain_error(INVALID_PARAMS, f"there is no method {unknown[0][:40]!r} to include", "invalid_params")
+        )
+    shown = [tool(name, one.params, form) for name, one in METHODS.items() if one.is_tool or name in asked_for]
+    await send_bytes(send, 200, encode(shown))
+
+
+async def _blobs(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """`/blobs` and all below it: Litestar's ASGI routes take no path parameters."""
+    blob_id = scope["path"].strip("/")
+    if blob_id:
+        await blobs.send_blob(services, scope, send, headers, blob_id)
+    else:
+        await blobs.receive_blob(services, scope, receive, send, headers)
+
+
+def make_routes(services: Services) -> list[Any]:
+    """Every route of the API for Litestar."""
+
+    def route(path: str, door: Door, *, rpc: bool = False, guarded: bool = True, with_all_below: bool = False) -> Any:
+        @asgi(path, is_mount=with_all_below, copy_scope=False)
+        async def handler(scope: Any, receive: Any, send: Any) -> None:
+            headers = headers_of(scope)
+            started = False
+
+            async def noting_send(message: Any) -> None:
+                nonlocal started
+                started = True
+                await send(message)
+
+            try:
+                if guarded:
+                    check_browser(services, scope, headers)
+                await door(services, scope, receive, noting_send, headers)
+            except HttpRefusal as refusal:
+                await send_refusal(send, refusal, rpc=rpc)
+            except SkilleryError as error:
+                await send_error(send, error)
+            except ClientGone:
+                return
+            except Exception as error:
+                if started:
+                    # Half an answer is out: breaking the connection is the only way left to say so.
+                    raise
+                await send_refusal(send, HttpRefusal(500, unexpected(error)), rpc=rpc)
+
+        return handler
+
+    return [
+        route("/rpc", _rpc, rpc=True),
+        route("/tools", _tools),
+        route("/blobs", _blobs, with_all_below=True),
+        route("/healthz", health.healthz, guarded=False),
+        route("/readyz", health.readyz, guarded=False),
+    ]

@@ -1,0 +1,207 @@
+"""JSON-RPC 2.0: decode, authorise, call, encode. Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from skillery import access
+from skillery.api.errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    encode,
+    error_object,
+    plain_error,
+    unexpected,
+)
+from skillery.api.rpc.methods import METHODS, Method
+from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.errors import InvalidParams, SkilleryError
+
+MOST_CALLS = 100
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One request as it came; `id` is unset in a notification."""
+
+    jsonrpc: str
+    method: str
+    params: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    id: str | int | float | msgspec.UnsetType | None = msgspec.UNSET
+
+
+_call = msgspec.json.Decoder(Call)
+_calls = msgspec.json.Decoder(list[msgspec.Raw])
+_names = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_decoders = {name: msgspec.json.Decoder(method.params) for name, method in METHODS.items()}
+
+
+async def answer(services: Services, identity: Identity, body: bytes) -> bytes | None:
+    """The answer to a request body, None where there is none to give (notifications only)."""
+    start = body.lstrip(b" \t\r\n")[:1]
+    if start == b"[":
+        return await _answer_batch(services, identity, body)
+    return await _answer_one(services, identity, body)
+
+
+async def _answer_batch(services: Services, identity: Identity, body: bytes) -> bytes | None:
+    try:
+        calls = _calls.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        lenient = _lenient(body)
+        if not isinstance(lenient, list):
+            return _failure(None, _parse_error(error))
+        calls = [msgspec.Raw(json.dumps(one).encode()) for one in lenient]
+    if not 1 <= len(calls) <= MOST_CALLS:
+        message = f"a batch holds 1 to {MOST_CALLS} calls, not {len(calls)}"
+        return _failure(None, plain_error(INVALID_REQUEST, message, "invalid_request"))
+    answers = [await _answer_one(services, identity, bytes(call)) for call in calls]
+    given = [one for one in answers if one is not None]
+    return b"[" + b",".join(given) + b"]" if given else None
+
+
+async def _answer_one(services: Services, identity: Identity, body: bytes) -> bytes | None:
+    try:
+        call = _call.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _refuse(body, error)
+    reply_to = None if call.id is msgspec.UNSET else call.id
+    if call.jsonrpc != "2.0":
+        error_ = plain_error(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", "invalid_request")
+        return _failure(reply_to, error_)
+    try:
+        result = await _call_method(services, identity, call)
+        encoded = encode({"jsonrpc": "2.0", "id": reply_to, "result": result})
+    except _Unknown as unknown:
+        encoded = _failure(reply_to, unknown.error)
+    except SkilleryError as error:
+        encoded = _failure(reply_to, error_object(error))
+    except Exception as error:  # noqa: BLE001 - the last resort: it is logged, and the caller gets an answer
+        encoded = _failure(reply_to, unexpected(error))
+    return None if call.id is msgspec.UNSET else encoded
+
+
+class _Unknown(Exception):
+    def __init__(self, error: dict[str, Any]) -> None:
+        self.error = error
+
+
+async def _call_method(services: Services, identity: Identity, call: Call) -> Any:
+    method = METHODS.get(call.method)
+    if method is None:
+        near = difflib.get_close_matches(call.method, METHODS, n=1)
+        hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(METHODS)}."
+        raise _Unknown(
+            plain_error(METHOD_NOT_FOUND, f"there is no method {call.method[:80]!r}", "method_not_found", hint)
+        )
+    access.require(identity, method.needs)
+    return await method.call(services, identity, decode_params(call.method, method, call.params))
+
+
+def decode_params(name: str, method: Method, raw: msgspec.Raw | msgspec.UnsetType) -> Any:
+    """Raises InvalidParams that names the parameter and, for an unknown one, the nearest that there is."""
+    text = b"{}" if raw is msgspec.UNSET else bytes(raw)
+    if text.startswith(b"["):
+        raise InvalidParams("params go by name here", hint='Write "params": {"name": value, …}.')
+    if b"null" in text:
+        text = _without_nulls(text)
+    try:
+        return _decoders[name].decode(text)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise _invalid(error, method, text) from None
+
+
+def _without_nulls(text: bytes) -> bytes:
+    """An explicit null equals a parameter that was left out."""
+    if text == b"null":
+        return b"{}"
+    try:
+        given = _names.decode(text)
+    except msgspec.ValidationError:
+        return text
+    return encode({key: value for key, value in given.items() if bytes(value) != b"null"})
+
+
+def _invalid(error: Exception, method: Method, text: bytes) -> InvalidParams:
+    known = [field.encode_name for field in msgspec.structs.fields(method.params)]
+    try:
+        unknown = [key for key in _names.decode(text) if key not in known]
+    except msgspec.ValidationError:
+        return InvalidParams("params must be an object", hint=f"It takes {', '.join(known) or 'nothing'}.")
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.0)
+        hint = f"Did you mean '{near[0]}'? " if near else ""
+        return InvalidParams(
+            f"there is no parameter {unknown[0][:80]!r}",
+            hint=f"{hint}It takes {', '.join(known) or 'no parameters'}.",
+            param=unknown[0][:80],
+        )
+    reason, _, where = str(error).partition(" - at `$")
+    missing = re.search(r"missing required field `(\w+)`", reason)
+    param = missing[1] if missing and not where else where.removesuffix("`").lstrip(".")
+    if missing and not where:
+        return InvalidParams(f"the parameter '{param}' is missing", param=param)
+    return InvalidParams(f"the parameter '{param}' is not valid: {reason[:1].lower()}{reason[1:]}", param=param)
+
+
+# -- what is not a request ---------------------------------------------------------------------------------------
+
+
+def _refuse(body: bytes, error: Exception) -> bytes | None:
+    """The answer to what could not be decoded as a Call: told apart as JSON-RPC 2.0 does."""
+    value = _lenient(body)
+    if value is _NOT_JSON:
+        return _failure(None, _parse_error(error))
+    if not isinstance(value, dict):
+        return _failure(None, plain_error(INVALID_REQUEST, "a call is an object", "invalid_request"))
+    reply_to = value.get("id")
+    if isinstance(reply_to, bool) or not isinstance(reply_to, str | int | float | None) or _has_surrogate(reply_to):
+        return _failure(
+            None, plain_error(INVALID_REQUEST, "'id' must be a string, a number or null", "invalid_request")
+        )
+    if value.get("jsonrpc") == "2.0" and isinstance(value.get("method"), str) and _has_surrogate(value):
+        message = "a text in this call holds a lone surrogate, which is no character"
+        failure = _failure(reply_to, plain_error(INVALID_PARAMS, message, "invalid_params", "Send valid Unicode."))
+        return failure if "id" in value else None
+    message = "a call has 'jsonrpc': \"2.0\", a 'method', and may have 'params' and an 'id'"
+    return _failure(reply_to, plain_error(INVALID_REQUEST, message, "invalid_request"))
+
+
+_NOT_JSON = object()
+
+
+def _lenient(body: bytes) -> Any:
+    """The value of any JSON text that RFC 8259's grammar allows, lone surrogates and huge numbers included."""
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return _NOT_JSON
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _has_surrogate(value: Any) -> bool:
+    return bool(_SURROGATE.search(json.dumps(value, ensure_ascii=False)))
+
+
+def _parse_error(error: Exception) -> dict[str, Any]:
+    reason = (
+        "it is nested too deeply"
+        if isinstance(error, RecursionError)
+        else str(error).removeprefix("JSON is malformed: ")
+    )
+    return plain_error(PARSE_ERROR, f"the body is not JSON: {reason}", "parse_error")
+
+
+def _failure(reply_to: Any, error: dict[str, Any]) -> bytes:
+    return encode({"jsonrpc": "2.0", "id": reply_to, "error": error})

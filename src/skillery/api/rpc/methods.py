@@ -1,0 +1,135 @@
+"""Every method, on one screen, and how each reaches the core."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from skillery.api.rpc import params
+from skillery.api.services import Services
+from skillery.backends import Identity, Scope
+from skillery.errors import InvalidParams
+from skillery.formats.bundle import BundleFile
+from skillery.formats.names import parse_namespace, parse_skill_name
+from skillery.formats.paths import parse_path
+from skillery.formats.version_spec import Latest, VersionSpec, parse_version_spec
+from skillery.registry import NewVersion, describe_skill, list_skills, read_skill_file
+from skillery.runs import CodeRequest, SkillRequest
+
+GUIDE = "skills.protocol.guide"
+
+
+async def _list_skills(services: Services, _: Identity, asked: params.ListSkills) -> Any:
+    namespace = parse_namespace(asked.namespace) if asked.namespace else ""
+    return await services.database.read(
+        partial(
+            list_skills,
+            key=services.cursor_key,
+            namespace=namespace,
+            detail=asked.detail,
+            limit=asked.limit,
+            cursor=asked.cursor,
+        )
+    )
+
+
+async def _describe_skill(services: Services, _: Identity, asked: params.DescribeSkill) -> Any:
+    name, spec = _which(asked.name, asked.version)
+    work = partial(describe_skill, storage=services.storage, name=name, spec=spec, detail=asked.detail)
+    if asked.detail == "full":
+        # SKILL.md may be large, and then lies in the storage.
+        return await asyncio.to_thread(services.database.read_now, work)
+    return await services.database.read(work)
+
+
+async def _read_skill_file(services: Services, _: Identity, asked: params.ReadSkillFile) -> Any:
+    name, spec = _which(asked.name, asked.version)
+    work = partial(read_skill_file, storage=services.storage, name=name, spec=spec, path=parse_path(asked.path))
+    return await asyncio.to_thread(services.database.read_now, work)
+
+
+async def _execute_skill(services: Services, identity: Identity, asked: params.ExecuteSkill) -> Any:
+    parse_skill_name(asked.name)
+    request = SkillRequest(asked.name, asked.version, asked.args, asked.input_blobs, _set(asked.timeout_ms))
+    return await services.runner.execute_skill(identity, request)
+
+
+async def _run_code(services: Services, identity: Identity, asked: params.RunCode) -> Any:
+    if not asked.entrypoint.isidentifier():
+        raise InvalidParams(
+            f"'entrypoint' is {asked.entrypoint[:80]!r}, which is no Python identifier",
+            hint="Name a function of the code, for example main.",
+            param="entrypoint",
+        )
+    request = CodeRequest(asked.code, asked.entrypoint, asked.args, asked.mount_skills, asked.input_blobs, asked.limits)
+    return await services.runner.run_code(identity, request)
+
+
+async def _create_blob(services: Services, identity: Identity, asked: params.CreateBlob) -> Any:
+    content = await asyncio.to_thread(_bytes, asked.content, asked.encoding, "content")
+    return await services.blobs.create_blob(identity, content, asked.kind)
+
+
+async def _read_blob(services: Services, identity: Identity, asked: params.ReadBlob) -> Any:
+    return await services.blobs.read_blob(identity, asked.blob_id, asked.mode, _set(asked.max_bytes))
+
+
+async def _load_guide(services: Services, _: Identity, __: params.LoadSkillsProtocolGuide) -> Any:
+    work = partial(read_skill_file, storage=services.storage, name=GUIDE, spec=Latest(), path="SKILL.md")
+    answer = await services.database.read(work)
+    return {"content": answer["content"]}
+
+
+async def _create_skill(services: Services, identity: Identity, asked: params.CreateSkill) -> NewVersion:
+    files = await asyncio.to_thread(_files, asked.files)
+    return await services.publisher.create_skill(identity, asked.manifest, asked.skill_md, files)
+
+
+class Method(NamedTuple):
+    call: Callable[[Services, Identity, Any], Awaitable[Any]]
+    params: type[params.Params]
+    needs: Scope
+    is_tool: bool = True
+    """One of the eight that the specification shows to LLMs."""
+
+
+METHODS: dict[str, Method] = {
+    "list_skills": Method(_list_skills, params.ListSkills, "read"),
+    "describe_skill": Method(_describe_skill, params.DescribeSkill, "read"),
+    "read_skill_file": Method(_read_skill_file, params.ReadSkillFile, "read"),
+    "execute_skill": Method(_execute_skill, params.ExecuteSkill, "run"),
+    "run_code": Method(_run_code, params.RunCode, "run"),
+    "create_blob": Method(_create_blob, params.CreateBlob, "run"),
+    "read_blob": Method(_read_blob, params.ReadBlob, "read"),
+    "load_skills_protocol_guide": Method(_load_guide, params.LoadSkillsProtocolGuide, "read"),
+    "create_skill": Method(_create_skill, params.CreateSkill, "publish", is_tool=False),
+}
+
+
+def _which(name: str, version: str) -> tuple[str, VersionSpec]:
+    return parse_skill_name(name), parse_version_spec(version)
+
+
+def _set(value: int | msgspec.UnsetType) -> int | None:
+    return None if value is msgspec.UNSET else value
+
+
+def _files(files: list[params.SkillFile]) -> list[BundleFile]:
+    return [BundleFile(file.path, _bytes(file.content, file.encoding, file.path), file.executable) for file in files]
+
+
+def _bytes(content: str, encoding: str, where: str) -> bytes:
+    if encoding == "utf-8":
+        return content.encode("utf-8")
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidParams(
+            f"'{where}' is not valid base64", hint="Leave encoding out for plain text.", param=where
+        ) from None

@@ -1,0 +1,125 @@
+"""The parameters of every method: one struct each, which decodes requests and from which the tool schemas are made.
+
+Names, descriptions, enums, defaults and `required` are those of "Tool Schemas" in the Skills Protocol v0.1. An optional
+parameter without a default there has a Python default here that stands for "left out"; `hidden` fields are accepted
+but not part of the published schema.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+DEFAULT_TIMEOUT_MS = 300_000
+TimeoutMs = Annotated[int, Meta(ge=1, le=3_600_000)]
+
+
+def shown(description: str, **schema: Any) -> Meta:
+    """How a parameter is published: its description, and a default where the specification prints one."""
+    return Meta(description=description, extra_json_schema=schema)
+
+
+HIDDEN = Meta(extra={"hidden": True})
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all: by name only, nothing unknown."""
+
+
+class ListSkills(Params, kw_only=True):
+    """Enumerate available skills, optionally filtering by namespace. Results are deterministically sorted."""
+
+    namespace: Annotated[str, shown("Optional namespace to filter skills (e.g., 'salesforce')")] = ""
+    detail: Annotated[Literal["names", "summary"], shown("Level of detail to return", default="names")] = "names"
+    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
+    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+
+
+class DescribeSkill(Params, kw_only=True):
+    """Retrieve a skill's manifest and documentation frontmatter."""
+
+    name: Annotated[str, shown("Skill name (e.g., 'salesforce.leads.sync')")]
+    version: Annotated[str, shown("Skill version (omit for latest)")] = ""
+    detail: Annotated[Literal["manifest", "summary", "full"], shown("Level of detail to return", default="summary")] = (
+        "summary"
+    )
+
+
+class ReadSkillFile(Params, kw_only=True):
+    """Read any file in a skill's directory (e.g., SKILL.md, extra docs, schemas)."""
+
+    name: Annotated[str, shown("Skill name")]
+    version: Annotated[str, shown("Skill version (omit for latest)")] = ""
+    path: Annotated[str, shown("Path to file within skill directory (e.g., 'SKILL.md')")]
+
+
+class ExecuteSkill(Params, kw_only=True):
+    """Execute a skill's entrypoint in an ephemeral sandbox."""
+
+    name: Annotated[str, shown("Skill name")]
+    version: Annotated[str, shown("Skill version (omit for latest)")] = ""
+    args: Annotated[dict[str, Any], shown("JSON-serializable arguments to pass to the skill")] = {}
+    input_blobs: Annotated[list[str], shown("Blob IDs to mount in the sandbox")] = []
+    timeout_ms: Annotated[TimeoutMs | msgspec.UnsetType, shown("Execution timeout in milliseconds")] = msgspec.UNSET
+
+
+class RunCode(Params, kw_only=True):
+    """Execute LLM-written code in a sandbox with specified skills and blobs mounted."""
+
+    language: Annotated[Literal["python"], shown("Programming language (MVP: python only)")]
+    code: Annotated[str, shown("Source code to execute")]
+    entrypoint: Annotated[str, shown("Function name to call", default="main")] = "main"
+    args: Annotated[dict[str, Any], shown("Arguments to pass to entrypoint function")] = {}
+    mount_skills: Annotated[list[str], shown("Skill names to mount in sandbox")] = []
+    input_blobs: Annotated[list[str], shown("Blob IDs to mount in sandbox")] = []
+    limits: Annotated[
+        dict[str, Any],
+        shown("Execution limits", type="object", properties={"timeout_ms": {"type": "integer"}}),
+    ] = {}
+
+
+class CreateBlob(Params, kw_only=True):
+    """Store large content as a blob and return its ID."""
+
+    content: Annotated[str, shown("Content to store")]
+    kind: Annotated[str, shown("MIME type (e.g., 'text/plain', 'application/json')")]
+    encoding: Annotated[Literal["utf-8", "base64"], HIDDEN] = "utf-8"
+
+
+class ReadBlob(Params, kw_only=True):
+    """Retrieve a preview of blob content. Full reads discouraged for large blobs."""
+
+    blob_id: Annotated[str, shown("Blob identifier")]
+    mode: Annotated[
+        Literal["sample_head", "sample_tail", "full"], shown("How to sample the blob", default="sample_head")
+    ] = "sample_head"
+    max_bytes: Annotated[
+        Annotated[int, Meta(ge=1, le=1_048_576)] | msgspec.UnsetType,
+        shown("Maximum bytes to return", default=2000),
+    ] = msgspec.UNSET
+
+
+class LoadSkillsProtocolGuide(Params, kw_only=True):
+    """Load the Skills Protocol Guide to learn how to use these tools.
+    Call this first if you haven't read the guide yet."""
+
+
+class SkillFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a new skill."""
+
+    path: Annotated[str, shown("Path within the skill directory (e.g., 'code/main.py')")]
+    content: Annotated[str, shown("Content of the file")]
+    encoding: Annotated[Literal["utf-8", "base64"], shown("How `content` is written", default="utf-8")] = "utf-8"
+    executable: Annotated[bool, shown("Whether the file keeps an executable mode", default=False)] = False
+
+
+class CreateSkill(Params, kw_only=True):
+    """Publish a new skill, or a new version of one. Everything is validated before anything is stored."""
+
+    manifest: Annotated[
+        dict[str, Any], shown("skill.toml as JSON: name, version, description, and what else it declares")
+    ]
+    skill_md: Annotated[str, shown("SKILL.md: markdown for the LLM, with YAML frontmatter at the top")]
+    files: Annotated[list[SkillFile], shown("Code and resources of the skill")] = []

@@ -1,0 +1,85 @@
+"""Tool schemas for LLMs, made from the structs that decode the requests: one source, four dialects."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from typing import Any, Literal
+
+import msgspec
+
+from skillery.api.rpc.params import Params
+
+Format = Literal["openai", "anthropic", "mcp", "jsonschema"]
+FORMATS: tuple[Format, ...] = typing.get_args(Format)
+_JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def tool(name: str, params: type[Params], form: Format) -> dict[str, Any]:
+    """One tool in the shape that the given kind of client takes."""
+    description, schema = inspect.cleandoc(params.__doc__ or "").replace("\n", " "), parameters_schema(params)
+    match form:
+        case "openai":
+            return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+        case "anthropic":
+            return {"name": name, "description": description, "input_schema": schema}
+        case "mcp":
+            return {"name": name, "description": description, "inputSchema": schema}
+        case "jsonschema":
+            return {"name": name, "description": description, "parameters": schema}
+
+
+def parameters_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The JSON Schema of the parameters as the specification prints it: no `null`, no bounds that it leaves out."""
+    hints = typing.get_type_hints(struct, include_extras=True)
+    fields = [(field, hints[field.encode_name]) for field in msgspec.structs.fields(struct)]
+    shown = [(field, kind) for field, kind in fields if not _is_hidden(kind)]
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {field.encode_name: _field_schema(kind) for field, kind in shown},
+    }
+    required = [field.encode_name for field, _ in shown if field.required]
+    if required:
+        schema["required"] = required
+    return schema
+
+
+def _field_schema(annotated: Any) -> dict[str, Any]:
+    schema = _type_schema(annotated)
+    for meta in _metas(annotated):
+        extra = dict(meta.extra_json_schema or {})
+        schema |= {key: value for key, value in extra.items() if key != "default"}
+        if "default" in extra:
+            schema["default"] = extra["default"]
+        if meta.description:
+            schema["description"] = meta.description
+    return schema
+
+
+def _type_schema(kind: Any) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _type_schema(arguments[0])
+    if origin in {typing.Union, types.UnionType}:
+        (only,) = (one for one in arguments if one is not msgspec.UnsetType)
+        return _type_schema(only)
+    if origin is Literal:
+        return {"type": "string", "enum": list(arguments)}
+    if origin is list:
+        return {"type": "array", "items": _type_schema(arguments[0])}
+    if origin is dict:
+        return {"type": "object"}
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return parameters_schema(kind)
+    return {"type": _JSON_TYPES[kind]}
+
+
+def _metas(kind: Any) -> list[msgspec.Meta]:
+    if typing.get_origin(kind) is not typing.Annotated:
+        return []
+    return [meta for meta in typing.get_args(kind)[1:] if isinstance(meta, msgspec.Meta)]
+
+
+def _is_hidden(kind: Any) -> bool:
+    return any((meta.extra or {}).get("hidden") for meta in _metas(kind))

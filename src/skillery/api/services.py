@@ -1,0 +1,27 @@
+"""What the doors reach: the core, put together once by `skillery.app`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from skillery.api.readiness import Readiness
+from skillery.backends import Authenticator, Sandbox, Storage
+from skillery.blobs import Blobs
+from skillery.database import Database
+from skillery.publishing import Publisher
+from skillery.runs import Runner
+
+
+class Services(NamedTuple):
+    database: Database
+    storage: Storage
+    sandbox: Sandbox
+    authenticator: Authenticator
+    blobs: Blobs
+    runner: Runner
+    publisher: Publisher
+    cursor_key: bytes
+    readiness: Readiness
+    max_body_bytes: int
+    allowed_hosts: frozenset[str]
+    allowed_origins: frozenset[str]

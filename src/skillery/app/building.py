@@ -1,0 +1,139 @@
+"""From settings and plugins to services, and from services to the Litestar app."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import msgspec
+from litestar import Litestar, Response
+from litestar.exceptions import HTTPException
+
+from skillery import migrate
+from skillery.api.errors import INVALID_REQUEST, plain_error, unexpected
+from skillery.api.readiness import Readiness
+from skillery.api.routes import make_routes
+from skillery.api.services import Services
+from skillery.app.bundled import publish_bundled
+from skillery.app.home import Home
+from skillery.backends import Authenticator, Limits, Sandbox, Storage
+from skillery.blobs import Blobs
+from skillery.database import Database
+from skillery.errors import StartupError
+from skillery.formats.bundle import BundleLimits
+from skillery.plugins import Plugins
+from skillery.publishing import Publisher
+from skillery.registry import cursor_key
+from skillery.runs import Runner
+from skillery.runs.cache import Cache
+from skillery.runs.limits import LimitRules
+from skillery.runs.queueing import Queue
+from skillery.runs.recording import close_left_over
+from skillery.settings import Settings, is_loopback
+
+log = logging.getLogger(__name__)
+MIB = 1024 * 1024
+
+
+@asynccontextmanager
+async def open_services(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[Services]:
+    """Everything that a server needs, migrated and ready; all of it closed at the end. Raises StartupError."""
+    plugins.check_settings(settings)
+    authenticator: Authenticator = plugins.open("authenticator", settings)
+    _check_address(settings, authenticator)
+    async with AsyncExitStack() as stack:
+        database = Database(settings.database_url)
+        stack.callback(database.close)
+        migrate.upgrade(database)
+        storage: Storage = plugins.open("storage", settings)
+        sandbox: Sandbox = plugins.open("sandbox", settings)
+        stack.push_async_callback(sandbox.close)
+        services = _services(settings, plugins, home, database, storage, sandbox, authenticator)
+        stack.push_async_callback(services.runner.close, settings.grace_seconds)
+        closed = await database.write(lambda connection: close_left_over(connection, home.server_id))
+        if closed:
+            log.warning("%d runs that the last server left open are recorded as failed", closed)
+        await publish_bundled(services.publisher, database)
+        yield services
+
+
+def _services(
+    settings: Settings,
+    plugins: Plugins,
+    home: Home,
+    database: Database,
+    storage: Storage,
+    sandbox: Sandbox,
+    authenticator: Authenticator,
+) -> Services:
+    blobs = Blobs(database, storage)
+    return Services(
+        database=database,
+        storage=storage,
+        sandbox=sandbox,
+        authenticator=authenticator,
+        blobs=blobs,
+        runner=Runner(
+            database=database,
+            blobs=blobs,
+            cache=Cache(home.path / "cache", database, storage, blobs),
+            sandbox=sandbox,
+            moments=plugins.moments,
+            limits=_limit_rules(settings),
+            queue=Queue(settings.runs_at_once, settings.queued_runs),
+            server=home.server_id,
+        ),
+        publisher=Publisher(
+            database,
+            storage,
+            plugins.moments,
+            BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files),
+        ),
+        cursor_key=database.write_now(cursor_key),
+        readiness=Readiness(database, storage, sandbox),
+        max_body_bytes=settings.max_body_mb * MIB,
+        allowed_hosts=frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host)),
+        allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
+    )
+
+
+def _limit_rules(settings: Settings) -> LimitRules:
+    defaults = Limits(**msgspec.structs.asdict(settings.limits))
+    maximum = msgspec.structs.asdict(settings.max_limits)
+    for name, most in maximum.items():
+        if getattr(defaults, name) > most:
+            raise StartupError(
+                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most})"
+            )
+    return LimitRules(defaults, maximum)
+
+
+def _check_address(settings: Settings, authenticator: Authenticator) -> None:
+    if authenticator.loopback_only and not is_loopback(settings.host):
+        raise StartupError(
+            f"host is '{settings.host}', but auth '{settings.auth}' lets in everybody who can connect: "
+            "bind 127.0.0.1 and put a proxy with a login before it, or choose an authenticator with the setting 'auth'"
+        )
+
+
+def create_app(services: Services) -> Litestar:
+    """The Litestar app over open services."""
+    return Litestar(
+        make_routes(services),
+        openapi_config=None,
+        logging_config=None,
+        exception_handlers={HTTPException: _http_error, Exception: _unexpected},
+    )
+
+
+def _http_error(_request: Any, error: HTTPException) -> Response[Any]:
+    status = error.status_code
+    kind = "not_found" if status == 404 else "method_not_allowed" if status == 405 else "http_error"
+    message = "there is nothing at this address" if status == 404 else error.detail
+    return Response({"error": plain_error(INVALID_REQUEST, message, kind)}, status_code=status, headers=error.headers)
+
+
+def _unexpected(_request: Any, error: Exception) -> Response[Any]:
+    return Response({"error": unexpected(error)}, status_code=500)

@@ -1,0 +1,93 @@
+"""The home: one folder that holds everything the embedded default stores, held by one server at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from skillery.errors import StartupError
+
+LOCK = "server.lock"
+SERVER_ID = "server.id"
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who holds a home: written into its lock file."""
+
+    pid: int
+    url: str | None = None
+    """Where it answers; None while it starts, and for a command that works on the home by itself."""
+
+
+class Home:
+    """A home that this process holds until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises StartupError where it can't be made, or another process holds it."""
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock: IO[bytes] = (path / LOCK).open("a+b")
+        except OSError as error:
+            raise StartupError(
+                f"the home {path} cannot be used: {error.strerror}; choose another with --home or SKILLERY_HOME"
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                raise StartupError(f"the home {path} cannot be locked: {error.strerror}") from None
+            raise StartupError(_held(path)) from None
+        self.announce(None)
+        self.server_id = _server_id(path)
+
+    def announce(self, url: str | None) -> None:
+        """Say where this process answers, for commands that are given the same home."""
+        self._lock.seek(0)
+        self._lock.truncate()
+        self._lock.write(msgspec.json.encode(Holder(os.getpid(), url)))
+        self._lock.flush()
+
+    def close(self) -> None:
+        self._lock.seek(0)
+        self._lock.truncate()
+        self._lock.close()
+
+
+def holder_of(path: Path) -> Holder | None:
+    """Who holds the home now, None where nobody does."""
+    try:
+        with (path / LOCK).open("rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return msgspec.json.decode(lock.read(), type=Holder)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return None
+
+
+def _held(path: Path) -> str:
+    holder = holder_of(path)
+    who = "another process" if holder is None else f"process {holder.pid}"
+    where = f", which answers at {holder.url}" if holder and holder.url else ""
+    return f"the home {path} is in use by {who}{where}; stop it, or give this one another home with --home"
+
+
+def _server_id(path: Path) -> str:
+    """Stays the same for a home, so that a start can close what its dead forerunner left open."""
+    file = path / SERVER_ID
+    if file.is_file() and (known := file.read_text().strip()):
+        return known
+    made = secrets.token_hex(16)
+    partial = path / f".{SERVER_ID}.partial"
+    partial.write_text(made)
+    partial.rename(file)
+    return made

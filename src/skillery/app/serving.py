@@ -1,0 +1,98 @@
+"""`skillery serve`: from settings to a server that answers, and down again in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from litestar import Litestar
+
+from skillery.app.building import create_app, open_services
+from skillery.app.home import Home
+from skillery.errors import StartupError
+from skillery.plugins import Plugins
+from skillery.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with the signals left to us: it would end the process by the signal it got, and 0 is promised."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_start = on_start
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_start()
+
+
+async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT. `announce(url)` is called once requests are answered. Raises StartupError."""
+    home = Home(settings.home)
+    try:
+        with _bound(settings) as listener:
+            url = _url(settings.host, listener.getsockname()[1])
+
+            def on_start() -> None:
+                home.announce(url)
+                announce(url)
+
+            async with open_services(settings, plugins, home) as services:
+                await services.sandbox.start()
+                server = _Server(_config(settings, create_app(services)), on_start)
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    asyncio.get_running_loop().add_signal_handler(number, _stop, server)
+                await server.serve(sockets=[listener])
+    finally:
+        home.close()
+
+
+def _config(settings: Settings, app: Litestar) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
+    )
+
+
+def _stop(server: _Server) -> None:
+    """The second signal does not wait for those who are still connected."""
+    server.force_exit = server.should_exit
+    server.should_exit = True
+
+
+@contextlib.contextmanager
+def _bound(settings: Settings) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host.strip("[]"), settings.port))
+        except OSError as error:
+            raise StartupError(
+                f"cannot bind {settings.host}:{settings.port}: {error.strerror or error}; "
+                "choose another address with --host and --port"
+            ) from None
+        yield listener
+    finally:
+        listener.close()
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host.strip('[]')}]:{port}" if ":" in host else f"http://{host}:{port}"

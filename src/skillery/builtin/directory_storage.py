@@ -1,0 +1,123 @@
+"""`directory`: contents as files named by their SHA-256, on a disk of this machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from skillery import hookimpl
+from skillery.backends import Offer, Place
+from skillery.errors import ContentMissing, StorageFull, Unavailable
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    path: str = ""
+    """Where the files lie; empty = `contents` in the home."""
+
+
+class DirectoryStorage:
+    """A file is written under a temporary name, flushed to the disk and renamed, then its folder is flushed: a reader
+    sees all of it or nothing, whatever happens in between."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._incoming = folder / "incoming"
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        for left_over in self._incoming.iterdir():
+            left_over.unlink()
+
+    def begin(self) -> DirectoryUpload:
+        return DirectoryUpload(self, self._incoming / secrets.token_hex(16))
+
+    def open(self, digest: str) -> BinaryIO:
+        try:
+            return self.path_of(digest).open("rb")
+        except FileNotFoundError:
+            raise ContentMissing(f"no content {digest} in the storage") from None
+
+    def local_path(self, digest: str) -> Path | None:
+        path = self.path_of(digest)
+        return path if path.is_file() else None
+
+    def delete(self, digest: str) -> None:
+        self.path_of(digest).unlink(missing_ok=True)
+
+    def check(self) -> None:
+        upload = self.begin()
+        upload.write(b"check")
+        upload.abort()
+
+    def path_of(self, digest: str) -> Path:
+        """Raises ContentMissing for what is no digest: it never becomes a path."""
+        if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+            raise ContentMissing("not the SHA-256 of a content")
+        return self._folder / digest[:2] / digest
+
+
+class DirectoryUpload:
+    def __init__(self, storage: DirectoryStorage, path: Path) -> None:
+        self._storage = storage
+        self._path = path
+        with _speaking():
+            self._file = path.open("xb")
+
+    def write(self, chunk: bytes) -> None:
+        with _speaking():
+            self._file.write(chunk)
+
+    def commit(self, digest: str) -> None:
+        target = self._storage.path_of(digest)
+        with _speaking():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._path.chmod(0o444)
+            if not target.parent.is_dir():
+                target.parent.mkdir(exist_ok=True)
+                _flush_folder(target.parent.parent)
+            self._path.rename(target)
+            _flush_folder(target.parent)
+
+    def abort(self) -> None:
+        with suppress(OSError):  # a full disk may refuse the last buffer; the file goes all the same
+            self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _speaking() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise StorageFull(
+                "the server has no space left to store this",
+                hint="Nothing was stored. Free space on the server.",
+            ) from error
+        raise Unavailable("the storage cannot be written now", hint="Nothing was stored. Try again.") from error
+
+
+def _open(settings: DirectorySettings, place: Place) -> DirectoryStorage:
+    return DirectoryStorage(Path(settings.path).expanduser() if settings.path else place.home / "contents")
+
+
+@hookimpl
+def skillery_storage() -> Offer:
+    return Offer("directory", _open, DirectorySettings)

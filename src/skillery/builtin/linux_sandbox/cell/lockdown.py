@@ -1,0 +1,78 @@
+"""Giving everything up, in the order in which it can be given up. Each step that fails ends the run."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+from typing import Any
+
+from . import kernel, landlock
+
+WRITABLE = ["/workspace", "/tmp", "/dev/shm"]
+# no root magic, no capability kept or raised over a change of uid, all of it locked
+SECUREBITS = 0xEF
+LAST_CAPABILITY = 63
+SECCOMP_SET_MODE_FILTER = 1
+
+
+class CapabilityHeader(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+def set_limits(limits: dict[str, Any]) -> None:
+    """The rlimits of one process; the tree as a whole is held by the cgroup, or by the host's watchdog."""
+    wanted = {
+        # 1 and not 0: a kernel that pipes core dumps to a program of the host ignores 0, and 1 never fits a dump.
+        resource.RLIMIT_CORE: 1,
+        resource.RLIMIT_NPROC: limits["processes"] + 1,
+        resource.RLIMIT_NOFILE: 1024,
+        resource.RLIMIT_FSIZE: limits["file_bytes"],
+        resource.RLIMIT_STACK: 8 << 20,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_AS: limits["address_bytes"],
+        resource.RLIMIT_CPU: limits["cpu_seconds"],
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_NICE: 0,
+        resource.RLIMIT_SIGPENDING: 1024,
+    }
+    for name, value in wanted.items():
+        _, ceiling = resource.getrlimit(name)
+        held = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
+        resource.setrlimit(name, (held, held))
+
+
+def drop_capabilities() -> None:
+    kernel.prctl("securebits", kernel.PR_SET_SECUREBITS, SECUREBITS)
+    kernel.prctl("ambient capabilities", kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
+    for capability in range(LAST_CAPABILITY + 1):
+        try:
+            kernel.prctl("bounding set", kernel.PR_CAPBSET_DROP, capability)
+        except kernel.SetupError:
+            if capability and ctypes.get_errno() == errno.EINVAL:
+                break  # past the last one that this kernel has
+            raise
+    header = CapabilityHeader(0x20080522, 0)
+    kernel.checked("capset", kernel.syscall(kernel.SYS_CAPSET, header, bytes(24)))
+
+
+def load_filter(program: bytes) -> None:
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+    wanted = Program(len(program) // 8, program)
+    kernel.checked("seccomp", kernel.syscall(kernel.SYS_SECCOMP, SECCOMP_SET_MODE_FILTER, 0, wanted))
+
+
+def lock(limits: dict[str, Any], program: bytes, keep: set[int]) -> int:
+    """From here on this process and all its children are what a run may be. Returns the Landlock ABI (0: none)."""
+    os.umask(0o022)
+    set_limits(limits)
+    drop_capabilities()
+    kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.close_others(keep)
+    version = landlock.restrict(WRITABLE)
+    load_filter(program)
+    return version

@@ -1,0 +1,118 @@
+"""Stage one: the read-only root that a run lives in, built outside the run's own namespaces.
+
+A tmpfs with the host's /usr and the interpreter, nothing else of the host. What belongs to one run (`/workspace`,
+`/tmp`, `/proc`, its code) is mounted in stage two, by `inmate`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from . import kernel
+
+OLD = "/.old"
+EMPTY = "/run/empty"
+DEVICES = ("null", "zero", "full", "random", "urandom")
+LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+QUIET = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
+FROZEN = QUIET | kernel.ATTR_RDONLY
+MOUNT_POINTS = ("/proc", "/workspace", "/tmp", "/dev/shm", "/run/code", "/skills", "/blobs", EMPTY)
+
+
+def enter_own_mounts(plan: dict[str, Any]) -> None:
+    """A mount table of our own; for an ordinary user this takes a user namespace as well."""
+    if plan["root"]:
+        kernel.unshare(kernel.NEWNS)
+    else:
+        user, group = os.geteuid(), os.getegid()
+        kernel.unshare(kernel.NEWUSER | kernel.NEWNS)
+        write_own_maps(user, group)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+
+
+def write_own_maps(user: int, group: int) -> None:
+    """Uid and gid 1000 in the new user namespace are the caller's. `setgroups` has to be given up for that."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {user} 1"), ("gid_map", f"1000 {group} 1")):
+        write_once(f"/proc/self/{name}", text, f"write {name}")
+
+
+def write_once(path: str, text: str, step: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY)
+        os.write(descriptor, text.encode())
+        os.close(descriptor)
+    except OSError as error:
+        raise kernel.failed(step, error.errno or 0) from None
+
+
+def bind(source: str, target: str, attributes: int = FROZEN) -> None:
+    """`source`, a real path of the host, at `target`, with all that is mounted below it."""
+    kernel.mount(OLD + source, target, None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.set_mount_attributes(target, attributes, recursive=True)
+
+
+def bind_folder(source: str, target: str) -> None:
+    os.makedirs(target, 0o755, exist_ok=True)
+    bind(source, target)
+
+
+def bind_file(source: str, target: str, attributes: int = FROZEN) -> None:
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444))
+    bind(source, target, attributes)
+
+
+def add_system() -> None:
+    bind_folder("/usr", "/usr")
+    for name in SYSTEM:
+        if os.path.islink(f"{OLD}/{name}"):
+            os.symlink(os.readlink(f"{OLD}/{name}"), f"/{name}")
+        elif os.path.isdir(f"{OLD}/{name}"):
+            bind_folder(f"/{name}", f"/{name}")
+
+
+def add_devices() -> None:
+    for name in DEVICES:
+        bind_file(f"/dev/{name}", f"/dev/{name}", kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC)
+    for name, target in LINKS.items():
+        os.symlink(target, f"/dev/{name}")
+
+
+def hide(folder: str) -> None:
+    """Nothing can be read or imported from there: the packages of the server are none of the code's business."""
+    if os.path.isdir(folder):
+        kernel.mount(EMPTY, folder, None, kernel.MS_BIND)
+        kernel.set_mount_attributes(folder, FROZEN, recursive=False)
+
+
+def add_mounts(plan: dict[str, Any]) -> None:
+    for skill in plan["skills"]:
+        bind_folder(skill["folder"], "/skills/" + skill["name"])
+    for blob in plan["blobs"]:
+        bind_file(blob["path"], "/blobs/" + blob["blob_id"])
+
+
+def build(plan: dict[str, Any]) -> None:
+    """Leave the host's root for good. Afterwards `/` is the sandbox's, `/proc` still the host's."""
+    enter_own_mounts(plan)
+    # /usr is only borrowed as a place to mount on: pivot_root takes the new root away from there again.
+    kernel.mount("root", "/usr", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=4m,nr_inodes=16k")
+    os.mkdir("/usr" + OLD, 0o700)
+    kernel.pivot_root("/usr", "/usr" + OLD)
+    os.chdir("/")
+    for folder in MOUNT_POINTS:
+        os.makedirs(folder, 0o755)
+    add_system()
+    add_devices()
+    for prefix in plan["prefixes"]:
+        bind_folder(prefix, prefix)
+    bind_folder(plan["runtime"], "/run/skillery/runtime")
+    # The new procfs of stage two may only be mounted where one is visible already; it then lies on top of this one.
+    bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
+    add_mounts(plan)
+    for folder in plan["hidden"]:
+        hide(folder)
+    kernel.detach(OLD)
+    os.rmdir(OLD)
+    kernel.set_mount_attributes("/", FROZEN, recursive=False)

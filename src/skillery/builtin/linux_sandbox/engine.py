@@ -1,0 +1,224 @@
+"""One run from the server's side: start the launcher, hold the limits, listen, end it, say what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import os
+import socket
+import time
+
+import msgspec
+
+from skillery.backends import Failure, Job, Outcome, RunHost
+from skillery.builtin.linux_sandbox import watchdog
+from skillery.builtin.linux_sandbox.groups import ControlGroup, ControlGroups
+from skillery.builtin.linux_sandbox.plan import make_plan
+from skillery.builtin.linux_sandbox.spawning import BASE_ENVIRONMENT, Event, Launcher
+from skillery.builtin.linux_sandbox.uids import Uids
+from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, Places, job_header
+from skillery.builtin.python_runner.endings import ended_early, finish_whole
+from skillery.builtin.python_runner.logs import LogPipe
+from skillery.builtin.python_runner.wire import Channel
+
+SETUP_SECONDS = 20.0
+LOG_SECONDS = 2.0
+OOM_INTERVAL = 0.1
+
+
+class Means(msgspec.Struct, frozen=True):
+    """What this host has, found out once at start."""
+
+    python: str
+    root: bool
+    program: bytes
+    groups: ControlGroups | None
+    landlock: bool
+    uids: Uids
+    cpus: itertools.cycle[int]
+
+    @property
+    def memory_held(self) -> bool:
+        return self.groups is not None and "memory" in self.groups.controllers
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        weaker = {"memory_tree": not self.memory_held, "landlock": not self.landlock}
+        return tuple(name for name, is_weaker in weaker.items() if is_weaker)
+
+    def affinity(self, cpus: float) -> list[int]:
+        """Without a cgroup that counts CPU time a run is held on as many processors as it may use."""
+        if self.groups is not None and "cpu" in self.groups.controllers:
+            return []
+        count = math.ceil(cpus)
+        return [] if count >= len(os.sched_getaffinity(0)) else sorted(itertools.islice(self.cpus, count))
+
+
+class Run:
+    """One job on its way. `live`, then `end` whatever happened, then `outcome`."""
+
+    def __init__(self, means: Means, job: Job, host: RunHost, uid: int) -> None:
+        self._means = means
+        self._job = job
+        self._host = host
+        self._uid = uid
+        self._log = LogPipe(job.limits.log_kb * 1024)
+        self._channel: Channel | None = None
+        self._launcher: Launcher | None = None
+        self._group: ControlGroup | None = None
+        self._dialogue: Dialogue | None = None
+        self._stopped: Failure | None = None
+        self._ended: Event | None = None
+        self._duration = 0.0
+
+    # -- set-up ------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Until the code has ended, or a limit has ended it."""
+        try:
+            async with asyncio.timeout(SETUP_SECONDS):
+                dialogue = await self._set_up()
+        except BrokenSetup as broken:
+            self._stopped = Failure("SandboxError", str(broken))
+        except TimeoutError:
+            self._stopped = Failure("SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds")
+        except OSError as error:
+            self._stopped = Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
+        else:
+            await self._let_run(dialogue)
+
+    async def _set_up(self) -> Dialogue:
+        ours, theirs = socket.socketpair()
+        self._channel = await Channel.over(ours)
+        with theirs:
+            self._launcher = await Launcher.start(self._means.python, theirs, self._log.write_end)
+        self._log.close_write_end()
+        self._launcher.tell_plan(self._plan())
+        if self._means.groups is not None:
+            self._group = await asyncio.to_thread(self._means.groups.make, self._job.limits)
+        await self._await_birth(self._launcher)
+        self._dialogue = Dialogue(self._channel, self._job, self._host)
+        header = job_header(self._job, {**BASE_ENVIRONMENT, **self._job.environment}, Places())
+        await self._channel.send(header, self._job.args)
+        await self._dialogue.wait_ready()
+        return self._dialogue
+
+    def _plan(self) -> dict[str, object]:
+        return make_plan(
+            self._job,
+            root=self._means.root,
+            uid=self._uid,
+            cgroups=self._means.memory_held,
+            program=self._means.program,
+            affinity=self._means.affinity(self._job.limits.cpus),
+            without_landlock=not self._means.landlock,
+        )
+
+    async def _await_birth(self, launcher: Launcher) -> None:
+        """Pid 1 waits until it is in its groups: nothing of a run is ever outside of them."""
+        event = await launcher.event()
+        if event is None or event.event != "born":
+            raise BrokenSetup(event.message if event else "the sandbox ended while it was being set up")
+        if self._group is not None:
+            self._group.join(event.pid)
+        launcher.tell(b"go")
+
+    # -- while the code runs -----------------------------------------------------------------------------------
+
+    async def _let_run(self, dialogue: Dialogue) -> None:
+        timeout = self._job.limits.timeout_ms
+        started = time.monotonic()
+        await dialogue.go()
+        listening = asyncio.ensure_future(self._listen(dialogue))
+        guarding = asyncio.ensure_future(self._exceeds_memory())
+        try:
+            done, _ = await asyncio.wait(
+                {listening, guarding}, timeout=timeout / 1000, return_when=asyncio.FIRST_COMPLETED
+            )
+            self._duration = (time.monotonic() - started) * 1000
+            if listening in done:
+                listening.result()
+            elif guarding in done:
+                guarding.result()
+                self._stopped = self._too_much_memory()
+            else:
+                self._stopped = Failure("TimeoutError", f"the run took longer than {timeout} ms")
+        finally:
+            await cancel(listening, guarding)
+
+    async def _listen(self, dialogue: Dialogue) -> None:
+        await dialogue.listen()
+        if dialogue.result is None and dialogue.failure is None and self._launcher is not None:
+            # It closed the channel, or has ended. Only the launcher knows which, and only the end counts.
+            self._ended = await self._launcher.event()
+
+    async def _exceeds_memory(self) -> None:
+        """Returns when the run has used more memory than it may."""
+        if not self._means.memory_held and self._launcher is not None:
+            await watchdog.exceeds(self._launcher.pid, self._job.limits.memory_mb << 20)
+            return
+        while self._oom_kills() == 0:
+            await asyncio.sleep(OOM_INTERVAL)
+
+    def _oom_kills(self) -> int:
+        return self._group.oom_kills() if self._group is not None else 0
+
+    def _too_much_memory(self) -> Failure:
+        limit = self._job.limits.memory_mb
+        return Failure("MemoryLimitExceeded", f"the run and its processes used more than {limit} MiB of memory")
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    async def end(self) -> Outcome:
+        """Nothing of the run is left when this returns, however it began."""
+        if self._launcher is not None:
+            await self._launcher.end()
+            self._ended = self._ended or await self._launcher.event()
+        oom_killed = self._oom_kills() > 0
+        if self._group is not None:
+            await self._group.remove()
+        log = await self._log.finish(LOG_SECONDS)
+        self._log.close()
+        if self._channel is not None:
+            self._channel.close()
+        dialogue = self._dialogue
+        failure = self._failure(oom_killed=oom_killed)
+        return Outcome(
+            result=dialogue.result if dialogue and failure is None else None,
+            failure=failure,
+            summary=dialogue.summary if dialogue else None,
+            log=log,
+            duration_ms=self._duration,
+            degraded=self._means.degraded,
+        )
+
+    def _failure(self, *, oom_killed: bool) -> Failure | None:
+        if self._stopped is not None:
+            return self._stopped
+        if oom_killed:
+            return self._too_much_memory()
+        if self._dialogue is not None and self._dialogue.failure is not None:
+            return self._dialogue.failure
+        if self._dialogue is not None and self._dialogue.result is not None:
+            return None
+        if self._ended is None or self._ended.event != "ended" or not self._ended.whole:
+            return Failure("SandboxError", "the sandbox was ended from outside")
+        return ended_early(self._ended.status)
+
+
+async def cancel(*tasks: asyncio.Future[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run_job(means: Means, job: Job, host: RunHost) -> Outcome:
+    with means.uids.one() as uid:
+        run = Run(means, job, host, uid)
+        try:
+            await run.live()
+        except BaseException:
+            await finish_whole(run.end())
+            raise
+        return await finish_whole(run.end())

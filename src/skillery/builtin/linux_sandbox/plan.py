@@ -1,0 +1,73 @@
+"""What a run is given of the host, and what it may use: the plan that the launcher carries out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from skillery.backends import Job, Limits
+from skillery.builtin import python_runner
+
+MEBIBYTE = 1 << 20
+RUNTIME = Path(python_runner.__file__).parent / "runtime"
+ADDRESS_SPACE_BACKUP = 64 << 30
+INTERPRETER_BYTES = 256 * MEBIBYTE
+
+
+def is_beneath(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def prefixes() -> list[str]:
+    """The interpreter's folder, where it lies outside /usr."""
+    found = {os.path.realpath(prefix) for prefix in (sys.base_prefix, sys.base_exec_prefix)}
+    return sorted(prefix for prefix in found if not is_beneath(prefix, "/usr"))
+
+
+def hidden() -> list[str]:
+    """Where packages are installed: the server's own are neither importable nor readable inside."""
+    roots = {"/usr", "/usr/local", os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
+    patterns = [f"{root}/lib*/python*/{kind}-packages" for root in sorted(roots) for kind in ("site", "dist")]
+    found = {path for pattern in patterns for path in glob(pattern) if Path(path).is_dir()}  # noqa: PTH207
+    if sys.prefix != sys.base_prefix:
+        found.add(os.path.realpath(sys.prefix))
+    mounted = ["/usr", *prefixes()]
+    return sorted(path for path in found if any(is_beneath(path, root) for root in mounted))
+
+
+def tree_limits(limits: Limits, *, cgroups: bool) -> dict[str, int]:
+    """The limits as rlimits and mount options. Without cgroups the address space holds each process near the limit of
+    the whole tree; with them it is only a backup."""
+    memory = limits.memory_mb * MEBIBYTE
+    return {
+        "processes": limits.processes,
+        "file_bytes": max(limits.disk_mb, limits.tmp_mb) * MEBIBYTE,
+        "address_bytes": ADDRESS_SPACE_BACKUP if cgroups else memory + INTERPRETER_BYTES,
+        "cpu_seconds": int(limits.timeout_ms / 1000 * max(1.0, limits.cpus)) + 2,
+        "disk_bytes": limits.disk_mb * MEBIBYTE,
+        "disk_files": limits.disk_files,
+        "tmp_bytes": limits.tmp_mb * MEBIBYTE,
+        "shm_bytes": min(64, limits.memory_mb) * MEBIBYTE,
+    }
+
+
+def make_plan(
+    job: Job, *, root: bool, uid: int, cgroups: bool, program: bytes, affinity: list[int], without_landlock: bool
+) -> dict[str, Any]:
+    return {
+        "root": root,
+        "uid": uid,
+        "keeps_groups": not root,
+        "without_landlock": without_landlock,
+        "prefixes": prefixes(),
+        "hidden": hidden(),
+        "runtime": str(RUNTIME.resolve()),
+        "filter": program.hex(),
+        "affinity": affinity,
+        "limits": tree_limits(job.limits, cgroups=cgroups),
+        "skills": [{"name": skill.name, "folder": os.path.realpath(skill.folder)} for skill in job.skills],
+        "blobs": [{"blob_id": blob.blob_id, "path": os.path.realpath(blob.path)} for blob in job.blobs],
+    }

@@ -1,0 +1,96 @@
+"""The backend `linux`: finds out what this host has, refuses what it cannot enforce, runs jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import platform
+import sys
+
+from skillery.backends import BlobWriter, CodeCall, Job, Limits, Outcome, Probe, RunHost
+from skillery.builtin.linux_sandbox import groups, probes, seccomp
+from skillery.builtin.linux_sandbox.cell import landlock
+from skillery.builtin.linux_sandbox.engine import Means, run_job
+from skillery.builtin.linux_sandbox.spawning import base_python
+from skillery.builtin.linux_sandbox.uids import Uids
+from skillery.errors import BlobNotFound, SandboxUnavailable, TooLarge
+
+NO_OP = Job(
+    run_id="run_0",
+    call=CodeCall("def main(args): return True", "main"),
+    args=b"{}",
+    limits=Limits(timeout_ms=10_000, memory_mb=256),
+)
+
+
+class NoHost:
+    """For a run that asks for nothing."""
+
+    async def begin_blob(self, kind: str) -> BlobWriter:
+        raise TooLarge(f"this run writes no blobs, not even of kind {kind}")
+
+    async def read_blob(self, blob_id: str) -> bytes:
+        raise BlobNotFound(f"no blob {blob_id}")
+
+
+class LinuxSandbox:
+    """See `skillery.backends.Sandbox`."""
+
+    def __init__(self, first_uid: int, uids: int, *, allow_degraded: bool) -> None:
+        self._uids = Uids(first_uid, uids)
+        self._allow_degraded = allow_degraded
+        self._means: Means | None = None
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None:
+        async with self._starting:
+            if self._means is None:
+                self._means = await self._find_means()
+
+    async def _find_means(self) -> Means:
+        if sys.platform != "linux" or platform.machine() not in seccomp.ARCHITECTURE:
+            raise SandboxUnavailable(
+                f"the sandbox `linux` needs Linux on x86_64 or aarch64, and this is {sys.platform} on "
+                f"{platform.machine()}; for trusted code there is `unsafe-subprocess`"
+            )
+        found = groups.find()
+        means = Means(
+            python=base_python(),
+            root=os.geteuid() == 0,
+            program=seccomp.program(platform.machine(), cgroups=found is not None and "memory" in found.controllers),
+            groups=found,
+            landlock=landlock.abi() > 0,
+            uids=self._uids,
+            cpus=itertools.cycle(sorted(os.sched_getaffinity(0))),
+        )
+        await self._insist(means)
+        return means
+
+    async def _insist(self, means: Means) -> None:
+        """One whole run that does nothing says more than any list; the list says why where it fails."""
+        if not means.landlock and not self._allow_degraded:
+            raise SandboxUnavailable(probes.LANDLOCK_MISSING)
+        outcome = await run_job(means, NO_OP, NoHost())
+        if outcome.result == b"true":
+            return
+        if means.groups is not None:
+            means.groups.close()
+        missing = [probe for probe in await asyncio.to_thread(probes.all_probes) if probe.required and not probe.ok]
+        reasons = [f"{probe.name}: {probe.detail}; {probe.fix}" for probe in missing]
+        failure = outcome.failure.message if outcome.failure else "a run that does nothing failed"
+        raise SandboxUnavailable("the sandbox `linux` cannot run here: " + (" | ".join(reasons) or failure))
+
+    def probe(self) -> list[Probe]:
+        return probes.all_probes()
+
+    async def run(self, job: Job, host: RunHost) -> Outcome:
+        await self.start()
+        if self._means is None:
+            raise SandboxUnavailable("the sandbox `linux` is closed")
+        return await run_job(self._means, job, host)
+
+    async def close(self) -> None:
+        if self._means is not None and self._means.groups is not None:
+            self._means.groups.close()
+        self._means = None

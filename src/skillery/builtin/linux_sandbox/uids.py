@@ -1,0 +1,26 @@
+"""Host uids for the runs of a server that is root: no two runs at a time share one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from skillery.errors import Busy
+
+
+class Uids:
+    """Handed out in turn, so that one that was just given back is the last to be used again."""
+
+    def __init__(self, first: int, count: int) -> None:
+        self._free = deque(range(first, first + count))
+
+    @contextmanager
+    def one(self) -> Iterator[int]:
+        if not self._free:
+            raise Busy("every uid of [sandbox.linux] is taken by a run", retry_after_ms=1000)
+        uid = self._free.popleft()
+        try:
+            yield uid
+        finally:
+            self._free.append(uid)

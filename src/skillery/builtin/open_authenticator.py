@@ -1,0 +1,24 @@
+"""`open`: no login. Everybody who can connect is one local person with every scope, so only on loopback."""
+
+from __future__ import annotations
+
+from skillery import hookimpl
+from skillery.backends import ALL_SCOPES, Credentials, Identity, NoSettings, Offer, Place
+
+LOCAL = Identity("local", "person", ALL_SCOPES, ("*",))
+
+
+class OpenAuthenticator:
+    loopback_only = True
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        return LOCAL
+
+
+def _open(_settings: NoSettings, _place: Place) -> OpenAuthenticator:
+    return OpenAuthenticator()
+
+
+@hookimpl
+def skillery_authenticator() -> Offer:
+    return Offer("open", _open)

@@ -1,0 +1,62 @@
+"""What is said of an exception, whatever the exception's own methods do."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+OWN = __file__.rpartition("/")[0] + "/"
+MESSAGE, TRACEBACK, TYPE = 1000, 4000, 200
+
+
+def clip(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = (limit - 5) // 2
+    return f"{text[:half]}\n...\n{text[-half:]}" if "\n" in text else text[: limit - 1] + "…"
+
+
+def type_name(error: BaseException) -> str:
+    # Not error.__class__ and not .__name__: both can be made to lie or to raise.
+    name = type.__dict__["__name__"].__get__(type(error))
+    return clip(str(name), TYPE)
+
+
+def message(error: BaseException) -> str:
+    try:
+        if type(error) is SystemExit:
+            return clip(f"the code called sys.exit({error.code!r})", MESSAGE)
+        return clip(str.__str__(str(error)), MESSAGE)
+    except BaseException:  # noqa: BLE001 - a __str__ written by anybody may raise anything
+        return "(its message could not be read)"
+
+
+def user_frames(traceback: TracebackType | None) -> str:
+    """The frames of the code and of what it called, not ours and not the import system's."""
+    # Imported only now: it costs milliseconds, and most runs do not fail.
+    from traceback import extract_tb, format_list  # noqa: PLC0415
+
+    frames = [f for f in extract_tb(traceback) if not f.filename.startswith((OWN, "<frozen importlib", "<string>"))]
+    return "".join(format_list(frames))
+
+
+def shown(error: BaseException) -> str:
+    try:
+        frames = user_frames(error.__traceback__)
+        if isinstance(error, SyntaxError):
+            frames += f'  File "{error.filename}", line {error.lineno}\n    {(error.text or "").strip()}\n'
+        last = f"{type_name(error)}: {message(error)}"
+        return clip(f"Traceback (most recent call last):\n{frames}{last}", TRACEBACK) if frames else ""
+    except BaseException:  # noqa: BLE001 - the code may have broken what we need; the failure itself still counts
+        return ""
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    record = {"type": type_name(error), "message": message(error), "traceback": shown(error)}
+    return {name: text.encode("utf-8", "backslashreplace").decode() for name, text in record.items()}
+
+
+def breathe() -> None:
+    """After a MemoryError or a RecursionError there may be too little left to say so."""
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), 5000))

@@ -1,0 +1,150 @@
+"""One run, from the inside: import, call, hand over what was returned."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NoReturn
+
+from . import _failure, _host, _importing, _wire
+
+MAX_DEPTH = 200
+Export = Callable[[Any], Any]
+
+
+class InvalidOutput(Exception):
+    """What was returned is not JSON."""
+
+
+def open_streams() -> None:
+    """stdout and stderr, line by line into one pipe, and never in the way of a strange character."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        raw = io.FileIO(descriptor, "w", closefd=False)
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def clear_stage(environment: dict[str, str]) -> None:
+    """The code meets an interpreter as if it had been started for it alone."""
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = [""]
+    sys.orig_argv = [sys.executable]
+    sys.modules["__main__"] = ModuleType("__main__")
+    for name in [name for name in sys.modules if name == "cell" or name.startswith("cell.")]:
+        del sys.modules[name]
+    sys.path = [entry for entry in sys.path if entry not in {".", "", "/run/skillery"}]
+
+
+def find_export(job: dict[str, Any]) -> Export:
+    """Import the module that the job names, and take the function from it. Raises AttributeError."""
+    if job["skill"] is not None:
+        module = importlib.import_module("skills." + _importing.import_name(job["skill"]))
+    else:
+        module = _importing.import_code(job["code_path"])
+    name = job["function"]
+    try:
+        export: Export = getattr(module, name)
+    except AttributeError:
+        raise AttributeError(f"{module.__name__} defines no function {name!r}; define it: def {name}(args): ...") from None
+    return export
+
+
+def call(job: dict[str, Any], args: bytes) -> Any:
+    returned = find_export(job)(json.loads(args))
+    if not hasattr(type(returned), "__await__"):
+        return returned
+    import asyncio  # noqa: PLC0415 - tens of milliseconds that only async code pays
+
+    async def awaited() -> Any:
+        return await returned
+
+    return asyncio.run(awaited())
+
+
+def check_shape(value: Any) -> None:
+    """Keys are strings, and it is not deeper than readers can be expected to follow."""
+    left = [(value, 1)]
+    while left:
+        item, depth = left.pop()
+        if depth > MAX_DEPTH:
+            raise InvalidOutput(f"the output is nested deeper than {MAX_DEPTH} levels")
+        if isinstance(item, dict):
+            wrong = next((key for key in item if not isinstance(key, str)), None)
+            if wrong is not None or None in item:
+                raise InvalidOutput(f"a key of the output is {type(wrong).__name__}, and JSON keys are strings")
+            left += [(child, depth + 1) for child in item.values()]
+        elif isinstance(item, list | tuple):
+            left += [(child, depth + 1) for child in item]
+
+
+def encode(value: Any, limit: int) -> bytes:
+    """Compact UTF-8 JSON. Raises InvalidOutput."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        encoded = text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidOutput(f"the output is not JSON: {_failure.message(error)}") from None
+    check_shape(value)
+    if len(encoded) > limit:
+        raise InvalidOutput(f"the output is {len(encoded)} bytes of JSON; the limit is {limit}: write a blob instead")
+    return encoded
+
+
+def flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # noqa: BLE001, S110 - the code may have closed or replaced it; the result matters more
+            pass
+
+
+def finish(header: dict[str, Any], body: bytes, owner: int) -> NoReturn:
+    flush()
+    if os.getpid() != owner:  # a child that the code forked and let run back into us: it has no say in the result
+        os._exit(0 if header["op"] == "result" else 1)
+    _host.tell(header, body)
+    os._exit(0)
+
+
+def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
+    """Everything after the lock. Says `ready`, waits for `go`, runs the code, says how it went."""
+    owner = os.getpid()
+    open_streams()
+    _host.connect(channel, job["lock_folder"], job["blobs_folder"])
+    clear_stage(job["environment"])
+    _importing.install(job["skills"])
+    _wire.send(channel, {"op": "ready"})
+    _wire.receive(channel)
+    try:
+        result = encode(call(job, args), job["result_bytes"])
+    except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are failures of the run as well
+        _failure.breathe()
+        finish({"op": "failure", **_failure.describe(error)}, b"", owner)
+    finish({"op": "result"}, result, owner)
+
+
+def main(channel: int) -> NoReturn:
+    """For a process that nothing holds in (`unsafe-subprocess`)."""
+    job, args = _wire.receive(channel)
+    os.chdir(job["lock_folder"])
+    hold_memory(job["memory_bytes"])
+    serve(channel, job, args)
+
+
+def hold_memory(limit: int) -> None:
+    """Where the system has such a limit. It counts address space, and the interpreter has taken some already."""
+    import resource  # noqa: PLC0415 - not everywhere
+
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (limit + 256 * 1024 * 1024,) * 2)
+    except (AttributeError, ValueError, OSError):
+        return

@@ -1,0 +1,40 @@
+"""Messages over one stream socket: a JSON header and a body of raw bytes, each with its length in front."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from typing import Any
+
+HEAD = struct.Struct(">IQ")
+PIECE = 256 * 1024
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view[:PIECE]) :]
+
+
+def read_exactly(descriptor: int, size: int) -> bytes:
+    """Raises EOFError where the other end stops early."""
+    content = bytearray()
+    while len(content) < size:
+        piece = os.read(descriptor, min(PIECE, size - len(content)))
+        if not piece:
+            raise EOFError("the host has gone")
+        content += piece
+    return bytes(content)
+
+
+def send(descriptor: int, header: dict[str, Any], body: bytes | memoryview = b"") -> None:
+    encoded = json.dumps(header).encode()
+    write_all(descriptor, HEAD.pack(len(encoded), len(body)) + encoded)
+    write_all(descriptor, body)
+
+
+def receive(descriptor: int) -> tuple[dict[str, Any], bytes]:
+    header_size, body_size = HEAD.unpack(read_exactly(descriptor, HEAD.size))
+    header: dict[str, Any] = json.loads(read_exactly(descriptor, header_size))
+    return header, read_exactly(descriptor, body_size)

@@ -1,0 +1,43 @@
+"""Blobs: read the inputs of the run and what it wrote itself, write new ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from . import _host
+
+_BLOB_ID = re.compile(r"[A-Za-z0-9_.:~-]{1,200}")
+
+
+def read_bytes(blob_id: str) -> bytes:
+    """The content of an input blob or of one that this run wrote. Raises FileNotFoundError for any other id."""
+    if not isinstance(blob_id, str) or not _BLOB_ID.fullmatch(blob_id) or not blob_id.strip("."):
+        raise FileNotFoundError(f"no blob {blob_id!r:.200}: a blob id looks like blob:3kf9…")
+    try:
+        with open(f"{_host.blobs_folder()}/{blob_id}", "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return _host.ask({"op": "blob_read", "blob_id": blob_id})[1]
+
+
+def read_text(blob_id: str) -> str:
+    """As `read_bytes`, decoded from UTF-8."""
+    return read_bytes(blob_id).decode()
+
+
+def write_bytes(content: bytes, kind: str = "application/octet-stream") -> str:
+    """Keep `content` as a new blob: its id. `kind` is a media type."""
+    if not isinstance(kind, str):
+        raise TypeError(f"the kind of a blob is a str, not {type(kind).__name__}")
+    body = memoryview(content).cast("B") if len(content) else b""
+    return str(_host.ask({"op": "blob_write", "kind": kind}, body)[0]["blob_id"])
+
+
+def write_text(content: str, kind: str = "text/plain") -> str:
+    return write_bytes(content.encode(), kind)
+
+
+def write_json(value: Any, kind: str = "application/json") -> str:
+    return write_bytes(json.dumps(value, ensure_ascii=False).encode(), kind)

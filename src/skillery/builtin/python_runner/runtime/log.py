@@ -1,0 +1,22 @@
+"""Lines for the log of the run, in one order with what the code prints."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def _write(message: object) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    line = f"{message}\n".encode("utf-8", "backslashreplace")
+    while line:
+        line = line[os.write(1, line) :]
+
+
+def info(message: object) -> None:
+    _write(message)
+
+
+def error(message: object) -> None:
+    _write(message)

@@ -1,0 +1,91 @@
+"""The server's end of the channel. Whatever arrives was written by code that nobody trusts: every size is bounded before
+a byte of it is read, nothing is unpickled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+
+HEAD = struct.Struct(">IQ")
+MAX_HEADER = 64 * 1024
+PIECE = 256 * 1024
+
+
+class ChannelAbused(Exception):
+    """What came is no message."""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A header as code may send it, and how many bytes of body follow."""
+
+    op: str
+    body: int = 0
+    kind: str = ""
+    blob_id: str = ""
+    text: str = ""
+    type: str = ""
+    message: str = ""
+    traceback: str = ""
+
+
+class Channel:
+    """Messages with the process inside."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def over(cls, end: socket.socket) -> Channel:
+        end.setblocking(False)
+        return cls(*await asyncio.open_connection(sock=end, limit=PIECE))
+
+    async def receive(self) -> Message | None:
+        """The next header, None at the end. Raises ChannelAbused. The body must be read before the next one."""
+        try:
+            header_size, body = HEAD.unpack(await self._reader.readexactly(HEAD.size))
+            if header_size > MAX_HEADER:
+                raise ChannelAbused(f"a header of {header_size} bytes")
+            header = await self._reader.readexactly(header_size)
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                raise ChannelAbused("half a message") from None
+            return None
+        except ConnectionError:
+            return None
+        try:
+            return msgspec.structs.replace(msgspec.json.decode(header, type=Message), body=body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise ChannelAbused("a header that is not JSON of the known shape") from None
+
+    async def pieces(self, size: int) -> AsyncIterator[bytes]:
+        """The body, in pieces of at most 256 KiB."""
+        while size:
+            piece = await self._reader.read(min(size, PIECE))
+            if not piece:
+                raise ChannelAbused("half a message")
+            size -= len(piece)
+            yield piece
+
+    async def body(self, size: int) -> bytes:
+        """A whole body; the caller has looked at its size."""
+        return b"".join([piece async for piece in self.pieces(size)])
+
+    async def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
+        encoded = json.dumps(header).encode()
+        self._writer.write(HEAD.pack(len(encoded), len(body)) + encoded)
+        if body:
+            self._writer.write(body)
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            return  # it has ended; the reader will see that
+
+    def close(self) -> None:
+        self._writer.transport.abort()

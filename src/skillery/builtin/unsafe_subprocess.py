@@ -1,0 +1,201 @@
+"""The backend `unsafe-subprocess`: the code in a plain process of the server's own user.
+
+It keeps apart what a well-meaning author keeps apart (folders, streams, time) and isolates nothing: the code can read,
+write, call and kill whatever the server can. For trusted code on systems that lack the means of `linux`; it must be
+asked for by name and by `allow_unsafe_sandbox`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from skillery import hookimpl
+from skillery.backends import CodeCall, Failure, Job, Offer, Outcome, Place, Probe, RunHost
+from skillery.builtin import python_runner
+from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, Places, job_header
+from skillery.builtin.python_runner.endings import ended_early, finish_whole
+from skillery.builtin.python_runner.logs import LogPipe
+from skillery.builtin.python_runner.wire import Channel
+
+RUNNER = Path(python_runner.__file__).parent
+START = "import sys; sys.path.append('.'); from runtime import _run; _run.main(int(sys.argv[1]))"
+SETUP_SECONDS = 20.0
+LOG_SECONDS = 0.5
+DEGRADED = ("isolation", "memory_tree", "processes", "cpus", "disk", "network")
+
+
+class UnsafeSubprocess:
+    """See `skillery.backends.Sandbox`; every outcome says in `degraded` what was not held."""
+
+    def probe(self) -> list[Probe]:
+        fix = "on Linux, use the sandbox `linux`"
+        return [Probe("isolation", False, "unsafe-subprocess isolates nothing: run only code you trust", fix, False)]
+
+    async def start(self) -> None:
+        """Nothing to get ready."""
+
+    async def run(self, job: Job, host: RunHost) -> Outcome:
+        run = PlainRun(job, host)
+        try:
+            await run.live()
+        except BaseException:
+            await finish_whole(run.end())
+            raise
+        return await finish_whole(run.end())
+
+    async def close(self) -> None:
+        """Nothing is kept between runs."""
+
+
+class PlainRun:
+    """One job in one process and one temporary folder."""
+
+    def __init__(self, job: Job, host: RunHost) -> None:
+        self._job = job
+        self._host = host
+        self._folder = Path(tempfile.mkdtemp(prefix="skillery-run-"))
+        self._log = LogPipe(job.limits.log_kb * 1024)
+        self._channel: Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._exit: asyncio.Future[int] | None = None
+        self._dialogue: Dialogue | None = None
+        self._stopped: Failure | None = None
+        self._duration = 0.0
+
+    async def live(self) -> None:
+        try:
+            async with asyncio.timeout(SETUP_SECONDS):
+                dialogue = await self._set_up()
+        except (BrokenSetup, TimeoutError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self._stopped = Failure("SandboxError", f"the process could not be started: {reason or 'it took too long'}")
+        else:
+            await self._let_run(dialogue)
+
+    async def _set_up(self) -> Dialogue:
+        places = await asyncio.to_thread(self._lay_out)
+        ours, theirs = socket.socketpair()
+        self._channel = await Channel.over(ours)
+        with theirs:
+            self._process = self._start(theirs.fileno())
+        self._exit = exit_of(self._process)
+        self._log.close_write_end()
+        self._dialogue = Dialogue(self._channel, self._job, self._host)
+        environment = {**self._environment(), **self._job.environment}
+        header = job_header(self._job, environment, places) | {"memory_bytes": self._job.limits.memory_mb << 20}
+        await self._channel.send(header, self._job.args)
+        await self._dialogue.wait_ready()
+        return self._dialogue
+
+    def _lay_out(self) -> Places:
+        """The folders that a real sandbox would mount, as links where they are only read."""
+        skills, blobs, workspace, code = (self._folder / name for name in ("skills", "blobs", "workspace", "code"))
+        for folder in (skills, blobs, workspace, code):
+            folder.mkdir()
+        for skill in self._job.skills:
+            (skills / skill.name).symlink_to(skill.folder.absolute())
+        for blob in self._job.blobs:
+            (blobs / blob.blob_id).symlink_to(blob.path.absolute())
+        if isinstance(self._job.call, CodeCall):
+            (code / "run_code.py").write_bytes(self._job.call.code.encode("utf-8", "surrogatepass"))
+        return Places(str(skills), str(blobs), str(workspace), str(code / "run_code.py"))
+
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self._folder / "workspace"), "LANG": "C.UTF-8"}
+
+    def _start(self, channel: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", "-c", START, str(channel)],
+            cwd=RUNNER,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log.write_end,
+            stderr=self._log.write_end,
+            pass_fds=(channel,),
+            start_new_session=True,
+        )
+
+    async def _let_run(self, dialogue: Dialogue) -> None:
+        timeout = self._job.limits.timeout_ms
+        started = time.monotonic()
+        await dialogue.go()
+        try:
+            async with asyncio.timeout(timeout / 1000):
+                await dialogue.listen()
+                if dialogue.result is None and dialogue.failure is None and self._exit is not None:
+                    await asyncio.shield(self._exit)
+        except TimeoutError:
+            self._stopped = Failure("TimeoutError", f"the run took longer than {timeout} ms")
+        self._duration = (time.monotonic() - started) * 1000
+
+    async def end(self) -> Outcome:
+        if self._process is not None and self._exit is not None:
+            kill_group(self._process)
+            await self._exit
+        log = await self._log.finish(LOG_SECONDS)
+        self._log.close()
+        if self._channel is not None:
+            self._channel.close()
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        dialogue = self._dialogue
+        failure = self._failure()
+        return Outcome(
+            result=dialogue.result if dialogue and failure is None else None,
+            failure=failure,
+            summary=dialogue.summary if dialogue else None,
+            log=log,
+            duration_ms=self._duration,
+            degraded=DEGRADED,
+        )
+
+    def _failure(self) -> Failure | None:
+        dialogue = self._dialogue
+        if self._stopped is not None or dialogue is None:
+            return self._stopped or Failure("SandboxError", "the process could not be started")
+        if dialogue.failure is not None or dialogue.result is not None:
+            return dialogue.failure
+        return ended_early(self._exit.result() if self._exit is not None else 0)
+
+
+def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
+    """Its wait status, some time. A thread of its own: pidfds exist on Linux only, and a pool would run dry."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def wait() -> None:
+        code = process.wait()
+        status = -code if code < 0 else code << 8
+        loop.call_soon_threadsafe(ended.set_result, status)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return ended
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """The process and those of its children that stayed in its session."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def open_sandbox(settings: msgspec.Struct, place: Place) -> UnsafeSubprocess:
+    del settings, place
+    return UnsafeSubprocess()
+
+
+@hookimpl
+def skillery_sandbox() -> Offer:
+    return Offer(name="unsafe-subprocess", open=open_sandbox, unsafe=True)

@@ -1,0 +1,75 @@
+"""The options that commands share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from skillery.settings import LoadedSettings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Target(NamedTuple):
+    """Which registry a command is about."""
+
+    home: str | None = None
+    config: str | None = None
+    url: str | None = None
+    token: str | None = None
+
+    def load(self, **flags: Any) -> LoadedSettings:
+        """The settings of this machine. Raises StartupError."""
+        from skillery.settings import load_settings
+
+        return load_settings({"home": self.home, **flags}, config=self.config)
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--home and --config; the command gets them as `target`."""
+
+    @click.option("--home", metavar="DIR", help="The home: where the embedded registry lies.")
+    @click.option("--config", metavar="FILE", help="Settings; by default skillery.toml in the home.")
+    @functools.wraps(command)
+    def with_target(*, home: str | None, config: str | None, **others: Any) -> Any:
+        return command(target=Target(home, config), **others)
+
+    return with_target
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """As home_options, and --url and --token for a server elsewhere."""
+
+    @click.option("--home", metavar="DIR", help="The home: where the embedded registry lies.")
+    @click.option("--config", metavar="FILE", help="Settings; by default skillery.toml in the home.")
+    @click.option("--url", metavar="URL", callback=_check_url, help="Talk to the server there instead.")
+    @click.option("--token", metavar="TOKEN", help="What to show to a server that asks who is calling.")
+    @functools.wraps(command)
+    def with_target(
+        *, home: str | None, config: str | None, url: str | None, token: str | None, **others: Any
+    ) -> Any:
+        return command(target=Target(home, config, url, token), **others)
+
+    return with_target
+
+
+def name_and_version(text: str, version: str | None) -> tuple[str, str | None]:
+    """`NAME@SPEC`, or NAME and --version; both at once is wrong usage."""
+    name, at, spec = text.partition("@")
+    if at and version is not None:
+        raise click.UsageError(f"'{text}' names a version, and --version another: give one of them")
+    return name, (spec if at else version)
+
+
+def _check_url(_ctx: click.Context, _option: click.Parameter, url: str | None) -> str | None:
+    if url is not None and not url.lower().startswith(("http://", "https://")):
+        raise click.BadParameter(f"'{url}' is no http:// or https:// address")
+    return url.rstrip("/") if url else None

@@ -1,0 +1,57 @@
+"""What commands print: tables on a terminal, plain text elsewhere, one JSON document with --json."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SPACE = re.compile(r"\s+")
+
+
+def clean(text: object) -> str:
+    """`text` without the characters that could take over a terminal: what a skill says is somebody else's text."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(text).replace("\r\n", "\n"))
+
+
+def print_json(value: Any) -> None:
+    click.echo(as_json(value))
+
+
+def as_json(value: Any, indent: int = 2) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    """A table on a terminal; elsewhere one line a row, its fields parted by tabs."""
+    if not is_terminal():
+        for row in rows:
+            click.echo("\t".join(_SPACE.sub(" ", clean(field)) for field in row))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(clean(field)) for field in row))
+    Console().print(table)
+
+
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """One `name: value` a line; a value of several lines is indented below its name."""
+    for name, value in fields:
+        text = clean(value).rstrip("\n")
+        if "\n" in text:
+            text = "\n  " + text.replace("\n", "\n  ")
+        click.echo(f"{click.style(name + ':', bold=True)} {text}")

@@ -1,0 +1,223 @@
+"""A bundle: all files of one version of a skill, checked together, and their digest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import msgspec
+
+from skillery.errors import BundleTooLarge, InvalidBundle, InvalidParams, InvalidPath
+from skillery.formats.json_values import difference
+from skillery.formats.manifest import Manifest, Runtime, parse_manifest
+from skillery.formats.paths import PATH_HINT, check_paths, path_problem
+from skillery.formats.problems import Problem, problems_of, raise_problems
+from skillery.formats.python_source import check_entrypoint, syntax_problem
+from skillery.formats.skill_md import SkillMd, parse_skill_md
+from skillery.formats.skill_toml import manifest_toml, toml_manifest
+from skillery.formats.wording import did_you_mean, printable, quoted
+
+SKILL_TOML = "skill.toml"
+SKILL_MD = "SKILL.md"
+
+_T = TypeVar("_T")
+
+MAX_CHECKED_BYTES = 2 * 1024 * 1024
+"""Of Python files beside the entrypoint: past it they are stored without a look at their syntax."""
+
+
+@dataclass(frozen=True)
+class BundleFile:
+    """One file of a bundle; `path` is relative to the skill's root."""
+
+    path: str
+    content: bytes
+    executable: bool = False
+
+    @cached_property
+    def sha256(self) -> str:
+        """64 hex digits."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.content)
+
+
+class BundleLimits(msgspec.Struct, frozen=True):
+    """For all files together, skill.toml and SKILL.md included."""
+
+    max_bytes: int = 16 * 1024 * 1024
+    max_files: int = 512
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    """A checked bundle. `files` are sorted by the bytes of their paths and hold skill.toml and SKILL.md."""
+
+    manifest: Manifest
+    skill_md: SkillMd
+    files: tuple[BundleFile, ...]
+    digest: str
+    size_bytes: int
+    warnings: tuple[str, ...]
+
+
+def digest_of(files: Iterable[BundleFile]) -> str:
+    """`sha256:…` over a line `mode SP sha256 SP path LF` for each file: the same files, the same digest, anywhere."""
+    lines = hashlib.sha256()
+    for file in _sorted(files):
+        mode = "100755" if file.executable else "100644"
+        lines.update(f"{mode} {file.sha256} {file.path}\n".encode())
+    return f"sha256:{lines.hexdigest()}"
+
+
+def make_bundle(
+    manifest: Mapping[str, object],
+    skill_md: str,
+    files: Sequence[BundleFile],
+    limits: BundleLimits = BundleLimits(),  # noqa: B008 - frozen
+) -> Bundle:
+    """Everything that can be known about a bundle without running it.
+
+    `files` may hold skill.toml and SKILL.md if they say what `manifest` and `skill_md` say; they are written
+    otherwise. Raises BundleTooLarge; InvalidManifest, InvalidPath or InvalidBundle with all problems found.
+    """
+    _check_size(files, limits)
+    return _Maker(manifest, skill_md, files).bundle(limits)
+
+
+class _Maker:
+    """Puts one bundle together and collects what is wrong on the way."""
+
+    def __init__(self, manifest: Mapping[str, object], skill_md: str, files: Sequence[BundleFile]) -> None:
+        self.raw = manifest
+        self.text = skill_md
+        self.files = files
+        self.by_path = {file.path: file for file in files}
+        self.problems: list[Problem] = []
+        self.hints: dict[type[InvalidParams], str | None] = {}
+
+    def bundle(self, limits: BundleLimits) -> Bundle:
+        manifest = self.attempt(lambda: parse_manifest(self.raw))
+        skill_md = self.attempt(lambda: parse_skill_md(self.text))
+        self.check_paths()
+        generated = [self.skill_toml(manifest), self.skill_md(skill_md)]
+        self.check_entrypoint(manifest)
+        if manifest is None or skill_md is None or self.problems:
+            kind = next(iter(self.hints)) if len(self.hints) == 1 else InvalidBundle
+            raise_problems(kind, self.problems, hint=next(iter(self.hints.values())))
+        files = tuple(_sorted([*self.files, *(file for file in generated if file)]))
+        _check_size(files, limits)
+        warnings = (*manifest.warnings, *skill_md.warnings, *self.syntax_warnings(manifest.runtime))
+        return Bundle(manifest, skill_md, files, digest_of(files), sum(file.size for file in files), warnings)
+
+    def check_paths(self) -> None:
+        for file in self.files:
+            wrong = path_problem(file.path)
+            if wrong:
+                shown = printable(file.path)
+                self.problems.append(Problem(f"the path {quoted(file.path)} {wrong}", path=shown, file=shown))
+                self.hints.setdefault(InvalidPath, PATH_HINT)
+        if InvalidPath not in self.hints:
+            missing = [path for path in (SKILL_TOML, SKILL_MD) if path not in self.by_path]
+            self.attempt(lambda: check_paths([*missing, *(file.path for file in self.files)]))
+
+    def skill_toml(self, manifest: Manifest | None) -> BundleFile | None:
+        """skill.toml written from the manifest, or None where it is given."""
+        given = self.by_path.get(SKILL_TOML)
+        if given is None:
+            return BundleFile(SKILL_TOML, manifest_toml(manifest.raw)) if manifest else None
+        stated = self.attempt(lambda: toml_manifest(given.content))
+        if stated is not None and manifest is not None:
+            place = difference(manifest.raw, stated)
+            if place is not None:
+                self.problem(SKILL_TOML, f"{SKILL_TOML} and the manifest differ in {quoted(place or 'everything')}")
+        return None
+
+    def skill_md(self, skill_md: SkillMd | None) -> BundleFile | None:
+        """SKILL.md as a file, or None where it is given."""
+        given = self.by_path.get(SKILL_MD)
+        if given is None:
+            return BundleFile(SKILL_MD, self.text.encode()) if skill_md else None
+        try:
+            stated = given.content.decode()
+        except UnicodeDecodeError as error:
+            line = given.content.count(b"\n", 0, error.start) + 1
+            self.problem(SKILL_MD, f"{SKILL_MD} is not UTF-8 text", line)
+            return None
+        if _plain(stated) != _plain(self.text):
+            self.problem(SKILL_MD, f"the file {SKILL_MD} and skill_md differ; leave one of them out")
+        return None
+
+    def check_entrypoint(self, manifest: Manifest | None) -> None:
+        if manifest is None or manifest.runtime is None:
+            return
+        runtime = manifest.runtime
+        file = self.by_path.get(runtime.entrypoint)
+        if file is None:
+            near = did_you_mean(runtime.entrypoint, (path for path in self.by_path if path.endswith(".py")))
+            self.problem(
+                runtime.entrypoint, f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}", 1
+            )
+            return
+        self.attempt(lambda: check_entrypoint(file.path, file.content, runtime.export))
+
+    def syntax_warnings(self, runtime: Runtime | None) -> Iterator[str]:
+        """What does not compile beside the entrypoint: it may be data, or never imported."""
+        folders = {"code", runtime.entrypoint.rpartition("/")[0] if runtime else ""}
+        beside = (file for file in self.files if file.path.endswith(".py") and _is_in(file.path, folders))
+        budget = MAX_CHECKED_BYTES
+        for file in _sorted(file for file in beside if not runtime or file.path != runtime.entrypoint):
+            budget -= file.size
+            if budget < 0:
+                yield f"{file.path} was not checked: the Python files of this bundle are too large together"
+                return
+            problem = syntax_problem(file.path, file.content)
+            if problem:
+                yield problem.message
+
+    def attempt(self, parse: Callable[[], _T]) -> _T | None:
+        try:
+            return parse()
+        except InvalidParams as error:
+            self.problems.extend(problems_of(error))
+            self.hints.setdefault(type(error), error.hint)
+            return None
+
+    def problem(self, file: str, message: str, line: int | None = None) -> None:
+        self.problems.append(Problem(message, path=file, file=file, line=line))
+        self.hints.setdefault(InvalidBundle, "Mend the files and publish again; nothing was stored.")
+
+
+def _check_size(files: Sequence[BundleFile], limits: BundleLimits) -> None:
+    if len(files) > limits.max_files:
+        raise BundleTooLarge(
+            f"The bundle has {len(files)} files, at most {limits.max_files} are allowed.",
+            hint="Pack small files into one, or keep data in blobs.",
+            files=len(files),
+            max_files=limits.max_files,
+        )
+    size = sum(file.size for file in files)
+    if size > limits.max_bytes:
+        raise BundleTooLarge(
+            f"The bundle has {size} bytes, at most {limits.max_bytes} are allowed.",
+            hint="Keep large data in blobs and pass their ids as arguments.",
+            size_bytes=size,
+            max_bytes=limits.max_bytes,
+        )
+
+
+def _sorted(files: Iterable[BundleFile]) -> list[BundleFile]:
+    return sorted(files, key=lambda file: file.path.encode())
+
+
+def _is_in(path: str, folders: set[str]) -> bool:
+    return any(folder and path.startswith(folder + "/") for folder in folders)
+
+
+def _plain(text: str) -> str:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")

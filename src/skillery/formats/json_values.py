@@ -1,0 +1,126 @@
+"""JSON values of foreign origin: what may stand in a manifest, and when two of them say the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from skillery.formats.problems import Problem
+from skillery.formats.wording import has_surrogate, printable, quoted
+
+MAX_DEPTH = 32
+
+_KINDS: dict[type, str] = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "an array",
+    tuple: "an array",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def kind_of(value: object) -> str:
+    """The JSON type of a value with its article: `a string`, `null`, `an array`."""
+    if isinstance(value, Mapping):
+        return "an object"
+    return _KINDS.get(type(value), f"no JSON value ({type(value).__name__})")
+
+
+def value_problems(value: object) -> Iterator[Problem]:
+    """What keeps a value out of a manifest, wherever it is nested: null, NUL, half characters, numbers that TOML or
+    JSON cannot carry, depth past MAX_DEPTH. Cheap for hostile input: nothing below a refused value is looked at."""
+    waiting: list[tuple[str, object, int]] = [("", value, 1)]
+    while waiting:
+        path, current, depth = waiting.pop()
+        message = _nesting_problem(current, depth) or _scalar_problem(current)
+        if message:
+            yield Problem(f"{path or 'the manifest'} {message}", path=path or None)
+        elif isinstance(current, Mapping):
+            waiting.extend((join(path, key), current[key], depth + 1) for key in reversed(current))
+            yield from _key_problems(path, current)
+        elif isinstance(current, list | tuple):
+            waiting.extend((f"{path}[{i}]", current[i], depth + 1) for i in reversed(range(len(current))))
+
+
+def copy(value: object) -> object:
+    """The same value in dicts and lists of its own."""
+    if isinstance(value, Mapping):
+        return {key: copy(each) for key, each in value.items()}
+    return [copy(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def join(path: str, key: object) -> str:
+    """The path of `key` in the object at `path`, printable."""
+    shown = printable(str(key), 64)
+    return f"{path}.{shown}" if path else shown
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two JSON values say the same: `1` and `1.0` do, `1` and `true` do not."""
+    return difference(one, other) is None
+
+
+def difference(one: object, other: object, path: str = "") -> str | None:
+    """The path of the first place where two JSON values differ (`""`: the values themselves), or None."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return _object_difference(one, other, path)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return _array_difference(one, other, path)
+    if isinstance(one, bool) or isinstance(other, bool):
+        return None if one is other else path
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return None if one == other else path
+    return None if type(one) is type(other) and one == other else path
+
+
+def _object_difference(one: Mapping[str, object], other: Mapping[str, object], path: str) -> str | None:
+    for key in (*one, *(key for key in other if key not in one)):
+        if key not in one or key not in other:
+            return join(path, key)
+        found = difference(one[key], other[key], join(path, key))
+        if found is not None:
+            return found
+    return None
+
+
+def _array_difference(one: Sequence[object], other: Sequence[object], path: str) -> str | None:
+    if len(one) != len(other):
+        return path
+    found = (difference(mine, theirs, f"{path}[{i}]") for i, (mine, theirs) in enumerate(zip(one, other, strict=True)))
+    return next((place for place in found if place is not None), None)
+
+
+def _nesting_problem(value: object, depth: int) -> str | None:
+    if depth > MAX_DEPTH and isinstance(value, Mapping | list | tuple):
+        return f"is nested deeper than {MAX_DEPTH} levels"
+    return None
+
+
+def _scalar_problem(value: object) -> str | None:
+    if isinstance(value, str):
+        return text_problem(value)
+    if isinstance(value, bool | Mapping | list | tuple):
+        return None
+    if isinstance(value, int):
+        return None if -(2**63) <= value < 2**63 else "is an integer beyond 64 bits"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else "is not a finite number"
+    return "is null; leave the key out instead" if value is None else f"is {kind_of(value)}"
+
+
+def text_problem(text: str) -> str | None:
+    """Why a text can be stored nowhere."""
+    if "\x00" in text:
+        return "holds a NUL character"
+    return "holds half a character (a lone surrogate)" if has_surrogate(text) else None
+
+
+def _key_problems(path: str, table: Mapping[object, object]) -> Iterator[Problem]:
+    for key in table:
+        message = text_problem(key) if isinstance(key, str) else "is not a string"
+        if message:
+            place = join(path, key)
+            yield Problem(f"the key {quoted(str(key))} {message}", path=place)

@@ -1,0 +1,331 @@
+"""The manifest of a skill: skill.toml as values, checked once and for all."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
+
+from skillery.errors import InvalidManifest, InvalidParams
+from skillery.formats.inputs import INPUT_TYPES, Input, InputType, fits
+from skillery.formats.json_values import copy, join, kind_of, same, value_problems
+from skillery.formats.names import is_within, namespace_of, parse_namespace, parse_skill_name
+from skillery.formats.network import NETWORK_FORM, NetworkPattern, parse_network_pattern
+from skillery.formats.paths import path_problem
+from skillery.formats.problems import MAX_SHOWN, Problem, raise_problems
+from skillery.formats.semver import Version
+from skillery.formats.shapes import MAX_WORD, Shapes, shown
+from skillery.formats.skill_toml import manifest_toml, same_manifest, toml_manifest
+from skillery.formats.wording import did_you_mean, quoted
+
+__all__ = [
+    "INPUT_TYPES",
+    "Input",
+    "InputType",
+    "Manifest",
+    "NetworkPattern",
+    "Permissions",
+    "Runtime",
+    "manifest_toml",
+    "parse_manifest",
+    "same_manifest",
+    "toml_manifest",
+]
+
+MAX_BYTES = 256 * 1024
+"""Of the manifest as compact JSON."""
+MAX_DESCRIPTION = 1024
+MAX_TAGS = 32
+MAX_TIMEOUT_MS = 3_600_000
+
+Kind = Literal["action", "instruction"]
+KINDS: tuple[Kind, ...] = ("action", "instruction")
+
+_KEYS = ("name", "version", "description", "kind", "namespace", "tags", "runtime", "inputs", "permissions")
+_LATER_KEYS = ("tests", "examples")
+"""Kept for other readers of the manifest, and not looked at here."""
+_RUNTIME_KEYS = ("language", "entrypoint", "export", "limits")
+_LIMIT_KEYS = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
+_INPUT_KEYS = ("type", "description", "enum", "default", "required")
+_PERMISSION_KEYS = ("network", "secrets")
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_HINT = 'The least manifest is {"name": "team.my-skill", "version": "0.1.0", "description": "What it does."}.'
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """How an action skill is run: `export` of the module at `entrypoint`, called with the arguments."""
+
+    entrypoint: str
+    export: str = "main"
+    language: Literal["python"] = "python"
+    limits: dict[str, int | float] = {}
+    """What the skill asks for: memory_mb, processes, cpus, disk_mb, timeout_ms."""
+
+
+class Permissions(msgspec.Struct, frozen=True):
+    network: tuple[NetworkPattern, ...] = ()
+    secrets: tuple[str, ...] = ()
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A checked manifest; `kind` and `namespace` are the effective values, `raw` is what was given."""
+
+    name: str
+    version: Version
+    description: str
+    kind: Kind
+    namespace: str
+    tags: tuple[str, ...]
+    runtime: Runtime | None
+    inputs: dict[str, Input]
+    permissions: Permissions
+    warnings: tuple[str, ...]
+    raw: dict[str, Any]
+
+
+def parse_manifest(raw: Mapping[str, object], *, has_tools: bool = False) -> Manifest:
+    """Check a manifest given as JSON values (`spec` of skill.toml, plus `[inputs]` details and `[runtime.limits]`).
+
+    `has_tools`: a tool with a script stands in the bundle, which makes it an action skill without a runtime. Raises
+    InvalidManifest that lists every problem.
+    """
+    if not isinstance(raw, Mapping):
+        raise_problems(InvalidManifest, [Problem(f"The manifest is {kind_of(raw)}, not an object")], hint=_HINT)
+    problems = [problem for _, problem in zip(range(MAX_SHOWN), value_problems(raw), strict=False)]
+    if problems:
+        raise_problems(InvalidManifest, problems, hint=_HINT)
+    copied = {key: copy(value) for key, value in raw.items()}
+    size = len(json.dumps(copied, separators=(",", ":"), ensure_ascii=False).encode())
+    if size > MAX_BYTES:
+        problem = Problem(f"The manifest has {size} bytes of JSON, at most {MAX_BYTES} are allowed")
+        raise_problems(InvalidManifest, [problem], hint="Move documentation and data into files of the skill.")
+    return _Reader(copied, has_tools).manifest()
+
+
+_T = TypeVar("_T")
+
+
+class _Reader(Shapes):
+    """Reads one manifest and collects what is wrong or odd on the way."""
+
+    def __init__(self, raw: dict[str, Any], has_tools: bool) -> None:
+        super().__init__()
+        self.raw = raw
+        self.has_tools = has_tools
+
+    def manifest(self) -> Manifest:
+        name = self.parsed("name", parse_skill_name)
+        manifest = Manifest(
+            name=name,
+            version=self.parsed("version", Version.parse),
+            description=self.description(),
+            kind=self.kind(),
+            namespace=self.namespace(name),
+            tags=self.texts(self.raw, "tags", "tags"),
+            runtime=self.runtime(),
+            inputs=self.inputs(),
+            permissions=self.permissions(),
+            warnings=(),
+            raw=self.raw,
+        )
+        if len(manifest.tags) > MAX_TAGS:
+            self.problem("tags", f"has {len(manifest.tags)} entries, at most {MAX_TAGS} are allowed")
+        if self.problems:
+            raise_problems(InvalidManifest, self.problems, hint=_HINT)
+        self.unknown_keys("", self.raw, _KEYS + _LATER_KEYS)
+        self.import_warnings(name)
+        return msgspec.structs.replace(manifest, warnings=tuple(self.warnings[:MAX_SHOWN]))
+
+    # -- top level -----------------------------------------------------------------------------------------------
+
+    def parsed(self, key: str, parse: Callable[[str], _T]) -> _T:
+        text = self.text(self.raw, key, key, required=True)
+        try:
+            return parse(text or "")
+        except InvalidParams as error:
+            if text is not None:
+                self.problems.append(
+                    Problem(f"{key}: {error.message.rstrip('.')}. {error.hint or ''}".rstrip(". "), key)
+                )
+            return cast(_T, text)  # never seen: a manifest with problems is not returned
+
+    def description(self) -> str:
+        text = self.text(self.raw, "description", "description", required=True)
+        if text is None:
+            return ""
+        if not text.strip():
+            self.problem("description", "is blank; say in one sentence what the skill does")
+        if _CONTROL.search(text):
+            self.problem("description", "holds a control character")
+        if len(text) > MAX_DESCRIPTION:
+            self.problem("description", f"has {len(text)} characters, at most {MAX_DESCRIPTION} are allowed")
+        return text
+
+    def kind(self) -> Kind:
+        has_runtime = "runtime" in self.raw
+        given = self.raw.get("kind", "action" if has_runtime or self.has_tools else "instruction")
+        if given not in KINDS:
+            self.problem("kind", f"is {shown(given)}, allowed are 'action' and 'instruction'")
+        if given == "action" and not (has_runtime or self.has_tools):
+            self.problem("kind", "is 'action', which needs a [runtime] with an entrypoint; or make it 'instruction'")
+        if given == "instruction" and has_runtime:
+            self.problem("kind", "is 'instruction', which has no [runtime]; leave that out or make it 'action'")
+        return cast(Kind, given)
+
+    def namespace(self, name: str) -> str:
+        given = self.text(self.raw, "namespace", "namespace")
+        if given is None:
+            return namespace_of(name) if isinstance(name, str) else ""
+        try:
+            parse_namespace(given)
+        except InvalidParams as error:
+            self.problem("namespace", f"is no namespace: {error.message.rstrip('.')}")
+            return given
+        if isinstance(name, str) and not is_within(name, given):
+            self.problem(
+                "namespace",
+                f"is {quoted(given)}, which is no dotted prefix of the name {quoted(name)}; "
+                f"leave it out for {quoted(namespace_of(name))}",
+            )
+        return given
+
+    def import_warnings(self, name: str) -> None:
+        for segment in name.replace("-", "_").split("."):
+            if keyword.iskeyword(segment) or segment[0].isdigit():
+                why = "is a Python keyword" if keyword.iskeyword(segment) else "starts with a digit"
+                self.warnings.append(
+                    f"the segment {quoted(segment)} of the name {why}: 'from skills.… import' cannot name it, "
+                    "importlib.import_module can"
+                )
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def runtime(self) -> Runtime | None:
+        table = self.table(self.raw, "runtime", "runtime")
+        if table is None:
+            return None
+        self.unknown_keys("runtime", table, _RUNTIME_KEYS)
+        language = table.get("language", "python")
+        if language != "python":
+            self.problem("runtime.language", f"is {shown(language)}, only 'python' is supported")
+        return Runtime(entrypoint=self.entrypoint(table), export=self.export(table), limits=self.limits(table))
+
+    def entrypoint(self, table: Mapping[str, object]) -> str:
+        where = "runtime.entrypoint"
+        text = self.text(table, "entrypoint", where, required=True)
+        if text is None:
+            return ""
+        wrong = path_problem(text)
+        if wrong:
+            self.problem(where, f"is {quoted(text)}: the path {wrong}")
+        elif not text.endswith(".py") or text.endswith("/.py") or text == ".py":
+            self.problem(where, f"is {quoted(text)}, which is no Python file; it ends in '.py', e.g. 'code/main.py'")
+        return text
+
+    def export(self, table: Mapping[str, object]) -> str:
+        text = self.text(table, "export", "runtime.export")
+        if text is None:
+            return "main"
+        if not text.isidentifier() or keyword.iskeyword(text):
+            self.problem("runtime.export", f"is {quoted(text)}, which is no name of a Python function")
+        return text
+
+    def limits(self, table: Mapping[str, object]) -> dict[str, int | float]:
+        limits = self.table(table, "limits", "runtime.limits") or {}
+        self.unknown_keys("runtime.limits", limits, _LIMIT_KEYS)
+        return {key: self.limit(key, limits[key]) for key in _LIMIT_KEYS if key in limits}
+
+    def limit(self, key: str, value: object) -> int | float:
+        where = f"runtime.limits.{key}"
+        allowed = (int, float) if key == "cpus" else (int,)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, allowed)
+            or not isinstance(value, int | float)
+            or value <= 0
+        ):
+            what = "a positive number" if key == "cpus" else "a positive integer"
+            self.problem(where, f"is {shown(value)}, expected is {what}")
+            return 0
+        if key == "timeout_ms" and value > MAX_TIMEOUT_MS:
+            self.problem(where, f"is {value}, at most {MAX_TIMEOUT_MS} (an hour) is allowed")
+        return value
+
+    def inputs(self) -> dict[str, Input]:
+        table = self.table(self.raw, "inputs", "inputs") or {}
+        return {name: self.input(name, value) for name, value in table.items()}
+
+    def input(self, name: str, value: object) -> Input:
+        where = join("inputs", name)
+        if not name or len(name) > MAX_WORD or not name.isprintable():
+            self.problem(where, f"has a name that is empty, longer than {MAX_WORD} characters or not printable")
+        if not isinstance(value, Mapping):
+            self.problem(where, f'is {kind_of(value)}, expected is a table such as {{ type = "string" }}')
+            return Input("any")
+        self.unknown_keys(where, value, _INPUT_KEYS)
+        type_ = self.input_type(value, where)
+        declared = Input(
+            type=type_,
+            description=self.text(value, "description", f"{where}.description") or "",
+            enum=self.enum(value, type_, where),
+            default=value.get("default"),
+            has_default="default" in value,
+            required=self.flag(value, "required", f"{where}.required"),
+        )
+        self.check_default(declared, where)
+        return declared
+
+    def input_type(self, table: Mapping[str, object], where: str) -> InputType:
+        text = self.text(table, "type", f"{where}.type", required=True)
+        if text is not None and text not in INPUT_TYPES:
+            known = ", ".join(INPUT_TYPES)
+            self.problem(f"{where}.type", f"is {quoted(text)}{did_you_mean(text, INPUT_TYPES)}, allowed are: {known}")
+        return text if text in INPUT_TYPES else "any"
+
+    def enum(self, table: Mapping[str, object], type_: InputType, where: str) -> tuple[object, ...] | None:
+        if "enum" not in table:
+            return None
+        given = table["enum"]
+        if not isinstance(given, list) or not given:
+            self.problem(f"{where}.enum", f"is {shown(given)}, expected is an array of at least one value")
+            return None
+        for i, value in enumerate(given):
+            if not fits(type_, value):
+                self.problem(f"{where}.enum[{i}]", f"is {kind_of(value)}, the declared type is {type_}")
+        return tuple(given)
+
+    def check_default(self, declared: Input, where: str) -> None:
+        if not declared.has_default:
+            return
+        if not fits(declared.type, declared.default):
+            self.problem(f"{where}.default", f"is {kind_of(declared.default)}, the declared type is {declared.type}")
+        elif declared.enum is not None and not any(same(declared.default, each) for each in declared.enum):
+            self.problem(f"{where}.default", f"is {shown(declared.default)}, which is not in enum")
+        if declared.required:
+            self.warnings.append(f"{where}: 'required' has no effect beside 'default'")
+
+    def permissions(self) -> Permissions:
+        table = self.table(self.raw, "permissions", "permissions") or {}
+        self.unknown_keys("permissions", table, _PERMISSION_KEYS)
+        network = tuple(self.network(table))
+        secrets = self.texts(table, "secrets", "permissions.secrets")
+        for i, secret in enumerate(secrets):
+            if not (secret.isascii() and secret.isidentifier()):
+                self.problem(f"permissions.secrets[{i}]", f"is {quoted(secret)}, which is no name such as 'API_KEY'")
+        return Permissions(network, tuple(dict.fromkeys(secrets)))
+
+    def network(self, table: Mapping[str, object]) -> Iterable[NetworkPattern]:
+        patterns: dict[str, NetworkPattern] = {}
+        for i, text in enumerate(self.texts(table, "network", "permissions.network", longest=300)):
+            pattern = parse_network_pattern(text)
+            if isinstance(pattern, str):
+                form = "" if NETWORK_FORM in pattern else f"; expected is {NETWORK_FORM}"
+                self.problem(f"permissions.network[{i}]", f"is {quoted(text)}, which {pattern}{form}")
+            else:
+                patterns[pattern.text] = pattern
+        return patterns.values()

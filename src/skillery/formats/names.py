@@ -1,0 +1,60 @@
+"""Skill names and namespaces: dot-separated segments, compared by whole segments."""
+
+from __future__ import annotations
+
+import re
+
+from skillery.errors import InvalidName
+from skillery.formats.wording import quoted
+
+MAX_LENGTH = 128
+
+_SEGMENT = r"[a-z0-9]+(?:[_-][a-z0-9]+)*"
+_NAME = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
+_GRAMMAR = (
+    "dot-separated segments of a-z and 0-9, with single '_' or '-' between, "
+    f"at most {MAX_LENGTH} characters, e.g. 'sales.leads.sync'"
+)
+
+
+def parse_skill_name(text: str) -> str:
+    """A skill name, as given. Raises InvalidName."""
+    return _parse(text, "skill name")
+
+
+def parse_namespace(text: str) -> str:
+    """A namespace, as given; `""` is the one above all others. Raises InvalidName."""
+    return _parse(text, "namespace") if text else text
+
+
+def namespace_of(name: str) -> str:
+    """All but the last segment of a name; `""` for a name of one segment."""
+    return name.rpartition(".")[0]
+
+
+def is_within(namespace: str, ancestor: str) -> bool:
+    """Whether `namespace` is `ancestor` or lies below it, by whole segments: `ab` is not within `a`."""
+    return not ancestor or namespace == ancestor or namespace.startswith(ancestor + ".")
+
+
+def import_name(name: str) -> str:
+    """The module a skill is imported as in a sandbox: `user.my-skill` is `skills.user.my_skill`."""
+    return "skills." + name.replace("-", "_")
+
+
+def _parse(text: str, what: str) -> str:
+    if len(text) > MAX_LENGTH:
+        raise InvalidName(
+            f"The {what} {quoted(text)} has {len(text)} characters, at most {MAX_LENGTH} are allowed.",
+            hint="Shorten it.",
+        )
+    if not _NAME.fullmatch(text):
+        raise InvalidName(f"{quoted(text)} is not a {what}.", hint=_hint(text, what))
+    return text
+
+
+def _hint(text: str, what: str) -> str:
+    segments = (re.sub(r"[^a-z0-9]+", "-", segment).strip("-") for segment in text.lower().split("."))
+    mended = ".".join(segment for segment in segments if segment)
+    hint = f"A {what} is {_GRAMMAR}."
+    return f"{hint} Perhaps {quoted(mended)}?" if _NAME.fullmatch(mended) else hint

@@ -1,0 +1,60 @@
+"""`permissions.network`: which hosts a skill may reach."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+_PATTERN = re.compile(r"(https?)://(\*\.)?([^/:@?#\[\]*]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_NUMBER_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+NETWORK_FORM = (
+    "'https://HOST', 'http://HOST' or either with ':PORT', "
+    "HOST being a DNS name such as 'api.example.com' or '*.example.com'"
+)
+
+
+class NetworkPattern(msgspec.Struct, frozen=True):
+    """One host, or with `wildcard` every host below it (`*.x` does not match `x`), on one port of one scheme."""
+
+    scheme: Literal["http", "https"]
+    host: str
+    """In lower case, without the `*.`."""
+    port: int
+    wildcard: bool
+    text: str
+    """The pattern in lower case; the port only where it is not the scheme's own."""
+
+
+def parse_network_pattern(text: str) -> NetworkPattern | str:
+    """The pattern, or why it is none (the end of a sentence about it)."""
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        return f"is not {NETWORK_FORM}; no path, user or bare '*'"
+    scheme: Literal["http", "https"] = "https" if match[1].lower() == "https" else "http"
+    host = match[3].lower()
+    problem = _host_problem(host)
+    if problem:
+        return problem
+    port = int(match[4]) if match[4] else _DEFAULT_PORTS[scheme]
+    if not 1 <= port <= 65_535 or (match[4] or "").startswith("0"):
+        return "has a port that is not a number from 1 to 65535"
+    wildcard = match[2] is not None
+    shown_port = "" if port == _DEFAULT_PORTS[scheme] else f":{port}"
+    return NetworkPattern(scheme, host, port, wildcard, f"{scheme}://{'*.' if wildcard else ''}{host}{shown_port}")
+
+
+def _host_problem(host: str) -> str | None:
+    labels = host.split(".")
+    if not host.isascii():
+        return "has a host that is not ASCII; write international names in their 'xn--' form"
+    # Resolvers read every name whose last label is a number as an IPv4 address: 127.1, 0x7f.1, 2130706433.
+    if _NUMBER_LABEL.fullmatch(labels[-1] or (labels[-2] if len(labels) > 1 else "")):
+        return "names an IP address; only DNS names are allowed"
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        return "has a host that is no DNS name"
+    return None

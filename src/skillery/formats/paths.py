@@ -1,0 +1,98 @@
+"""Paths of the files in a bundle: what is safe on every file system, and which of them would collide on one."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from skillery.errors import InvalidPath
+from skillery.formats.problems import Problem, raise_problems
+from skillery.formats.wording import has_surrogate, quoted
+
+MAX_DEPTH = 8
+MAX_BYTES = 255
+
+PATH_HINT = (
+    "A path is relative to the skill's root, with '/' between at most 8 segments, e.g. 'code/main.py', "
+    "and at most 255 bytes."
+)
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+def parse_path(text: str) -> str:
+    """One path in a bundle, as given. Raises InvalidPath."""
+    problem = path_problem(text)
+    if problem:
+        raise InvalidPath(f"The path {quoted(text)} {problem}.", hint=PATH_HINT)
+    return text
+
+
+def path_problem(text: str) -> str | None:
+    """Why `text` is no path in a bundle, as the end of a sentence about it."""
+    return _text_problem(text) or _segment_problem(text.split("/"))
+
+
+def check_paths(paths: Iterable[str]) -> None:
+    """The rules between the paths of one bundle. Raises InvalidPath that lists every collision."""
+    problems = list(path_collisions(paths))
+    if problems:
+        raise_problems(InvalidPath, problems, hint="Rename or leave out one of the two.")
+
+
+def path_collisions(paths: Iterable[str]) -> Iterator[Problem]:
+    """Files that could not lie side by side on every file system: one path twice, two that differ only in case or
+    Unicode form, or one that is the folder of another."""
+    files: dict[str, str] = {}
+    for path in paths:
+        other = files.setdefault(_folded(path), path)
+        if other is not path:
+            yield _same_place(path, other)
+    for path in files.values():
+        for folder in list(accumulate(_folded(path).split("/"), "{}/{}".format))[:-1]:
+            if folder in files:
+                message = f"{quoted(files[folder])} is a file and also the folder of {quoted(path)}"
+                yield Problem(message, path=path, file=path)
+
+
+def _same_place(path: str, other: str) -> Problem:
+    if path == other:
+        return Problem(f"{quoted(path)} is given twice", path=path, file=path)
+    message = f"{quoted(path)} and {quoted(other)} are one path where case or Unicode form does not count"
+    return Problem(message, path=path, file=path)
+
+
+def _text_problem(text: str) -> str | None:
+    if has_surrogate(text):
+        return "holds half a character (a lone surrogate)"
+    if any(unicodedata.category(character) == "Cc" for character in text):
+        return "holds a control character"
+    if "\\" in text:
+        return "holds a backslash"
+    if _DRIVE.match(text):
+        return "starts with a drive letter"
+    size = len(text.encode())
+    return f"has {size} bytes, at most {MAX_BYTES} are allowed" if size > MAX_BYTES else None
+
+
+def _segment_problem(segments: list[str]) -> str | None:
+    if segments == [""]:
+        return "is empty"
+    if not segments[0]:
+        return "is absolute"
+    if not segments[-1]:
+        return "ends with '/'"
+    if "" in segments:
+        return "holds an empty segment"
+    if "." in segments or ".." in segments:
+        return "holds a '.' or '..' segment"
+    if len(segments) > MAX_DEPTH:
+        return f"has {len(segments)} segments, at most {MAX_DEPTH} are allowed"
+    return None
+
+
+def _folded(path: str) -> str:
+    # Folding can undo a normal form and the other way round, hence both twice (Unicode 3.13, D146).
+    folded = unicodedata.normalize("NFKC", path).casefold()
+    return unicodedata.normalize("NFKC", folded).casefold()

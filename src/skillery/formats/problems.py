@@ -1,0 +1,47 @@
+"""Everything that is wrong with one thing, told in one error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import msgspec
+
+from skillery.errors import InvalidParams
+
+MAX_SHOWN = 50
+"""Hostile input can be wrong in thousands of places; no answer has to carry them all."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that is wrong; the message names it, without a full stop. `path` is a key (`runtime.entrypoint`) or a
+    file; `line` counts from 1."""
+
+    message: str
+    path: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+    def as_data(self) -> dict[str, object]:
+        fields = {"path": self.path, "file": self.file, "line": self.line, "message": self.message}
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def raise_problems(kind: type[InvalidParams], problems: Sequence[Problem], *, hint: str | None) -> NoReturn:
+    """Raise `kind` whose message is the first problem and whose `data["problems"]` lists them; `data["file"]` and
+    `data["line"]` are those of the first problem that names a file."""
+    more = len(problems) - 1
+    message = f"{problems[0].message}{f' (and {more} more)' if more else ''}."
+    located = next((problem for problem in problems if problem.file), None)
+    place = {"file": located.file, "line": located.line} if located else {}
+    shown = [problem.as_data() for problem in problems[:MAX_SHOWN]]
+    given = {name: value for name, value in place.items() if value is not None}
+    raise kind(message, hint=hint, problems=shown, **given)
+
+
+def problems_of(error: InvalidParams) -> list[Problem]:
+    """The problems an error was raised with; of an error without a list, its message."""
+    listed = error.data.get("problems")
+    if not listed:
+        return [Problem(error.message.rstrip("."))]
+    return [msgspec.convert(each, Problem) for each in listed]

@@ -1,0 +1,207 @@
+"""Python files of a bundle: whether they compile and define what they promise, without running them.
+
+The source is foreign and this is the server's own process, so what makes the compiler slow or hungry is refused first.
+"""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import io
+import re
+import tokenize
+import warnings
+from collections.abc import Iterator
+
+from skillery.errors import InvalidBundle
+from skillery.formats.problems import Problem, raise_problems
+from skillery.formats.wording import printable, quoted
+
+MAX_BYTES = 512 * 1024
+"""Of one checked file: the compiler takes a few hundred bytes of memory for each of source."""
+
+_SOURCE_NAME = "<skill source>"
+# Compiling tells of odd but valid source (`"a" is x`) as warnings of the process. They say nothing about the server.
+warnings.filterwarnings("ignore", module=re.escape(_SOURCE_NAME))
+
+# Codecs that turn text into other text, in quadratic time or with escapes; no source file needs them.
+_REFUSED_ENCODINGS = {"punycode", "idna", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7"}
+# The parser joins a dotted name part by part: one of 200,000 parts takes gigabytes.
+_LONG_DOTTED_NAME = re.compile(r"(?<![\w.])(?:\w++[\s\\]*+\.[\s\\]*+){256}")
+_HINT = "Mend the file and publish again; nothing was stored."
+
+
+def check_entrypoint(path: str, source: bytes, export: str) -> None:
+    """Raises InvalidBundle with file and line where `source` does not decode, does not compile, or does not define
+    `export` at its top level. What a star import brings counts as defined."""
+    tree = _compiled(path, source)
+    problem = tree if isinstance(tree, Problem) else _export_problem(path, tree, export)
+    if problem:
+        raise_problems(InvalidBundle, [problem], hint=_HINT)
+
+
+def check_syntax(path: str, source: bytes) -> None:
+    """Raises InvalidBundle with file and line where `source` does not decode or compile."""
+    problem = syntax_problem(path, source)
+    if problem:
+        raise_problems(InvalidBundle, [problem], hint=_HINT)
+
+
+def syntax_problem(path: str, source: bytes) -> Problem | None:
+    """Why `source` does not decode or compile."""
+    tree = _compiled(path, source)
+    return tree if isinstance(tree, Problem) else None
+
+
+def defined_names(tree: ast.Module) -> set[str]:
+    """What a module may define at its top level, `*` for a star import."""
+    return {name for statement in _top_level(tree) for name in _names(statement)}
+
+
+def _compiled(path: str, source: bytes) -> ast.Module | Problem:
+    """The syntax tree of a source that compiles, without `finally`."""
+    try:
+        tree = _parse(source)
+        _inline_finally(tree)
+        compile(tree, _SOURCE_NAME, "exec", dont_inherit=True)
+    except _Undecodable as error:
+        return _problem(path, error.message, error.line)
+    except SyntaxError as error:
+        return _problem(path, f"does not compile: {printable(error.msg)}", error.lineno or 1)
+    except (RecursionError, MemoryError):
+        return _problem(path, "does not compile: it is nested too deep", 1)
+    except (ValueError, OverflowError) as error:
+        return _problem(path, f"does not compile: {printable(str(error))}", 1)
+    return tree
+
+
+# -- text --------------------------------------------------------------------------------------------------------
+
+
+class _Undecodable(Exception):
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = line
+
+
+def _parse(source: bytes) -> ast.Module:
+    text = _decoded(source)
+    long_name = _LONG_DOTTED_NAME.search(text)
+    if long_name:
+        raise _Undecodable("has a dotted name of too many parts", text.count("\n", 0, long_name.start()) + 1)
+    return ast.parse(text, _SOURCE_NAME)
+
+
+def _decoded(source: bytes) -> str:
+    """The text of a source file by PEP 263."""
+    if len(source) > MAX_BYTES:
+        raise _Undecodable(f"has {len(source)} bytes; Python files are checked up to {MAX_BYTES}", 1)
+    if b"\x00" in source:
+        raise _Undecodable("holds a NUL byte", source.count(b"\n", 0, source.index(b"\x00")) + 1)
+    encoding = _encoding(source)
+    try:
+        return source.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = source.count(b"\n", 0, error.start) + 1
+        raise _Undecodable(f"is not {encoding} text", line) from None
+    except (LookupError, ValueError):  # `coding: zlib` and the like name no encoding of text
+        raise _Undecodable(f"declares the encoding {quoted(encoding)}, which is none for source", 1) from None
+
+
+def _encoding(source: bytes) -> str:
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    except SyntaxError as error:
+        raise _Undecodable(f"cannot be decoded: {printable(str(error.msg))}", 1) from None
+    if codecs.lookup(encoding).name in _REFUSED_ENCODINGS:
+        raise _Undecodable(f"declares the encoding {quoted(encoding)}; save it as UTF-8", 1)
+    return encoding
+
+
+# -- syntax tree -------------------------------------------------------------------------------------------------
+
+
+def _inline_finally(tree: ast.Module) -> None:
+    """Move every `finally` body behind its `try`. The compiler copies such a body to each way out of it, so that 20
+    nested ones make a million copies; for what is valid syntax its place does not matter."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        for block in _blocks(node):
+            block[:] = [each for statement in block for each in _without_finally(statement)]
+            waiting.extend(block)
+        waiting.extend(getattr(node, "handlers", []))
+        waiting.extend(getattr(node, "cases", []))
+
+
+def _without_finally(statement: ast.stmt) -> list[ast.stmt]:
+    if not isinstance(statement, ast.Try | ast.TryStar) or not statement.finalbody:
+        return [statement]
+    final, statement.finalbody = statement.finalbody, []
+    return [statement, *final] if statement.handlers else [_as_block(statement), *final]
+
+
+def _as_block(statement: ast.Try | ast.TryStar) -> ast.stmt:
+    always = ast.copy_location(ast.Constant(True), statement)
+    return ast.copy_location(ast.If(test=always, body=statement.body, orelse=[]), statement)
+
+
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(node, field, None)
+        if isinstance(block, list):  # the body of a lambda or a conditional expression is none
+            yield block
+
+
+def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Statements that run when the module is imported, also within `if`, `try`, `with`, loops and `match`."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        for block in _blocks(node := waiting.pop()):
+            yield from block
+            waiting.extend(each for each in block if not isinstance(each, _SCOPES))
+        waiting.extend(getattr(node, "handlers", []))
+        waiting.extend(getattr(node, "cases", []))
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _names(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, _SCOPES):
+        yield statement.name
+    elif isinstance(statement, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
+    elif not isinstance(statement, ast.AnnAssign) or statement.value is not None:
+        yield from _stored(statement)
+
+
+def _stored(statement: ast.stmt) -> Iterator[str]:
+    """Names that the statement itself assigns to: targets of `=`, `for`, `with`, `:=`, `match`; not those of its
+    blocks, nor those inside a lambda or comprehension."""
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        # `type X = …` holds its name as a Store, a pattern as a string.
+        if isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.name
+        waiting.extend(each for each in ast.iter_child_nodes(node) if not isinstance(each, _CLOSED))
+
+
+_CLOSED = (ast.stmt, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.ExceptHandler)
+
+
+def _export_problem(path: str, tree: ast.Module, export: str) -> Problem | None:
+    names = defined_names(tree)
+    if names & {export, "*", "__getattr__"}:
+        return None
+    others = ", ".join(quoted(name) for name in sorted(names) if not name.startswith("_"))
+    message = f"does not define {quoted(export)}; at its top level it defines {printable(others) or 'nothing'}"
+    return Problem(f"{path} {message}", path=path, file=path, line=1)
+
+
+def _problem(path: str, message: str, line: int) -> Problem:
+    return Problem(f"{path} {message} (line {line})", path=path, file=path, line=line)

@@ -1,0 +1,291 @@
+"""Version ranges by the rules of npm (https://docs.npmjs.com/cli/configuring-npm/package-json#dependencies), as
+intervals of `Version.precedence`: a database answers one with a few index scans.
+
+A range is alternatives (`||`), an alternative is comparators that must all hold. A pre-release is admitted only where
+a comparator of the same alternative names a pre-release of the same major.minor.patch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+import msgspec
+
+from skillery.errors import InvalidVersionSpec
+from skillery.formats.semver import BUILD, NUMBER, PRERELEASE, Version, core_key
+from skillery.formats.wording import quoted
+
+MAX_LENGTH = 256
+MAX_ALTERNATIVES = 32
+RANGE_HINT = "Ranges are written as in npm, e.g. '^1.2', '~1.2.3', '1.x', '>=1 <2', '1 - 2' or '^1 || ^2'."
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """The versions with `low <= precedence < high` (`high` None: no upper bound) that are releases, or that are
+    pre-releases where `release` is False."""
+
+    low: bytes
+    high: bytes | None
+    release: bool
+
+    def contains(self, version: Version) -> bool:
+        key = version.precedence
+        in_bounds = self.low <= key and (self.high is None or key < self.high)
+        return in_bounds and version.is_release == self.release
+
+
+def parse_range(text: str) -> tuple[Segment, ...]:
+    """The segments of an npm range, sorted, disjoint and not empty; `()` where nothing can match (`>2 <1`).
+
+    Raises InvalidVersionSpec.
+    """
+    if len(text) > MAX_LENGTH:
+        raise InvalidVersionSpec(
+            f"The version range {quoted(text)} has {len(text)} characters, at most {MAX_LENGTH} are allowed.",
+            hint="Use a wider range with fewer alternatives.",
+        )
+    parts = text.split("||")
+    if len(parts) > MAX_ALTERNATIVES:
+        raise InvalidVersionSpec(
+            f"The version range {quoted(text)} has {len(parts)} alternatives, at most {MAX_ALTERNATIVES} are allowed.",
+            hint="Use a wider range with fewer alternatives.",
+        )
+    alternatives = [_parse_alternative(part.strip(), text) for part in parts]
+    # As in npm: an alternative that admits everything is the whole range, so `* || 1.0.0-a` admits no pre-release.
+    if any(not bounds for bounds in alternatives):
+        alternatives = [[]]
+    return _merge(segment for bounds in alternatives for segment in _segments(bounds))
+
+
+# -- grammar -----------------------------------------------------------------------------------------------------
+
+_PART = rf"(?:{NUMBER}|[xX*])"
+_PARTIAL = rf"[v=]*({_PART})(?:\.({_PART})(?:\.({_PART})(?:-({PRERELEASE}))?(?:\+{BUILD})?)?)?"
+_HYPHEN = re.compile(rf"({_PARTIAL})\s+-\s+({_PARTIAL})")
+_OPERATOR_SPACE = re.compile(r"(~>?|\^|[<>]=?|=)\s+")
+_COMPARATOR = re.compile(rf"(~>?|\^|[<>]?=?)({_PARTIAL})")
+_FULL_PREFIX = re.compile(r"[<>]?=?v?[0-9]")
+
+
+class _Partial(msgspec.Struct, frozen=True):
+    """A version of which the last numbers may be open (`1.x`, `1`, `*`)."""
+
+    numbers: tuple[int, ...]
+    prerelease: tuple[str, ...]
+
+    def floor(self) -> Version:
+        """The version with 0 for what is open."""
+        major, minor, patch = (*self.numbers, 0, 0, 0)[:3]
+        return Version(major, minor, patch, self.prerelease)
+
+    def above(self, digits: int) -> Version:
+        """The lowest release past all versions that share the first `digits` numbers."""
+        major, minor, patch = (*self.numbers[: digits - 1], self.numbers[digits - 1] + 1, 0, 0)[:3]
+        return Version(major, minor, patch)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.numbers) == 3
+
+
+class _Bound(msgspec.Struct, frozen=True):
+    """One side of a comparator, as `>=` (lower) or `<` (upper) of a precedence."""
+
+    upper: bool
+    key: bytes
+    tagged: Version | None = None
+    """The version of the comparator where it is a pre-release: it admits pre-releases of the same numbers."""
+
+    @property
+    def release_key(self) -> bytes:
+        """The same bound as far as releases are concerned."""
+        if self.tagged is None:
+            return self.key
+        return _first(self.tagged) if self.upper else _release(self.tagged)
+
+
+_NOTHING = _Bound(upper=True, key=core_key(0, 0, 0))
+
+
+def _parse_alternative(text: str, whole: str) -> list[_Bound]:
+    """All bounds of one alternative; none at all where it admits everything."""
+    hyphen = _HYPHEN.fullmatch(text)
+    if hyphen:
+        groups = hyphen.groups()
+        return [*_from_bounds(groups[:5], whole), *_to_bounds(groups[5:], whole)]
+    tokens = _OPERATOR_SPACE.sub(r"\1", text).split()
+    return [bound for token in tokens for bound in _comparator(token, whole)]
+
+
+def _comparator(token: str, whole: str) -> Iterator[_Bound]:
+    match = _COMPARATOR.fullmatch(token)
+    if match is None:
+        raise _invalid(whole, token)
+    operator, partial_text, *groups = match.groups()
+    partial = _partial(groups)
+    if operator == "^":
+        return _caret(partial)
+    if operator.startswith("~"):
+        return _tilde(partial)
+    if partial.is_full:
+        _check_prefix(operator + partial_text, whole)
+        return _full(operator, partial)
+    return _open(operator, partial)
+
+
+def _check_prefix(text: str, whole: str) -> None:
+    """A complete version takes one operator and one `v` (`>=v1.2.3`); npm lets `==1.2` pass, but not `==1.2.3`."""
+    if not _FULL_PREFIX.match(text):
+        raise _invalid(whole, text)
+
+
+def _partial(groups: Iterable[str | None]) -> _Partial:
+    major, minor, patch, prerelease = groups
+    numbers: list[int] = []
+    for part in (major, minor, patch):
+        if part is None or part in "xX*":
+            break
+        numbers.append(int(part))
+    is_full = len(numbers) == 3
+    return _Partial(tuple(numbers), tuple(prerelease.split(".")) if prerelease and is_full else ())
+
+
+def _caret(partial: _Partial) -> Iterator[_Bound]:
+    if not partial.numbers:
+        return
+    yield from _at_least(partial.floor())
+    leading_zeros = next((i for i, number in enumerate(partial.numbers) if number), len(partial.numbers) - 1)
+    yield _before(partial.above(leading_zeros + 1))
+
+
+def _tilde(partial: _Partial) -> Iterator[_Bound]:
+    if not partial.numbers:
+        return
+    yield from _at_least(partial.floor())
+    yield _before(partial.above(min(len(partial.numbers), 2)))
+
+
+def _full(operator: str, partial: _Partial) -> Iterator[_Bound]:
+    version = partial.floor()
+    if operator == ">=":
+        yield from _at_least(version)
+    if operator in ("", "="):
+        yield _Bound(False, version.precedence, _tag(version))
+    if operator in ("", "=", "<="):
+        yield _up_to(version)
+    if operator == ">":
+        yield _Bound(False, _after(version), _tag(version))
+    if operator == "<":
+        yield _Bound(True, version.precedence, _tag(version))
+
+
+def _open(operator: str, partial: _Partial) -> Iterator[_Bound]:
+    digits = len(partial.numbers)
+    if not digits:
+        if operator in ("<", ">"):
+            yield _NOTHING
+        return
+    if operator == ">":
+        yield from _at_least(partial.above(digits))
+        return
+    if operator in ("", "=", ">="):
+        yield from _at_least(partial.floor())
+    if operator in ("", "=", "<="):
+        yield _before(partial.above(digits))
+    if operator == "<":
+        yield _before(partial.floor())
+
+
+def _from_bounds(groups: tuple[str | None, ...], whole: str) -> Iterator[_Bound]:
+    partial = _partial(groups[1:])
+    if partial.is_full:
+        _check_prefix(">=" + str(groups[0]), whole)
+    return _at_least(partial.floor()) if partial.numbers else iter(())
+
+
+def _to_bounds(groups: tuple[str | None, ...], whole: str) -> Iterator[_Bound]:
+    partial = _partial(groups[1:])
+    if not partial.numbers:
+        return
+    if not partial.is_full:
+        yield _before(partial.above(len(partial.numbers)))
+        return
+    # npm rebuilds a pre-release from its parts, and only so forgets a prefix such as `=v`.
+    if not partial.prerelease:
+        _check_prefix("<=" + str(groups[0]), whole)
+    yield _up_to(partial.floor())
+
+
+# -- bounds and intervals ----------------------------------------------------------------------------------------
+
+
+def _at_least(version: Version) -> Iterator[_Bound]:
+    if version != Version(0, 0, 0):  # as in npm, `>=0.0.0` is no bound at all
+        yield _Bound(False, version.precedence, _tag(version))
+
+
+def _before(release: Version) -> _Bound:
+    """Below a release and all its pre-releases: what npm writes as `<2.0.0-0`."""
+    return _Bound(True, _first(release))
+
+
+def _up_to(version: Version) -> _Bound:
+    return _Bound(True, _after(version), _tag(version))
+
+
+def _tag(version: Version) -> Version | None:
+    return version if version.prerelease else None
+
+
+def _after(version: Version) -> bytes:
+    return version.precedence + b"\x00"  # keys are prefix-free: no version lies between
+
+
+def _segments(bounds: list[_Bound]) -> Iterator[Segment]:
+    lower = [bound for bound in bounds if not bound.upper]
+    upper = [bound for bound in bounds if bound.upper]
+    low = max((bound.release_key for bound in lower), default=b"")
+    high = min((bound.release_key for bound in upper), default=None)
+    yield Segment(low, high, release=True)
+    for tagged in {bound.tagged for bound in bounds if bound.tagged}:
+        low = max((_first(tagged), *(bound.key for bound in lower)))
+        high = min((_release(tagged), *(bound.key for bound in upper)))
+        yield Segment(low, high, release=False)
+
+
+def _first(version: Version) -> bytes:
+    """Where the pre-releases of the version's numbers begin."""
+    return core_key(version.major, version.minor, version.patch)
+
+
+def _release(version: Version) -> bytes:
+    """Where they end."""
+    return Version(version.major, version.minor, version.patch).precedence
+
+
+def _merge(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    merged: list[Segment] = []
+    for segment in sorted(segments, key=lambda each: (each.release, each.low)):
+        if segment.high is not None and segment.high <= segment.low:
+            continue
+        last = merged[-1] if merged else None
+        if last is None or last.release != segment.release or _apart(last, segment):
+            merged.append(segment)
+        else:
+            merged[-1] = Segment(last.low, _later(last.high, segment.high), last.release)
+    return tuple(sorted(merged, key=attrgetter("low", "release")))
+
+
+def _apart(earlier: Segment, later: Segment) -> bool:
+    return earlier.high is not None and earlier.high < later.low
+
+
+def _later(one: bytes | None, other: bytes | None) -> bytes | None:
+    return None if one is None or other is None else max(one, other)
+
+
+def _invalid(whole: str, token: str) -> InvalidVersionSpec:
+    where = "" if token == whole else f": {quoted(token)} is no comparator"
+    return InvalidVersionSpec(f"{quoted(whole)} is not a version range{where}.", hint=RANGE_HINT)

@@ -1,0 +1,80 @@
+"""Reading a table of foreign values key by key, so that everything wrong with it is told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from skillery.formats.json_values import join, kind_of
+from skillery.formats.problems import Problem
+from skillery.formats.wording import did_you_mean, printable, quoted
+
+MAX_WORD = 128
+"""Characters of a tag, an input's name or a secret's name."""
+
+
+class Shapes:
+    """Collects problems and warnings. A reader answers something of the right type where it found a problem: the
+    caller looks at `problems` before it uses any of it."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.warnings: list[str] = []
+
+    def text(self, table: Mapping[str, object], key: str, where: str, *, required: bool = False) -> str | None:
+        if key not in table:
+            if required:
+                self.problem(where, "is missing")
+            return None
+        value = table[key]
+        if not isinstance(value, str):
+            self.problem(where, f"is {kind_of(value)}, expected is a string")
+            return None
+        return value
+
+    def texts(self, table: Mapping[str, object], key: str, where: str, *, longest: int = MAX_WORD) -> tuple[str, ...]:
+        values = table.get(key, [])
+        if not isinstance(values, list):
+            self.problem(where, f"is {kind_of(values)}, expected is an array of strings")
+            return ()
+        for i, value in enumerate(values):
+            if not isinstance(value, str):
+                self.problem(f"{where}[{i}]", f"is {kind_of(value)}, expected is a string")
+            elif not value.strip() or len(value) > longest or not value.isprintable():
+                self.problem(f"{where}[{i}]", f"is blank, longer than {longest} characters or not printable")
+        return tuple(value for value in values if isinstance(value, str))
+
+    def table(self, parent: Mapping[str, object], key: str, where: str) -> Mapping[str, object] | None:
+        if key not in parent:
+            return None
+        value = parent[key]
+        if not isinstance(value, Mapping):
+            self.problem(where, f"is {kind_of(value)}, expected is a table")
+            return {}
+        return value
+
+    def flag(self, table: Mapping[str, object], key: str, where: str) -> bool:
+        value = table.get(key, False)
+        if not isinstance(value, bool):
+            self.problem(where, f"is {kind_of(value)}, expected is true or false")
+        return value is True
+
+    def unknown_keys(self, where: str, table: Mapping[str, object], known: tuple[str, ...]) -> None:
+        for key in table:
+            if key not in known:
+                self.warnings.append(
+                    f"unknown key {join(where, key)}{did_you_mean(key, known)}: it is kept, without effect"
+                )
+
+    def problem(self, where: str, message: str) -> None:
+        self.problems.append(Problem(f"{where} {message}", where))
+
+
+def shown(value: object) -> str:
+    """A JSON value for a message: short ones as they are, others by their type."""
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, bool | int | float):
+        return printable(msgspec.json.encode(value).decode())
+    return kind_of(value)

@@ -1,0 +1,142 @@
+"""SKILL.md: Markdown with YAML frontmatter on top.
+
+Frontmatter is foreign input, and YAML has much that no SKILL.md needs. Only the parser's events are used: no tag is
+resolved, no alias followed, and what goes too deep is refused before anything is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NoReturn
+
+import msgspec
+import yaml
+
+from skillery.errors import InvalidBundle
+from skillery.formats.json_values import text_problem
+from skillery.formats.problems import Problem, raise_problems
+from skillery.formats.wording import quoted
+
+FILE = "SKILL.md"
+MAX_FRONTMATTER_BYTES = 64 * 1024
+MAX_DEPTH = 8
+
+_FENCE = "---"
+_HINT = "Frontmatter stands between two lines of '---' and is a YAML mapping of plain values, e.g. 'name: My skill'."
+
+
+class SkillMd(msgspec.Struct, frozen=True):
+    """A SKILL.md. Every scalar of `frontmatter` is a string, as it was written (`1.10` stays `1.10`); without
+    frontmatter it is `{}`. `body` is the text behind it, line ends unchanged."""
+
+    frontmatter: dict[str, object]
+    body: str
+    warnings: tuple[str, ...] = ()
+
+
+def parse_skill_md(text: str) -> SkillMd:
+    """Raises InvalidBundle with file and line. A byte order mark and CRLF are accepted."""
+    problem = text_problem(text)
+    if problem:
+        _refuse(problem, None)
+    lines = text.removeprefix("\ufeff").splitlines(keepends=True)
+    if not lines or lines[0].rstrip() != _FENCE:
+        return SkillMd({}, "".join(lines))
+    end = next((i for i, line in enumerate(lines) if i and line.rstrip() == _FENCE), None)
+    if end is None:
+        _refuse("has frontmatter without an end (a second line of '---')", 1)
+    source = "".join(lines[1:end])
+    if len(source.encode()) > MAX_FRONTMATTER_BYTES:
+        _refuse(f"has more than {MAX_FRONTMATTER_BYTES} bytes of frontmatter", 1)
+    frontmatter = _frontmatter(source)
+    return SkillMd(frontmatter, "".join(lines[end + 1 :]), tuple(_warnings(frontmatter)))
+
+
+def _frontmatter(source: str) -> dict[str, object]:
+    try:
+        return _Builder(source).mapping()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        _refuse(f"has broken frontmatter: {error.problem or error.context}", mark.line + 2 if mark else None)
+    except yaml.reader.ReaderError as error:
+        line = source.count("\n", 0, error.position) + 2
+        _refuse("has a character in its frontmatter that YAML does not allow", line)
+    except (ValueError, OverflowError):  # an escape such as "\UFFFFFFFF" that names no character
+        _refuse("has an escape in its frontmatter that names no character", None)
+
+
+class _Builder:
+    """Builds strings, lists and dicts from YAML events, with the least of YAML."""
+
+    def __init__(self, source: str) -> None:
+        self.events: Iterator[yaml.Event] = yaml.parse(source, Loader=yaml.BaseLoader)
+
+    def mapping(self) -> dict[str, object]:
+        next(self.events)  # the stream's start
+        event = next(self.events)
+        if isinstance(event, yaml.StreamEndEvent):
+            return {}
+        root = next(self.events)
+        empty = isinstance(root, yaml.ScalarEvent) and root.value == "" and root.style is None
+        value = {} if empty else self.value(root, 1)
+        if not isinstance(value, dict):
+            _refuse("has frontmatter that is no mapping of keys to values", 2)
+        next(self.events)  # the document's end
+        if not isinstance(next(self.events), yaml.StreamEndEvent):
+            _refuse("has more than one document in its frontmatter", None)
+        return value
+
+    def value(self, event: yaml.Event, depth: int) -> object:
+        line = _line(event)
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            _refuse("has a YAML anchor or alias in its frontmatter; write the value out", line)
+        if getattr(event, "tag", None) is not None:
+            _refuse("has a YAML tag in its frontmatter; every value is read as text", line)
+        if depth > MAX_DEPTH:
+            _refuse(f"has frontmatter nested deeper than {MAX_DEPTH} levels", line)
+        if isinstance(event, yaml.MappingStartEvent):
+            return self.items(depth)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self.entries(depth)
+        return _checked(event.value if isinstance(event, yaml.ScalarEvent) else "", line)
+
+    def items(self, depth: int) -> dict[str, object]:
+        items: dict[str, object] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            key = self.value(event, depth + 1)
+            line = _line(event)
+            if not isinstance(key, str):
+                _refuse("has a key in its frontmatter that is not text", line)
+            if key in items:
+                _refuse(f"has the key {quoted(key)} twice in its frontmatter", line)
+            items[key] = self.value(next(self.events), depth + 1)
+        return items
+
+    def entries(self, depth: int) -> list[object]:
+        entries: list[object] = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            entries.append(self.value(event, depth + 1))
+        return entries
+
+
+def _line(event: yaml.Event) -> int | None:
+    return event.start_mark.line + 2 if event.start_mark else None  # behind the fence, counted from 1
+
+
+def _checked(text: str, line: int | None) -> str:
+    problem = text_problem(text)
+    if problem:
+        _refuse(f"has frontmatter that {problem}", line)
+    return text
+
+
+def _warnings(frontmatter: dict[str, object]) -> Iterator[str]:
+    for key in ("name", "short_description", "description"):
+        if not isinstance(frontmatter.get(key, ""), str):
+            yield f"{FILE}: {quoted(key)} in the frontmatter should be text"
+
+
+def _refuse(message: str, line: int | None) -> NoReturn:
+    where = f" (line {line})" if line else ""
+    problem = Problem(f"{FILE} {message}{where}", path=FILE, file=FILE, line=line)
+    raise_problems(InvalidBundle, [problem], hint=_HINT)

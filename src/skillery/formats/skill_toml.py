@@ -1,0 +1,79 @@
+"""skill.toml as text: from the manifest, and back."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import NoReturn
+
+import tomli_w
+
+from skillery.errors import InvalidManifest
+from skillery.formats.json_values import MAX_DEPTH, same
+from skillery.formats.problems import Problem, raise_problems
+
+MAX_BYTES = 512 * 1024
+"""Of the text: twice what its manifest may have, for comments."""
+
+_FIRST = ("name", "version", "description", "kind", "namespace", "tags")
+_FIRST_TABLES = ("runtime", "inputs", "permissions")
+_KEY_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![^\s\[{{,])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
+_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+
+
+def manifest_toml(raw: Mapping[str, object]) -> bytes:
+    """skill.toml of a manifest that `parse_manifest` accepts. The digest of a bundle rests on these bytes: they are the
+    same in every release. Known keys first, then other values, then tables, otherwise in the order given."""
+    tables = [key for key, value in raw.items() if isinstance(value, Mapping)]
+    values = [key for key in raw if key not in tables]
+    ordered = [*_ordered(values, _FIRST), *_ordered(tables, _FIRST_TABLES)]
+    return tomli_w.dumps({key: raw[key] for key in ordered}).encode()
+
+
+def toml_manifest(data: bytes) -> dict[str, object]:
+    """The manifest in a skill.toml, dates as ISO strings. Raises InvalidManifest with file and line."""
+    if len(data) > MAX_BYTES:
+        _refuse(f"skill.toml has {len(data)} bytes, at most {MAX_BYTES} are allowed", None)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        _refuse("skill.toml is not UTF-8 text", data.count(b"\n", 0, error.start) + 1)
+    # tomllib takes quadratic time and memory for a dotted key of thousands of parts.
+    long_key = _LONG_KEY.search(text)
+    if long_key:
+        _refuse("skill.toml has a dotted key of too many parts", text.count("\n", 0, long_key.start()) + 1)
+    try:
+        return {key: _json_value(value) for key, value in tomllib.loads(text).items()}
+    except RecursionError:
+        _refuse("skill.toml is nested too deep", None)
+    except ValueError as error:  # a TOMLDecodeError is one, and so is a number of too many digits
+        line = _LINE.search(str(error))
+        _refuse(f"skill.toml is not TOML: {_LINE.sub('', str(error)).strip()}", int(line[1]) if line else None)
+
+
+def same_manifest(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether two manifests say the same: the order of keys does not count, `1` is `1.0`, but not `true`."""
+    return same(one, other)
+
+
+def _ordered(keys: list[str], first: tuple[str, ...]) -> list[str]:
+    return [*(key for key in first if key in keys), *(key for key in keys if key not in first)]
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _json_value(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_json_value(each) for each in value]
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    return value
+
+
+def _refuse(message: str, line: int | None) -> NoReturn:
+    where = f" (line {line})" if line else ""
+    problem = Problem(f"{message}{where}", path="skill.toml", file="skill.toml", line=line)
+    raise_problems(InvalidManifest, [problem], hint="skill.toml is TOML 1.0 in UTF-8 (https://toml.io).")

@@ -1,0 +1,80 @@
+"""What stands where a version is taken: nothing, `latest`, a version, a range or the digest of a bundle."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+import msgspec
+
+from skillery.errors import InvalidVersion, InvalidVersionSpec
+from skillery.formats.names import parse_skill_name
+from skillery.formats.ranges import RANGE_HINT, Segment, parse_range
+from skillery.formats.semver import Version
+from skillery.formats.wording import quoted
+
+
+class Latest(msgspec.Struct, frozen=True):
+    """The highest release, or the highest pre-release where there is no release."""
+
+
+class Exact(msgspec.Struct, frozen=True):
+    """One version; build metadata plays no part in matching (compare `version.precedence`)."""
+
+    version: Version
+
+
+class Range(msgspec.Struct, frozen=True):
+    """The highest version in any of the segments."""
+
+    text: str
+    segments: tuple[Segment, ...]
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """The version whose bundle has this digest (`sha256:` and 64 hex digits in lower case)."""
+
+    digest: str
+
+
+VersionSpec: TypeAlias = Latest | Exact | Range | Digest
+
+_DIGEST = re.compile(r"sha256:[0-9a-fA-F]{64}")
+_HINT = (
+    "Leave it out for the latest, or give a version ('1.2.3'), a range ('^1.2', '~1.2.3', '1.x', '>=1 <2', "
+    "'1 - 2', '^1 || ^2') or a digest ('sha256:' and 64 hex digits)."
+)
+
+
+def parse_version_spec(text: str | None) -> VersionSpec:
+    """Raises InvalidVersionSpec where `text` is none of the kinds."""
+    stripped = (text or "").strip()
+    if stripped in ("", "latest"):
+        return Latest()
+    if stripped.startswith("sha256:"):
+        return _parse_digest(stripped)
+    try:
+        return Exact(Version.parse(stripped))
+    except InvalidVersion:
+        return _parse_range(stripped)
+
+
+def parse_reference(text: str) -> tuple[str, VersionSpec]:
+    """`name` or `name@<version spec>`, as in `mount_skills`. Raises InvalidName, InvalidVersionSpec."""
+    name, _, version = text.partition("@")
+    return parse_skill_name(name), parse_version_spec(version)
+
+
+def _parse_digest(text: str) -> Digest:
+    if not _DIGEST.fullmatch(text):
+        raise InvalidVersionSpec(f"{quoted(text)} is not a digest.", hint="A digest is 'sha256:' and 64 hex digits.")
+    return Digest(text.lower())
+
+
+def _parse_range(text: str) -> Range:
+    try:
+        return Range(text, parse_range(text))
+    except InvalidVersionSpec as error:
+        if error.hint != RANGE_HINT:
+            raise
+        raise InvalidVersionSpec(f"{quoted(text)} is neither a version nor a range of versions.", hint=_HINT) from None

@@ -1,0 +1,196 @@
+"""Builds the plugin manager, and chooses one backend of each kind by its configured name.
+
+Hooks offer, settings choose, start-up complains: whatever is wrong with a plugin is a StartupError of one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import pluggy
+
+from skillery import hookspecs
+from skillery.backends import Finding, FinishedRun, Offer, Place, Publication
+from skillery.errors import StartupError
+from skillery.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Kind = Literal["sandbox", "storage", "authenticator"]
+KINDS: tuple[Kind, ...] = ("sandbox", "storage", "authenticator")
+GROUP = "skillery"
+T = TypeVar("T")
+
+
+class Moments:
+    """The three moments, for the core: it asks, and knows nothing of pluggy. Hooks run in worker threads."""
+
+    def __init__(self, manager: pluggy.PluginManager) -> None:
+        self._hook = manager.hook
+        self._listens = {
+            name: bool(getattr(manager.hook, name).get_hookimpls())
+            for name in ("before_publish", "after_publish", "run_finished")
+        }
+
+    async def before_publish(self, publication: Publication) -> list[Finding]:
+        """What every plugin says. A hook that raises has not agreed: that is a finding of severity error."""
+        if not self._listens["before_publish"]:
+            return []
+        try:
+            answers = await asyncio.to_thread(self._hook.before_publish, publication=publication)
+        except Exception:
+            log.exception("before_publish failed for %s %s", publication.name, publication.version)
+            return [Finding("before_publish", "a check of this server failed; ask its admin to look at the log")]
+        return [finding for findings in answers for finding in findings]
+
+    async def after_publish(self, publication: Publication) -> None:
+        await self._tell("after_publish", publication=publication)
+
+    async def run_finished(self, run: FinishedRun) -> None:
+        await self._tell("run_finished", run=run)
+
+    async def _tell(self, name: str, **arguments: Any) -> None:
+        if not self._listens[name]:
+            return
+        try:
+            await asyncio.to_thread(getattr(self._hook, name), **arguments)
+        except Exception:
+            log.exception("a plugin failed in %s", name)
+
+
+class Plugins:
+    """Every plugin that was found, and what they offer."""
+
+    def __init__(self, manager: pluggy.PluginManager) -> None:
+        self.manager = manager
+        self.moments = Moments(manager)
+        self.offers: dict[Kind, dict[str, Offer]] = {kind: _offers(manager, kind) for kind in KINDS}
+
+    def open(self, kind: Kind, settings: Settings) -> Any:
+        """The backend that the settings choose. Raises StartupError."""
+        setting = "auth" if kind == "authenticator" else kind
+        name = getattr(settings, setting)
+        offer = self.offers[kind].get(name)
+        if offer is None:
+            known = ", ".join(sorted(self.offers[kind]))
+            raise StartupError(f"setting '{setting}' is '{name}', which no plugin offers; there is: {known}")
+        if offer.unsafe and not settings.allow_unsafe_sandbox:
+            raise StartupError(
+                f"{kind} '{name}' does not isolate what it runs: choose another, "
+                "or set allow_unsafe_sandbox = true if all that is ever run here is trusted"
+            )
+        if offer.unsafe:
+            log.warning("%s '%s' does NOT isolate what it runs: skills can do whatever this server can", kind, name)
+        values = settings.backends.get(kind, {}).get(name, {})
+        return offer.open(_backend_settings(kind, offer, values), Place(settings.home, settings.allow_degraded))
+
+    def check_settings(self, settings: Settings) -> None:
+        """Raises StartupError for a section of settings that belongs to no backend."""
+        for kind, sections in settings.backends.items():
+            if kind not in KINDS:
+                raise StartupError(f"there is no kind of backend '{kind}' ([backends.{kind}]): {', '.join(KINDS)}")
+            for name, values in sections.items():
+                offer = self.offers[kind].get(name)
+                if offer is None:
+                    known = ", ".join(sorted(self.offers[kind]))
+                    raise StartupError(f"[backends.{kind}.{name}] is for a backend nobody offers; there is: {known}")
+                _backend_settings(kind, offer, values)
+
+
+def load_plugins(folder: str | Path = "") -> Plugins:
+    """From the entry points of the group `skillery`, and every module and package in `folder`."""
+    manager = pluggy.PluginManager("skillery")
+    manager.add_hookspecs(hookspecs)
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        _register(manager, entry.name, entry.load)
+    if folder:
+        for path in _plugin_files(Path(folder).expanduser()):
+            _register(manager, path.stem, lambda path=path: _import_file(path))  # type: ignore[misc]
+    try:
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        known = ", ".join(
+            sorted(name for name in vars(hookspecs) if hasattr(getattr(hookspecs, name), "skillery_spec"))
+        )
+        raise StartupError(f"plugin '{_name_of(manager, error)}': {_line(error)}; the hooks are: {known}") from None
+    return Plugins(manager)
+
+
+def _register(manager: pluggy.PluginManager, name: str, load: Callable[[], Any]) -> None:
+    try:
+        plugin = load()
+    except Exception as error:
+        raise StartupError(f"plugin '{name}' cannot be imported: {type(error).__name__}: {_line(error)}") from error
+    try:
+        manager.register(plugin, name)
+    except pluggy.PluginValidationError as error:
+        raise StartupError(f"plugin '{name}': {_line(error)}") from None
+    except ValueError:
+        raise StartupError(f"two plugins are called '{name}'; rename or remove one") from None
+
+
+def _plugin_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise StartupError(f"setting 'plugins_folder' is '{folder}', which is no folder")
+    files = [path for path in folder.glob("*.py") if not path.name.startswith("_")]
+    return sorted([*files, *(path.parent for path in folder.glob("*/__init__.py"))])
+
+
+def _import_file(path: Path) -> ModuleType:
+    name = f"skillery_plugins_folder.{path.stem}"
+    source = path / "__init__.py" if path.is_dir() else path
+    spec = importlib.util.spec_from_file_location(name, source)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{source} is no Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _offers(manager: pluggy.PluginManager, kind: Kind) -> dict[str, Offer]:
+    """Each plugin is asked on its own, so that what is wrong can be said of it by name."""
+    hook = getattr(manager.hook, f"skillery_{kind}")
+    offers: dict[str, Offer] = {}
+    origin: dict[str, str] = {}
+    for implementation in hook.get_hookimpls():
+        plugin = implementation.plugin_name
+        try:
+            offer = implementation.function()
+        except Exception as error:
+            raise StartupError(f"plugin '{plugin}' failed to offer a {kind}: {_line(error)}") from error
+        if not isinstance(offer, Offer):
+            raise StartupError(
+                f"plugin '{plugin}' must return an Offer from skillery_{kind}, not {type(offer).__name__}"
+            )
+        if offer.name in offers:
+            raise StartupError(
+                f"the plugins '{origin[offer.name]}' and '{plugin}' both offer a {kind} called '{offer.name}': "
+                "remove one of them"
+            )
+        offers[offer.name], origin[offer.name] = offer, plugin
+    return offers
+
+
+def _backend_settings(kind: Kind, offer: Offer, values: Mapping[str, Any]) -> msgspec.Struct:
+    try:
+        return msgspec.convert(dict(values), offer.settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise StartupError(f"[backends.{kind}.{offer.name}]: {error}") from None
+
+
+def _name_of(manager: pluggy.PluginManager, error: pluggy.PluginValidationError) -> str:
+    return manager.get_name(error.plugin) or "?"
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

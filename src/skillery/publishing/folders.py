@@ -1,0 +1,65 @@
+"""A skill as it lies on disk: what `skillery publish DIR` and the bundled skills hand to create_skill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from skillery.errors import BundleTooLarge, InvalidBundle
+from skillery.formats.bundle import BundleFile
+from skillery.formats.manifest import toml_manifest
+
+# What editors, version control and interpreters leave in a folder and nobody means to publish.
+IGNORED = frozenset({".git", "__pycache__", ".DS_Store", ".venv", "node_modules", ".mypy_cache", ".ruff_cache"})
+# Far above any server's own limit; only keeps a wrong folder from being read whole.
+MOST_BYTES = 256 * 1024 * 1024
+
+
+class SkillFolder(NamedTuple):
+    manifest: dict[str, Any]
+    skill_md: str
+    files: list[BundleFile]
+    """All files, skill.toml and SKILL.md verbatim among them."""
+
+
+def read_skill_folder(folder: Path) -> SkillFolder:
+    """Raises InvalidBundle, InvalidManifest, BundleTooLarge: a missing skill.toml or SKILL.md, a symlink, a device."""
+    files = list(_read_files(folder))
+    by_path = {file.path: file for file in files}
+    for needed in ("skill.toml", "SKILL.md"):
+        if needed not in by_path:
+            raise InvalidBundle(
+                f"there is no {needed} in '{folder.name}'", hint="A skill needs skill.toml and SKILL.md."
+            )
+    try:
+        skill_md = by_path["SKILL.md"].content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidBundle("SKILL.md is not UTF-8 text", file="SKILL.md") from None
+    return SkillFolder(toml_manifest(by_path["skill.toml"].content), skill_md, files)
+
+
+def _read_files(folder: Path) -> Iterator[BundleFile]:
+    if not folder.is_dir():
+        raise InvalidBundle(f"'{folder}' is not a folder", hint="Name the folder that holds skill.toml.")
+    total = 0
+    for path in _walk(folder):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not path.is_file():
+            raise InvalidBundle(
+                f"'{name}' is no regular file", hint="A bundle holds no links, pipes or devices.", file=name
+            )
+        total += path.stat().st_size
+        if total > MOST_BYTES:
+            raise BundleTooLarge(f"'{folder.name}' holds more than {MOST_BYTES} bytes", hint="Is it the right folder?")
+        yield BundleFile(name, path.read_bytes(), bool(path.stat().st_mode & 0o111))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.name in IGNORED:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            yield from _walk(path)
+        else:
+            yield path

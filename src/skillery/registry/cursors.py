@@ -1,0 +1,60 @@
+"""Opaque cursors: where a listing goes on, signed with the registry's own key and bound to what was asked."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+
+from sqlalchemy import Connection, select
+
+from skillery.errors import InvalidCursor
+from skillery.tables import registry
+
+KEY_NAME = "cursor_key"
+_MAC_BYTES = 12
+
+
+def cursor_key(connection: Connection) -> bytes:
+    """The key of this registry, made on first use (in a transaction that may write)."""
+    found = connection.scalar(select(registry.c.value).where(registry.c.key == KEY_NAME))
+    if found is not None:
+        return bytes(found)
+    key = secrets.token_bytes(32)
+    connection.execute(registry.insert().values(key=KEY_NAME, value=key))
+    return key
+
+
+def make_cursor(key: bytes, bound_to: tuple[str, ...], position: tuple[str, ...]) -> str:
+    payload = "\0".join(position).encode()
+    return base64.urlsafe_b64encode(_mac(key, bound_to, payload) + payload).rstrip(b"=").decode()
+
+
+def read_cursor(key: bytes, bound_to: tuple[str, ...], cursor: str, parts: int) -> tuple[str, ...]:
+    """The position in the cursor. Raises InvalidCursor where it is not one of ours for this very question."""
+    try:
+        raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+    except (UnicodeEncodeError, binascii.Error):
+        raise _invalid() from None
+    payload = raw[_MAC_BYTES:]
+    canonical = base64.urlsafe_b64encode(raw).rstrip(b"=").decode() == cursor
+    if not canonical or not hmac.compare_digest(raw[:_MAC_BYTES], _mac(key, bound_to, payload)):
+        raise _invalid()
+    position = tuple(payload.decode().split("\0"))
+    if len(position) != parts:
+        raise _invalid()
+    return position
+
+
+def _mac(key: bytes, bound_to: tuple[str, ...], payload: bytes) -> bytes:
+    text = "\0".join(bound_to).encode() + b"\0\0" + payload
+    return hashlib.blake2b(text, key=key, digest_size=_MAC_BYTES).digest()
+
+
+def _invalid() -> InvalidCursor:
+    return InvalidCursor(
+        "'cursor' is not one that this listing gave out",
+        hint="Pass next_cursor of the previous answer unchanged, with the same namespace and detail.",
+    )

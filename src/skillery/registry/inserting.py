@@ -1,0 +1,161 @@
+"""How a version gets in: everything in the caller's one transaction, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import msgspec
+from sqlalchemy import Connection, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from skillery.backends import Identity
+from skillery.contents import record
+from skillery.errors import VersionExists
+from skillery.formats.bundle import Bundle
+from skillery.formats.semver import Version
+from skillery.tables import RESOLVABLE, skill_files, skill_versions, skills
+
+
+class NewVersion(msgspec.Struct, frozen=True):
+    """What `create_skill` answers."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
+
+
+def version_if_taken(connection: Connection, bundle: Bundle) -> NewVersion | None:
+    """What is there already under this name and version, where it is the same bundle; None where nothing is.
+
+    Raises VersionExists where it is another bundle, or the same under another build metadata.
+    """
+    manifest = bundle.manifest
+    row = connection.execute(
+        select(skill_versions.c.version, skill_versions.c.digest, skill_versions.c.status, skill_versions.c.skill_id)
+        .join(skills, skills.c.id == skill_versions.c.skill_id)
+        .where(skills.c.name == manifest.name, skill_versions.c.precedence == manifest.version.precedence)
+    ).one_or_none()
+    if row is None:
+        return None
+    if row.digest == bundle.digest:
+        return NewVersion(manifest.name, row.version, row.digest, row.status)
+    free = _next_free(connection, row.skill_id, manifest.version)
+    raise VersionExists(
+        f"'{manifest.name}' {row.version} exists already with other contents",
+        hint=f"A version is never reused. Publish the change as {free}.",
+        name=manifest.name,
+        version=row.version,
+        digest=row.digest,
+        next_version=free,
+    )
+
+
+def insert_version(
+    connection: Connection,
+    bundle: Bundle,
+    identity: Identity,
+    inline: Mapping[str, bytes],
+    *,
+    status: str = "published",
+) -> NewVersion:
+    """Record a version whose large files are in the storage already; `inline` holds the small ones by digest.
+
+    Raises VersionExists. The same bundle again answers as the first time did.
+    """
+    skill_id = _lock_skill(connection, bundle.manifest.name)
+    taken = version_if_taken(connection, bundle)
+    if taken is not None:
+        return taken
+    now = datetime.now(UTC)
+    version_id = connection.execute(
+        skill_versions.insert().values(_version_values(bundle, identity, skill_id, status, now))
+    ).inserted_primary_key[0]  # type: ignore[index]  # a row was inserted, so there is a key
+    for file in bundle.files:
+        record(connection, file.sha256, file.size, inline.get(file.sha256))
+    connection.execute(
+        skill_files.insert(),
+        [
+            {
+                "version_id": version_id,
+                "path": file.path,
+                "sha256": file.sha256,
+                "size_bytes": file.size,
+                "executable": file.executable,
+            }
+            for file in bundle.files
+        ],
+    )
+    point_to_latest(connection, skill_id)
+    return NewVersion(bundle.manifest.name, str(bundle.manifest.version), bundle.digest, status)
+
+
+def point_to_latest(connection: Connection, skill_id: int) -> None:
+    """Compute a skill's latest version anew: the highest release that resolves, else the highest such pre-release."""
+    row = connection.execute(
+        select(skill_versions.c.id, skill_versions.c.namespace)
+        .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status.in_(RESOLVABLE))
+        .order_by(skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc())
+        .limit(1)
+    ).one_or_none()
+    latest = {"latest_version_id": row.id, "namespace": row.namespace} if row else {"latest_version_id": None}
+    connection.execute(update(skills).where(skills.c.id == skill_id).values(latest))
+
+
+def _lock_skill(connection: Connection, name: str) -> int:
+    """The skill's id, its row locked until the transaction ends: two publishers of one skill take turns.
+
+    SQLite has one writer at a time anyway.
+    """
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    connection.execute(
+        dialect.insert(skills)
+        .values(name=name, created_at=datetime.now(UTC))
+        .on_conflict_do_nothing(index_elements=["name"])
+    )
+    skill_id: int = connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update()).scalar_one()
+    return skill_id
+
+
+def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: str, now: datetime) -> dict[str, object]:
+    manifest = bundle.manifest
+    names = {
+        "name": manifest.name,
+        "version": str(manifest.version),
+        "description": manifest.description,
+        "namespace": manifest.namespace,
+        "kind": manifest.kind,
+    }
+    summary = names | {"tags": list(manifest.tags), "inputs": manifest.raw.get("inputs", {}), "tools": []}
+    return {
+        "skill_id": skill_id,
+        "version": str(manifest.version),
+        "precedence": manifest.version.precedence,
+        "is_release": manifest.version.is_release,
+        "status": status,
+        "kind": manifest.kind,
+        "namespace": manifest.namespace,
+        "digest": bundle.digest,
+        "size_bytes": bundle.size_bytes,
+        "manifest_json": _json(manifest.raw),
+        "frontmatter_json": _json(bundle.skill_md.frontmatter),
+        "warnings_json": _json(bundle.warnings),
+        "names_json": _json(names),
+        "summary_json": _json(summary),
+        "publisher": identity.name,
+        "created_at": now,
+    }
+
+
+def _next_free(connection: Connection, skill_id: int, version: Version) -> str:
+    """The next patch after the highest version of this major and minor."""
+    taken = set(connection.scalars(select(skill_versions.c.version).where(skill_versions.c.skill_id == skill_id)))
+    patch = version.patch + 1
+    while f"{version.major}.{version.minor}.{patch}" in taken:
+        patch += 1
+    return f"{version.major}.{version.minor}.{patch}"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,153 @@
+"""From a name and a version spec to one version, in one statement."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Select, bindparam, literal_column, select, union_all
+
+from skillery.database import Statement
+from skillery.errors import SkillNotFound, VersionNotFound
+from skillery.formats.ranges import Segment
+from skillery.formats.version_spec import Digest, Exact, Latest, Range, VersionSpec
+from skillery.tables import RESOLVABLE, skill_versions, skills
+
+
+class VersionRow(NamedTuple):
+    """A version as it is stored: what is immutable about it as JSON text, ready to send."""
+
+    version_id: int
+    name: str
+    version: str
+    digest: str
+    kind: str
+    status: str
+    manifest_json: str
+    frontmatter_json: str
+    warnings_json: str
+
+
+_COLUMNS = (
+    skill_versions.c.id,
+    skills.c.name,
+    skill_versions.c.version,
+    skill_versions.c.digest,
+    skill_versions.c.kind,
+    skill_versions.c.status,
+    skill_versions.c.manifest_json,
+    skill_versions.c.frontmatter_json,
+    skill_versions.c.warnings_json,
+)
+_OF_SKILL = select(*_COLUMNS).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
+_OF_NAMED_SKILL = _OF_SKILL.where(skills.c.name == bindparam("name"))
+
+LATEST = Statement(
+    select(*_COLUMNS)
+    .join_from(skills, skill_versions, skill_versions.c.id == skills.c.latest_version_id)
+    .where(skills.c.name == bindparam("name"))
+)
+EXACT = Statement(_OF_NAMED_SKILL.where(skill_versions.c.precedence == bindparam("precedence")))
+BY_DIGEST = Statement(
+    _OF_NAMED_SKILL.where(skill_versions.c.digest == bindparam("digest"))
+    .order_by(skill_versions.c.precedence.desc())
+    .limit(literal_column("1"))
+)
+
+
+def resolve(connection: Connection, name: str, spec: VersionSpec) -> VersionRow:
+    """The version that the spec means. Raises SkillNotFound or VersionNotFound, with what is there instead."""
+    rows = _rows(connection, name, spec)
+    if rows:
+        return VersionRow(*rows[0])
+    raise _not_found(connection, name, spec)
+
+
+def _rows(connection: Connection, name: str, spec: VersionSpec) -> list[Any]:
+    match spec:
+        case Latest():
+            return LATEST.rows(connection, name=name)
+        case Exact(version):
+            return EXACT.rows(connection, name=name, precedence=version.precedence)
+        case Digest(digest):
+            return BY_DIGEST.rows(connection, name=name, digest=digest)
+        case Range(_, segments):
+            return _highest_in(connection, name, segments)
+
+
+def _highest_in(connection: Connection, name: str, segments: tuple[Segment, ...]) -> list[Any]:
+    """One index scan for each segment, the highest of them all."""
+    if not segments:
+        return []
+    statement = _range_statement(tuple((segment.release, segment.high is not None) for segment in segments))
+    parameters: dict[str, Any] = {"name": name}
+    for place, segment in enumerate(segments):
+        parameters[f"low_{place}"] = segment.low
+        if segment.high is not None:
+            parameters[f"high_{place}"] = segment.high
+    return statement.rows(connection, **parameters)
+
+
+@cache
+def _range_statement(shape: tuple[tuple[bool, bool], ...]) -> Statement:
+    """The statement for segments of this shape: (releases or pre-releases, has an upper end) each."""
+    parts = [_segment_statement(place, *one).subquery() for place, one in enumerate(shape)]
+    found = union_all(*(select(part) for part in parts)).subquery()
+    newest = select(found).order_by(found.c.precedence.desc()).limit(literal_column("1")).subquery()
+    return Statement(select(*(newest.c[column.key] for column in _COLUMNS)))
+
+
+def _segment_statement(place: int, is_release: bool, has_high: bool) -> Select[Any]:
+    precedence = skill_versions.c.precedence
+    statement = _OF_NAMED_SKILL.add_columns(precedence).where(
+        skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]),
+        skill_versions.c.is_release.is_(is_release),
+        precedence >= bindparam(f"low_{place}"),
+    )
+    if has_high:
+        statement = statement.where(precedence < bindparam(f"high_{place}"))
+    return statement.order_by(precedence.desc()).limit(literal_column("1"))
+
+
+# -- what to say where nothing was found ---------------------------------------------------------------------------
+
+
+def _not_found(connection: Connection, name: str, spec: VersionSpec) -> SkillNotFound | VersionNotFound:
+    skill_id = connection.scalar(select(skills.c.id).where(skills.c.name == name))
+    if skill_id is None:
+        near = _near_names(connection, name)
+        hint = f"Did you mean {_either(near)}?" if near else "list_skills shows what there is."
+        return SkillNotFound(f"there is no skill '{name}'", hint=hint, name=name, near=near)
+    newest = _newest_versions(connection, skill_id)
+    hint = f"There is {', '.join(newest)}." if newest else "None of its versions is published."
+    return VersionNotFound(
+        f"'{name}' has no version that '{spec}' means", hint=hint, name=name, version=str(spec), versions=newest
+    )
+
+
+def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
+    statement = (
+        select(skill_versions.c.version)
+        .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status.in_(RESOLVABLE))
+        .order_by(skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc())
+        .limit(5)
+    )
+    return list(connection.scalars(statement))
+
+
+def _near_names(connection: Connection, name: str) -> list[str]:
+    """Names like this one among its neighbours in the index and those of its first segment: a bounded look."""
+    listed = select(skills.c.name).where(skills.c.latest_version_id.is_not(None))
+    first = name.partition(".")[0]
+    looks = (
+        listed.where(skills.c.name >= name).order_by(skills.c.name).limit(20),
+        listed.where(skills.c.name < name).order_by(skills.c.name.desc()).limit(20),
+        listed.where(skills.c.name >= first, skills.c.name < first + "/").order_by(skills.c.name).limit(200),
+    )
+    names = {found for look in looks for found in connection.scalars(look)}
+    return difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.6)
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join(f"'{name}'" for name in names)

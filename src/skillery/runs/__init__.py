@@ -1,0 +1,5 @@
+"""Runs: joins a skill, blobs, limits and a sandbox. No transaction is open while a sandbox works."""
+
+from skillery.runs.running import CodeRequest, Runner, SkillRequest
+
+__all__ = ["CodeRequest", "Runner", "SkillRequest"]

@@ -1,0 +1,71 @@
+"""What code in a sandbox can ask of its host: to keep a blob, and to read one back that it wrote itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+from skillery.backends import Identity, Limits
+from skillery.blobs import BlobRow, Blobs, parse_kind, row_of
+from skillery.contents import Incoming
+from skillery.errors import BlobNotFound, TooLarge
+from skillery.formats.ids import new_blob_id
+
+
+class Host:
+    """The RunHost of one run. Contents are stored as they come; their rows follow when the run is recorded."""
+
+    def __init__(self, blobs: Blobs, identity: Identity, limits: Limits) -> None:
+        self._blobs = blobs
+        self._identity = identity
+        self._limits = limits
+        self._bytes_left = limits.blobs_mb * 1024 * 1024
+        self.written: list[BlobRow] = []
+
+    async def begin_blob(self, kind: str) -> Writer:
+        parse_kind(kind)
+        if len(self.written) >= self._limits.blobs:
+            raise TooLarge(f"this run has written {self._limits.blobs} blobs, as many as it may")
+        return Writer(self, kind, self._blobs.incoming())
+
+    async def read_blob(self, blob_id: str) -> bytes:
+        for row in self.written:
+            if row.id == blob_id:
+                return await asyncio.to_thread(self._blobs.read_range, row, 0, row.size_bytes)
+        raise BlobNotFound(f"this run neither got nor wrote a blob '{blob_id}'")
+
+    async def keep(self, content: bytes, kind: str) -> str:
+        """Keep a content of the host's own making beside the blobs of the run."""
+        writer = Writer(self, kind, self._blobs.incoming())
+        await asyncio.to_thread(writer.incoming.write, content)
+        return await writer.commit()
+
+    def spend(self, size: int) -> None:
+        """Raises TooLarge once the run has written more than it may."""
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            raise TooLarge(f"the blobs of this run would exceed {self._limits.blobs_mb} MiB, as much as it may write")
+
+    async def store(self, incoming: Incoming, kind: str) -> str:
+        content = await asyncio.to_thread(incoming.commit)
+        row = row_of(content, new_blob_id(), kind, self._identity)
+        self.written.append(row)
+        return row.id
+
+
+class Writer:
+    """The BlobWriter of one blob."""
+
+    def __init__(self, host: Host, kind: str, incoming: Incoming) -> None:
+        self._host = host
+        self._kind = kind
+        self.incoming = incoming
+
+    async def write(self, chunk: bytes) -> None:
+        self._host.spend(len(chunk))
+        await asyncio.to_thread(self.incoming.write, chunk)
+
+    async def commit(self) -> str:
+        return await self._host.store(self.incoming, self._kind)
+
+    async def abort(self) -> None:
+        await asyncio.to_thread(self.incoming.abort)

@@ -1,0 +1,51 @@
+"""What a run gets: the server's defaults, less or more as a skill or a caller asks, never above the maximum."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+import msgspec
+
+from skillery.backends import Limits
+from skillery.errors import InvalidParams
+
+ASKABLE = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
+
+
+class LimitRules(msgspec.Struct, frozen=True):
+    defaults: Limits
+    maximum: Mapping[str, float]
+    """For each of ASKABLE."""
+
+    def for_skill(self, declared: Mapping[str, float], timeout_ms: int | None) -> Limits:
+        """A skill that was published under a higher maximum gets what there is now."""
+        wanted = {key: min(value, self.maximum[key]) for key, value in declared.items()}
+        if timeout_ms is not None:
+            wanted["timeout_ms"] = self._checked("timeout_ms", timeout_ms)
+        return msgspec.structs.replace(self.defaults, **wanted)
+
+    def for_code(self, asked: Mapping[str, object]) -> Limits:
+        """Raises InvalidParams for an unknown key and for more than the maximum."""
+        return msgspec.structs.replace(
+            self.defaults, **{key: self._checked(key, value) for key, value in asked.items()}
+        )
+
+    def _checked(self, key: str, value: object) -> float:
+        if key not in ASKABLE:
+            near = difflib.get_close_matches(key, ASKABLE, n=1, cutoff=0.0)[0]
+            raise InvalidParams(
+                f"there is no limit '{key}'", hint=f"Did you mean '{near}'? There are {', '.join(ASKABLE)}.", param=key
+            )
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or (key != "cpus" and not isinstance(value, int)):
+            wanted = "a number" if key == "cpus" else "an integer"
+            raise InvalidParams(f"the limit '{key}' must be {wanted}, not {value!r}"[:200], param=key)
+        assert isinstance(value, int | float)
+        if not 0 < value <= self.maximum[key]:
+            raise InvalidParams(
+                f"the limit '{key}' is {value}; this server allows more than 0 and at most {self.maximum[key]:g}",
+                param=key,
+                maximum=self.maximum[key],
+            )
+        return value

@@ -1,0 +1,68 @@
+"""What is written down of a run: a row when it starts, its outcome and its blobs in one transaction when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Connection, update
+
+from skillery.backends import Identity
+from skillery.blobs import BlobRow, insert_blobs
+from skillery.tables import runs
+
+Method = Literal["execute_skill", "run_code"]
+
+
+def start_run(
+    connection: Connection, run_id: str, method: Method, version_id: int | None, identity: Identity, server: str
+) -> None:
+    connection.execute(
+        runs.insert().values(
+            id=run_id,
+            method=method,
+            version_id=version_id,
+            status="started",
+            identity=identity.name,
+            identity_kind=identity.kind,
+            server=server,
+            started_at=datetime.now(UTC),
+        )
+    )
+
+
+def finish_run(connection: Connection, run_id: str, answer: dict[str, Any], blobs: Sequence[BlobRow]) -> None:
+    insert_blobs(connection, blobs, run_id)
+    error = answer.get("error")
+    connection.execute(
+        update(runs)
+        .where(runs.c.id == run_id)
+        .values(
+            status=answer["status"],
+            summary=answer["summary"],
+            output_json=msgspec.json.encode(answer["output"]).decode(),
+            error_json=msgspec.json.encode(error).decode() if error else None,
+            logs_preview=answer["logs_preview"],
+            duration_ms=answer["duration_ms"],
+            degraded_json=msgspec.json.encode(answer.get("degraded", [])).decode(),
+            finished_at=datetime.now(UTC),
+        )
+    )
+
+
+def close_left_over(connection: Connection, server: str) -> int:
+    """Runs that this server left 'started' when it died are failed. Their number."""
+    error = {"type": "SandboxError", "message": "the server stopped before the run ended"}
+    result = connection.execute(
+        update(runs)
+        .where(runs.c.status == "started", runs.c.server == server)
+        .values(
+            status="failed",
+            summary=error["message"],
+            error_json=msgspec.json.encode(error).decode(),
+            finished_at=datetime.now(UTC),
+        )
+    )
+    return int(result.rowcount)

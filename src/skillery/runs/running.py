@@ -1,0 +1,281 @@
+"""execute_skill and run_code: from a request to a recorded run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import msgspec
+
+from skillery.backends import (
+    BlobMount,
+    CodeCall,
+    Failure,
+    FinishedRun,
+    Identity,
+    Job,
+    Outcome,
+    Sandbox,
+    SkillCall,
+    SkillMount,
+)
+from skillery.blobs import BlobRow, Blobs, find_blob
+from skillery.database import Database
+from skillery.errors import NotExecutable, SkilleryError
+from skillery.formats.ids import new_run_id
+from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
+from skillery.formats.manifest import Manifest, parse_manifest
+from skillery.formats.version_spec import parse_version_spec
+from skillery.plugins import Moments
+from skillery.registry import VersionRow, resolve
+from skillery.runs.answering import checked, error_of, large_output, logs_preview, small_output, summary_of
+from skillery.runs.cache import Cache
+from skillery.runs.hosting import Host
+from skillery.runs.limits import LimitRules
+from skillery.runs.mounting import check_mounts, parse_mounts
+from skillery.runs.queueing import Queue
+from skillery.runs.recording import Method, finish_run, start_run
+
+log = logging.getLogger(__name__)
+
+
+class SkillRequest(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    args: Mapping[str, Any]
+    input_blobs: Sequence[str]
+    timeout_ms: int | None
+
+
+class CodeRequest(msgspec.Struct, frozen=True):
+    code: str
+    entrypoint: str
+    args: Mapping[str, Any]
+    mount_skills: Sequence[str]
+    input_blobs: Sequence[str]
+    limits: Mapping[str, Any]
+
+
+class _Prepared(msgspec.Struct, frozen=True):
+    """A run that nothing stands against: everything it names is there and allowed."""
+
+    method: Method
+    job: Job
+    version: VersionRow | None = None
+    failure: Failure | None = None
+    """Set where the run fails before any code: args that the skill's inputs refuse."""
+
+
+class Runner:
+    """Runs skills and code, each in a fresh sandbox, and records every run."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        blobs: Blobs,
+        cache: Cache,
+        sandbox: Sandbox,
+        moments: Moments,
+        limits: LimitRules,
+        queue: Queue,
+        server: str,
+    ) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._cache = cache
+        self._sandbox = sandbox
+        self._moments = moments
+        self._limits = limits
+        self._queue = queue
+        self._server = server
+        self._active: set[asyncio.Task[dict[str, Any]]] = set()
+
+    async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
+        """The run, as the protocol answers it. Raises SkilleryError only for what stands against starting it."""
+        spec = parse_version_spec(request.version)
+        version = await self._database.read(lambda connection: resolve(connection, request.name, spec))
+        manifest = _manifest_of(version)
+        if manifest.runtime is None:
+            raise _not_executable(version, manifest)
+        failure: Failure | None = None
+        try:
+            args = apply_inputs(manifest.inputs, request.args)
+        except InputInvalid as error:
+            args, failure = dict(request.args), Failure("ValidationError", str(error))
+        named = [*request.input_blobs, *(blob_args(manifest.inputs, args) if failure is None else ())]
+        rows = await self._find_blobs(identity, named)
+        limits = self._limits.for_skill(manifest.runtime.limits, request.timeout_ms)
+        job = Job(
+            run_id=new_run_id(),
+            call=SkillCall(version.name, manifest.runtime.export),
+            args=msgspec.json.encode(args),
+            skills=await self._mounts([version]),
+            blobs=await self._blob_mounts(rows),
+            limits=limits,
+        )
+        return await self._run(identity, _Prepared("execute_skill", job, version, failure))
+
+    async def run_code(self, identity: Identity, request: CodeRequest) -> dict[str, Any]:
+        """As execute_skill, for code that came with the request."""
+        limits = self._limits.for_code(request.limits)
+        references = parse_mounts(request.mount_skills)
+        versions = [
+            await self._database.read(lambda connection, one=one: resolve(connection, one.name, one.spec))  # type: ignore[misc]
+            for one in references
+        ]
+        mounted = check_mounts(versions)
+        rows = await self._find_blobs(identity, request.input_blobs)
+        job = Job(
+            run_id=new_run_id(),
+            call=CodeCall(request.code, request.entrypoint),
+            args=msgspec.json.encode(request.args),
+            skills=await self._mounts(mounted),
+            blobs=await self._blob_mounts(rows),
+            limits=limits,
+        )
+        return await self._run(identity, _Prepared("run_code", job))
+
+    async def close(self, grace_seconds: float) -> None:
+        """Let the runs under way finish, up to a grace period; kill and record the rest."""
+        if self._active:
+            await asyncio.wait(self._active, timeout=grace_seconds)
+        for task in tuple(self._active):
+            task.cancel()
+        await asyncio.gather(*self._active, return_exceptions=True)
+
+    # -- the three steps -----------------------------------------------------------------------------------------
+
+    async def _run(self, identity: Identity, prepared: _Prepared) -> dict[str, Any]:
+        """The run goes on and is recorded even where whoever asked for it has gone."""
+        await self._queue.enter()
+        task = asyncio.create_task(self._run_and_record(identity, prepared))
+        self._active.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        self._active.discard(task)
+        self._queue.leave()
+
+    async def _run_and_record(self, identity: Identity, prepared: _Prepared) -> dict[str, Any]:
+        job, version = prepared.job, prepared.version
+        version_id = version.version_id if version else None
+        await self._database.write(
+            partial(
+                start_run,
+                run_id=job.run_id,
+                method=prepared.method,
+                version_id=version_id,
+                identity=identity,
+                server=self._server,
+            )
+        )
+        host = Host(self._blobs, identity, job.limits)
+        stopped = False
+        try:
+            outcome = checked(await self._outcome(prepared, host))
+        except asyncio.CancelledError:
+            stopped = True
+            outcome = Outcome(failure=Failure("SandboxError", "the server was stopped while this ran"))
+        answer = await self._answer(prepared, outcome, host)
+        await self._database.write(partial(finish_run, run_id=job.run_id, answer=answer, blobs=host.written))
+        if not stopped:
+            await self._moments.run_finished(_finished(identity, prepared, answer))
+        return answer
+
+    async def _outcome(self, prepared: _Prepared, host: Host) -> Outcome:
+        if prepared.failure is not None:
+            return Outcome(failure=prepared.failure)
+        try:
+            return await self._sandbox.run(prepared.job, host)
+        except SkilleryError as error:
+            return Outcome(failure=Failure("SandboxError", error.message))
+        except Exception:
+            # A backend promises not to raise; where one does, the run still ends and the reason is in the server's log.
+            log.exception("the sandbox raised in %s", prepared.job.run_id)
+            return Outcome(failure=Failure("SandboxError", "the sandbox of this server failed"))
+
+    async def _answer(self, prepared: _Prepared, outcome: Outcome, host: Host) -> dict[str, Any]:
+        output: Any = None
+        if outcome.result is not None:
+            output = small_output(outcome.result)
+            if output is None:
+                output = large_output(outcome.result, await host.keep(outcome.result, "application/json"))
+        answer: dict[str, Any] = {
+            "status": "failed" if outcome.failure else "completed",
+            "run_id": prepared.job.run_id,
+            "summary": summary_of(outcome),
+            "output": output,
+            "output_blobs": [blob.id for blob in host.written],
+            "logs_preview": logs_preview(outcome.log),
+            "duration_ms": round(outcome.duration_ms, 3),
+        }
+        if outcome.failure:
+            answer["error"] = error_of(outcome.failure)
+        if prepared.version:
+            version = prepared.version
+            answer["skill"] = {"name": version.name, "version": version.version, "digest": version.digest}
+        if outcome.degraded:
+            answer["degraded"] = list(outcome.degraded)
+        return answer
+
+    # -- what a job needs ----------------------------------------------------------------------------------------
+
+    async def _find_blobs(self, identity: Identity, blob_ids: Sequence[str]) -> list[BlobRow]:
+        wanted = list(dict.fromkeys(blob_ids))
+
+        def work(connection: Any) -> list[BlobRow]:
+            return [find_blob(connection, identity=identity, blob_id=blob_id) for blob_id in wanted]
+
+        return await self._database.read(work) if wanted else []
+
+    async def _mounts(self, versions: Sequence[VersionRow]) -> tuple[SkillMount, ...]:
+        return tuple([await self._mount(version) for version in versions])
+
+    async def _mount(self, version: VersionRow) -> SkillMount:
+        runtime = _manifest_of(version).runtime
+        ready = self._cache.is_ready(version)
+        folder = self._cache.bundle(version) if ready else await asyncio.to_thread(self._cache.bundle, version)
+        return SkillMount(version.name, folder, runtime.entrypoint if runtime else None)
+
+    async def _blob_mounts(self, rows: Sequence[BlobRow]) -> tuple[BlobMount, ...]:
+        return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row)) for row in rows])
+
+
+def _manifest_of(version: VersionRow) -> Manifest:
+    return _parsed(version.manifest_json)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(manifest_json: str) -> Manifest:
+    return parse_manifest(msgspec.json.decode(manifest_json))
+
+
+def _not_executable(version: VersionRow, manifest: Manifest) -> NotExecutable:
+    if manifest.kind == "instruction":
+        return NotExecutable(
+            f"'{version.name}' is an instruction skill: there is nothing to execute",
+            hint="Read its SKILL.md with read_skill_file and follow it.",
+            name=version.name,
+        )
+    return NotExecutable(
+        f"'{version.name}' has no [runtime]: it offers tools", hint="Call one with call_tool.", name=version.name
+    )
+
+
+def _finished(identity: Identity, prepared: _Prepared, answer: Mapping[str, Any]) -> FinishedRun:
+    version = prepared.version
+    return FinishedRun(
+        run_id=prepared.job.run_id,
+        method=prepared.method,
+        status=answer["status"],
+        skill=version.name if version else None,
+        version=version.version if version else None,
+        duration_ms=answer["duration_ms"],
+        error_type=answer["error"]["type"] if "error" in answer else None,
+        identity=identity,
+    )

@@ -1,0 +1,267 @@
+"""Settings: read once, frozen, passed down. Flags > environment `SKILLERY_*` > `skillery.toml` > defaults."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import platformdirs
+
+from skillery.errors import StartupError
+
+PREFIX = "SKILLERY_"
+SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of secrets, not one
+BACKENDS_PREFIX = "SKILLERY_BACKENDS_"
+CONFIG_NAME = "skillery.toml"
+RENAMED_IN_ENVIRONMENT = {"SKILLERY_CONFIG": "--config"}
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run gets when nobody asks for anything else."""
+
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 300_000
+    memory_mb: Positive = 512
+    processes: Positive = 64
+    cpus: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    disk_mb: Positive = 256
+    disk_files: Positive = 16_384
+    tmp_mb: Positive = 64
+    blobs: Positive = 1_000
+    blobs_mb: Positive = 256
+    log_kb: Positive = 1_024
+    result_mb: Positive = 16
+
+
+class MaxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a skill or a caller may ask for at most."""
+
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 3_600_000
+    memory_mb: Positive = 4_096
+    processes: Positive = 256
+    cpus: Annotated[float, msgspec.Meta(gt=0)] = 4.0
+    disk_mb: Positive = 2_048
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Every setting of a server; docs/settings.md explains each."""
+
+    home: Path
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8080
+    database: str = ""
+    sandbox: str = "linux"
+    storage: str = "directory"
+    auth: str = "open"
+    plugins_folder: str = ""
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    allow_unsafe_sandbox: bool = False
+    allow_degraded: bool = False
+    max_body_mb: Positive = 64
+    bundle_max_mb: Positive = 16
+    bundle_max_files: Positive = 512
+    concurrent_runs: Annotated[int, msgspec.Meta(ge=0)] = 0
+    queued_runs: Annotated[int, msgspec.Meta(ge=0)] = 1_000
+    grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    log_level: typing.Literal["debug", "info", "warning", "error"] = "info"
+    limits: RunLimits = RunLimits()
+    max_limits: MaxLimits = MaxLimits()
+    backends: dict[str, dict[str, dict[str, Any]]] = {}
+
+    @property
+    def database_url(self) -> str:
+        """The configured database, else the embedded one under the home."""
+        return self.database or f"sqlite:///{self.home / 'skillery.db'}"
+
+    @property
+    def runs_at_once(self) -> int:
+        """`concurrent_runs`, where 0 stands for two for each processor of this machine."""
+        return self.concurrent_runs or 2 * (os.cpu_count() or 1)
+
+
+class Value(typing.NamedTuple):
+    """One setting for `skillery config show`."""
+
+    name: str
+    value: Any
+    source: str
+
+
+class LoadedSettings(typing.NamedTuple):
+    settings: Settings
+    sources: Mapping[str, str]
+    """Dotted name of each setting that is not left at its default -> where it came from."""
+
+    def values(self) -> list[Value]:
+        built = msgspec.to_builtins(self.settings, enc_hook=str)
+        return [Value(name, value, self.sources.get(name, "default")) for name, value in _leaves(built)]
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    config: str | Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> LoadedSettings:
+    """Read every source. Raises StartupError that names the setting, its value, where it stood, and the way out."""
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    variables = dict(os.environ if environ is None else environ)
+    config = config or variables.pop("SKILLERY_CONFIG", None) or None
+    from_environment = _read_environment(variables)
+    home = Path(given.get("home") or from_environment.get("home") or _default_home(config)).expanduser().absolute()
+    path = Path(config).expanduser() if config else home / CONFIG_NAME
+    from_file = _read_file(path, required=config is not None)
+    sources: dict[str, str] = {}
+    tree: dict[str, Any] = {}
+    for source, values in (
+        (path.name, from_file),
+        ("environment", from_environment),
+        ("flag", given),
+    ):
+        for name, value in values.items():
+            _put(tree, name, value)
+            sources[name] = source
+    tree["home"] = home
+    return LoadedSettings(_convert(tree, sources), sources)
+
+
+def _default_home(config: str | Path | None) -> str:
+    """A configuration file named on purpose may say where the home is; one that lies in the home can't."""
+    if config:
+        home = _read_file(Path(config).expanduser(), required=True).get("home")
+        if home:
+            return str(home)
+    return platformdirs.user_data_dir("skillery", appauthor=False)
+
+
+def _names() -> dict[str, Any]:
+    """Dotted name of every setting -> its type."""
+    return dict(_fields(Settings))
+
+
+def _fields(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    hints = typing.get_type_hints(struct, include_extras=True)
+    for field in msgspec.structs.fields(struct):
+        kind = hints[field.name]
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            yield from _fields(kind, f"{prefix}{field.name}.")
+        elif field.name != "backends":
+            yield prefix + field.name, kind
+
+
+def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    names = _names()
+    by_variable = {PREFIX + name.upper().replace(".", "_"): name for name in names}
+    values: dict[str, Any] = {}
+    for variable, text in sorted(variables.items()):
+        if not variable.startswith(PREFIX) or variable.startswith(SECRET_PREFIX):
+            continue
+        if variable.startswith(BACKENDS_PREFIX):
+            values[_backend_setting(variable)] = text
+            continue
+        name = by_variable.get(variable)
+        if name is None:
+            raise StartupError(f"unknown setting {variable} in the environment{_nearest(variable, by_variable)}")
+        values[name] = _from_text(names[name], text)
+    return values
+
+
+def _backend_setting(variable: str) -> str:
+    parts = variable.removeprefix(BACKENDS_PREFIX).lower().split("_", 2)
+    if len(parts) != 3:
+        raise StartupError(f"unknown setting {variable}: write {BACKENDS_PREFIX}<KIND>_<NAME>_<SETTING>")
+    return "backends." + ".".join(parts)
+
+
+def _from_text(kind: Any, text: str) -> Any:
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if kind is bool and text.lower() in {"yes", "on"}:
+        return True
+    if kind is bool and text.lower() in {"no", "off"}:
+        return False
+    return text
+
+
+def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        if required:
+            raise StartupError(f"there is no configuration file {path}") from None
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StartupError(f"{path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise StartupError(f"cannot read {path}: {error.strerror}") from None
+    backends = document.pop("backends", {})
+    if not isinstance(backends, dict):
+        raise StartupError(f"{path}: 'backends' must be a table: [backends.<kind>.<name>]")
+    values = dict(_leaves(document))
+    names = _names()
+    for name in values:
+        if name not in names:
+            raise StartupError(f"unknown setting '{name}' in {path}{_nearest(name, names)}")
+    return values | {f"backends.{name}": value for name, value in _leaves(backends, stop=3)}
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "", stop: int = 9) -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict) and value and stop > 1:
+            yield from _leaves(value, f"{prefix}{name}.", stop - 1)
+        elif value != {}:
+            yield prefix + name, value
+
+
+def _put(tree: dict[str, Any], name: str, value: Any) -> None:
+    *parents, last = name.split(".") if not name.startswith("backends.") else name.split(".", 3)
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+    tree[last] = value
+
+
+def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
+    try:
+        return msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        reason, _, where = str(error).partition(" - at `$.")
+        name = where.removesuffix("`").partition("[")[0]
+        if not name:
+            raise StartupError(f"the settings are not valid: {reason}") from None
+        value: Any = tree
+        for part in name.split("."):
+            value = value[part] if isinstance(value, dict) else value
+        raise StartupError(
+            f"setting '{name}' ({sources.get(name, 'default')}) is {value!r}: {reason.lower()}"
+        ) from None
+
+
+def _nearest(name: str, known: typing.Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to `host`."""
+    name = host.strip("[]").lower()
+    return name in {"localhost", "::1"} or (name.startswith("127.") and name.count(".") == 3)
+
+
+__all__ = [
+    "LoadedSettings",
+    "MaxLimits",
+    "RunLimits",
+    "Settings",
+    "Value",
+    "is_loopback",
+    "load_settings",
+]

@@ -1,0 +1,227 @@
+"""Real servers for the tests: `skillery serve` as a process, on SQLite and on Postgres, spoken to over HTTP."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from tests.postgres import running_postgres
+
+DATABASES = ("sqlite", "postgres")
+START_SECONDS = 60
+_numbers = itertools.count()
+
+
+class RpcError(Exception):
+    """A JSON-RPC error, as an exception for the tests that do not expect one."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(f"{error['code']}: {error['message']} {error.get('data')}")
+        self.error = error
+
+
+class Rpc:
+    """Calls methods: `rpc("list_skills", limit=5)` is the result, `rpc.error(…)` the error of a call that fails."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.http = httpx.Client(base_url=url, timeout=120)
+        self._ids = itertools.count(1)
+
+    def __call__(self, method: str, /, **params: Any) -> Any:
+        reply = self.send(method, params)
+        if "error" in reply:
+            raise RpcError(reply["error"])
+        return reply["result"]
+
+    def error(self, method: str, /, **params: Any) -> dict[str, Any]:
+        reply = self.send(method, params)
+        assert "error" in reply, f"{method} did not fail: {reply}"
+        error: dict[str, Any] = reply["error"]
+        return error
+
+    def send(self, method: str, params: Any) -> dict[str, Any]:
+        number = next(self._ids)
+        response = self.http.post(
+            "/rpc", json={"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        )
+        assert response.status_code == 200, response.text
+        reply: dict[str, Any] = response.json()
+        assert reply["jsonrpc"] == "2.0"
+        assert reply["id"] == number
+        return reply
+
+    def raw(self, body: bytes | str, **headers: str) -> httpx.Response:
+        return self.http.post("/rpc", content=body, headers={"content-type": "application/json", **headers})
+
+
+class Server:
+    """A `skillery serve` process."""
+
+    def __init__(self, home: Path, *flags: str, env: Mapping[str, str] | None = None) -> None:
+        self.home = home
+        self.log = home.parent / f"{home.name}.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "skillery", "serve", "--home", str(home), "--port", "0", *flags],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=clean_environment(env),
+            )
+        self.url = self._wait_for_url()
+        self.rpc = Rpc(self.url)
+
+    def _wait_for_url(self) -> str:
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([self.process.stdout], [], [], 0.2)
+            line = self.process.stdout.readline().decode() if ready else ""
+            if "http://" in line:
+                return "http://" + line.split("http://")[1].split()[0].rstrip("/")
+            if self.process.poll() is not None:
+                break
+        self.stop(signal.SIGKILL)
+        raise AssertionError(f"the server did not start:\n{self.log.read_text()[-4000:]}")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(60)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+
+def clean_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without settings of Skillery."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SKILLERY_")}
+    return {**kept, **(more or {})}
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a Postgres server. That it can't be had fails the suite; it never skips."""
+    with running_postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def new_postgres_database(postgres: str) -> Callable[[], str]:
+    def make() -> str:
+        name = f"test_{os.getpid()}_{next(_numbers)}"
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type, call-overload]
+        return postgres.replace("/postgres?", f"/{name}?")
+
+    return make
+
+
+@pytest.fixture(scope="session", params=DATABASES)
+def database_kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture(scope="session")
+def database_url(database_kind: str, request: pytest.FixtureRequest) -> str:
+    """A database URL for settings; "" is the embedded default."""
+    if database_kind == "sqlite":
+        return ""
+    url: str = request.getfixturevalue("new_postgres_database")()
+    return url
+
+
+@pytest.fixture(scope="session")
+def server(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for each database, shared by all tests that only use names of their own."""
+    home = tmp_path_factory.mktemp("server") / "home"
+    running = Server(home, env={"SKILLERY_DATABASE": database_url})
+    yield running
+    assert running.stop() == 0, running.log.read_text()[-4000:]
+
+
+@pytest.fixture(scope="session")
+def sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on SQLite, for what has nothing to do with the database."""
+    running = Server(tmp_path_factory.mktemp("sqlite_server") / "home")
+    yield running
+    assert running.stop() == 0, running.log.read_text()[-4000:]
+
+
+@pytest.fixture
+def rpc(server: Server) -> Rpc:
+    return server.rpc
+
+
+@pytest.fixture
+def sqlite_rpc(sqlite_server: Server) -> Rpc:
+    return sqlite_server.rpc
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Start servers of one's own: `start_server(env={…})`; the same home again unless another is named."""
+    with ExitStack() as stack:
+
+        def start(*flags: str, home: str = "home", env: Mapping[str, str] | None = None) -> Server:
+            running = Server(tmp_path / home, *flags, env=env)
+            stack.callback(running.stop, signal.SIGKILL)
+            return running
+
+        yield start
+
+
+@pytest.fixture
+def new_name() -> str:
+    """A namespace that no other test uses."""
+    return f"t{os.getpid()}x{next(_numbers)}"
+
+
+def manifest(name: str, version: str = "1.0.0", **more: Any) -> dict[str, Any]:
+    """A small valid manifest: an action skill unless `kind` says otherwise."""
+    made: dict[str, Any] = {"name": name, "version": version, "description": f"What {name} does."}
+    if more.get("kind") != "instruction":
+        made["runtime"] = {"language": "python", "entrypoint": "code/main.py", "export": "main"}
+    return made | more
+
+
+def skill_files(code: str = "def main(args):\n    return {'got': args}\n", **more: str) -> list[dict[str, Any]]:
+    return [{"path": "code/main.py", "content": code}] + [
+        {"path": path, "content": content} for path, content in more.items()
+    ]
+
+
+@pytest.fixture
+def publish(rpc: Rpc) -> Callable[..., dict[str, Any]]:
+    return publisher(rpc)
+
+
+@pytest.fixture
+def sqlite_publish(sqlite_rpc: Rpc) -> Callable[..., dict[str, Any]]:
+    return publisher(sqlite_rpc)
+
+
+def publisher(rpc: Rpc) -> Callable[..., dict[str, Any]]:
+    """`publish(name, version, code)` puts a small skill into the registry."""
+
+    def publish(name: str, version: str = "1.0.0", code: str | None = None, **more: Any) -> dict[str, Any]:
+        made = manifest(name, version, **more)
+        files = [] if more.get("kind") == "instruction" else skill_files(*([code] if code else []))
+        result: dict[str, Any] = rpc("create_skill", manifest=made, skill_md=f"# {name}\n", files=files)
+        return result
+
+    return publish

@@ -1,0 +1,137 @@
+"""SKILL.md: frontmatter that stays text, and YAML that is too clever is refused cheaply."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skillery.errors import InvalidBundle
+from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, parse_skill_md
+
+
+def refusal(text: str) -> InvalidBundle:
+    with pytest.raises(InvalidBundle) as caught:
+        parse_skill_md(text)
+    assert caught.value.data["file"] == "SKILL.md"
+    assert caught.value.hint
+    return caught.value
+
+
+def test_scalars_stay_as_they_were_written() -> None:
+    text = "---\nname: Guide\nversion: 1.10\nold: 010\non: yes\nnone: null\nempty:\ndate: 2024-01-01\n'q': \"a\\tb\"\n---\n"
+    assert parse_skill_md(text).frontmatter == {
+        "name": "Guide", "version": "1.10", "old": "010", "on": "yes", "none": "null", "empty": "", "date": "2024-01-01", "q": "a\tb",
+    }  # fmt: skip
+
+
+def test_lists_tables_and_blocks_are_kept() -> None:
+    text = "---\ntags: [crm, 1]\nmeta:\n  a:\n    - b\n    - {c: d}\ntext: >\n  one\n  two\n---\nBody\n"
+    parsed = parse_skill_md(text)
+    assert parsed.frontmatter == {"tags": ["crm", "1"], "meta": {"a": ["b", {"c": "d"}]}, "text": "one two\n"}
+    assert parsed.body == "Body\n"
+
+
+@pytest.mark.parametrize("text", ["", "# Title\n", "text\n---\na: b\n---\n", "----\na: b\n----\n", " ---\na: b\n"])
+def test_without_frontmatter_all_is_body(text: str) -> None:
+    parsed = parse_skill_md(text)
+    assert (parsed.frontmatter, parsed.body) == ({}, text)
+
+
+@pytest.mark.parametrize("text", ["---\n---\nx", "---\n\n---\nx", "---\n# only a comment\n---\nx", "--- \n---\t\nx"])
+def test_empty_frontmatter_is_an_empty_object(text: str) -> None:
+    parsed = parse_skill_md(text)
+    assert (parsed.frontmatter, parsed.body) == ({}, "x")
+
+
+def test_crlf_and_a_byte_order_mark_make_no_difference() -> None:
+    parsed = parse_skill_md("\ufeff---\r\nname: x\r\nnext: y\r\n---\r\nBody\r\n")
+    assert parsed.frontmatter == {"name": "x", "next": "y"}
+    assert parsed.body == "Body\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "word"),
+    [
+        ("---\nname: x\n", 1, "without an end"),
+        ("---\nname: x\nb: [1\n---\n", None, "broken"),
+        ("---\na: b: c\n---\n", 2, "broken"),
+        ("---\na: 1\n\tb: 2\n---\n", 3, "broken"),
+        ("---\na: &x 1\n---\n", 2, "anchor"),
+        ("---\na: 1\nb: *x\n---\n", 3, "alias"),
+        ("---\na: !!python/object:os.system x\n---\n", 2, "tag"),
+        ("---\n!!map\na: 1\n---\n", 2, "tag"),
+        ("---\na: ! 1\n---\n", 2, "tag"),
+        ("---\na: 1\nb: 2\na: 3\n---\n", 4, "twice"),
+        ("---\nx:\n  a: 1\n  a: 2\n---\n", 4, "twice"),
+        ("---\n- a\n---\n", 2, "no mapping"),
+        ("---\njust text\n---\n", 2, "no mapping"),
+        ("---\n'': \n? [a]\n: b\n---\n", 3, "not text"),
+        ("---\na: 1\n...\nb: 2\n---\n", None, ""),
+        ('---\na: "\\ud800"\n---\n', 2, "surrogate"),
+        ('---\na: "\\0"\n---\n', 2, "NUL"),
+        ('---\na: "\\UFFFFFFFF"\n---\n', None, "no character"),
+        ("---\na: 1\nb: \x07\n---\n", 3, "does not allow"),
+        ("---\na: " + "[" * 9 + "]" * 9 + "\n---\n", 2, "deeper than 8"),
+        ("body \x00", None, "NUL"),
+        ("body \ud800", None, "surrogate"),
+    ],
+)
+def test_broken_frontmatter_is_refused_with_its_line(text: str, line: int | None, word: str) -> None:
+    error = refusal(text)
+    assert word in error.message
+    assert line is None or error.data["line"] == line
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "a: &a [x,x]\n" + "".join(f"b{i}: &b{i} [*a,*a]\n" for i in range(50)),
+        "a: " + "[" * 60_000,
+        "a: " + "{a: " * 15_000,
+        "- " * 30_000,
+        "? " * 30_000,
+        "a: '" + "x" * 70_000 + "'",
+    ],
+)
+def test_bombs_are_refused_before_anything_is_built(source: str) -> None:
+    refusal(f"---\n{source}\n---\n")
+
+
+def test_frontmatter_has_a_size() -> None:
+    assert str(MAX_FRONTMATTER_BYTES) in refusal("---\na: " + "x" * MAX_FRONTMATTER_BYTES + "\n---\n").message
+
+
+def test_a_name_that_is_no_text_is_a_warning() -> None:
+    assert len(parse_skill_md("---\nname: [a]\n---\n").warnings) == 1
+    assert parse_skill_md("---\nname: a\n---\n").warnings == ()
+
+
+@given(st.one_of(st.text(), st.text(alphabet="ab:-[]{}#&*!|>'\"%@`?,\n \t\\", max_size=40)))
+def test_any_text_parses_or_gives_a_clear_error(text: str) -> None:
+    for candidate in (text, f"---\n{text}\n---\nbody"):
+        try:
+            parse_skill_md(candidate)
+        except InvalidBundle as error:
+            error.message.encode()
+
+
+plain = st.recursive(
+    st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=0x2FFF, exclude_characters="\x85\u2028\u2029")),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text("abc", min_size=1), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.text("abcdef", min_size=1, max_size=5), plain, max_size=4))
+def test_what_a_yaml_writer_writes_reads_back(value: dict[str, object]) -> None:
+    written = yaml.safe_dump(value, allow_unicode=True)
+    try:
+        parsed = parse_skill_md(f"---\n{written}---\n")
+    except InvalidBundle as error:
+        assert "deeper" in error.message or "\n---" in written  # noqa: PT017 - nothing else may be wrong with it
+    else:
+        assert parsed.frontmatter == value
