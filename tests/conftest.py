@@ -55,9 +55,7 @@ class Rpc:
 
     def send(self, method: str, params: Any) -> dict[str, Any]:
         number = next(self._ids)
-        response = self.http.post(
-            "/rpc", json={"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        )
+        response = self.http.post("/rpc", json={"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         assert response.status_code == 200, response.text
         reply: dict[str, Any] = response.json()
         assert reply["jsonrpc"] == "2.0"

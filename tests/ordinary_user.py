@@ -53,7 +53,13 @@ def main() -> None:
     os.setresgid(USER, USER, USER)
     os.setresuid(USER, USER, USER)
     home = tempfile.mkdtemp(prefix="ordinary-")
-    environment = {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": home,
+        "TMPDIR": home,
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     os.execve(sys.argv[1], sys.argv[1:], environment | {"SKILLERY_TEST_ORDINARY_USER": "1"})
 
 

@@ -25,15 +25,33 @@ def refusal(source: str | bytes, export: str = "main") -> InvalidBundle:
 @pytest.mark.parametrize(
     "source",
     [
-        "def main(args): pass", "async def main(args): pass", "class main: pass", "main = print", "a, (main, *b) = 1, (2, 3)",
-        "[main, *rest] = 1, 2", "x = main = 1", "main: int = 1", "import main.x", "import x as main", "from x import main",
-        "from x import y as main", "from x import *", "if 1:\n from x import main\nelse:\n main = 2",
-        "try:\n import x\nexcept ImportError:\n main = 1", "try:\n a\nexcept* E:\n b\nelse:\n main = 1",
-        "try:\n a\nfinally:\n def main(): pass", "with x as main: pass", "with x:\n with y:\n  main = 1", "for main in x: pass",
-        "while (main := 1): break", "match x:\n case main: pass", "match x:\n case [1, *main]:\n  pass",
-        "match x:\n case 1:\n  main = 2", "def __getattr__(name): return print",
+        "def main(args): pass",
+        "async def main(args): pass",
+        "class main: pass",
+        "main = print",
+        "a, (main, *b) = 1, (2, 3)",
+        "[main, *rest] = 1, 2",
+        "x = main = 1",
+        "main: int = 1",
+        "import main.x",
+        "import x as main",
+        "from x import main",
+        "from x import y as main",
+        "from x import *",
+        "if 1:\n from x import main\nelse:\n main = 2",
+        "try:\n import x\nexcept ImportError:\n main = 1",
+        "try:\n a\nexcept* E:\n b\nelse:\n main = 1",
+        "try:\n a\nfinally:\n def main(): pass",
+        "with x as main: pass",
+        "with x:\n with y:\n  main = 1",
+        "for main in x: pass",
+        "while (main := 1): break",
+        "match x:\n case main: pass",
+        "match x:\n case [1, *main]:\n  pass",
+        "match x:\n case 1:\n  main = 2",
+        "def __getattr__(name): return print",
     ],
-)  # fmt: skip
+)
 def test_a_name_bound_at_the_top_level_is_an_entrypoint(source: str) -> None:
     check_entrypoint(PATH, source.encode(), "main")
 
@@ -41,11 +59,20 @@ def test_a_name_bound_at_the_top_level_is_an_entrypoint(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "", "def run(args): pass", "main: int", "def run():\n main = 1", "class A:\n def main(self): pass",
-        "[main for main in x]", "f = lambda main: 1", "print(main)", "'main'", "match x:\n case 1:\n  def f():\n   main = 1",
-        "import x.main", "from main import x",
+        "",
+        "def run(args): pass",
+        "main: int",
+        "def run():\n main = 1",
+        "class A:\n def main(self): pass",
+        "[main for main in x]",
+        "f = lambda main: 1",
+        "print(main)",
+        "'main'",
+        "match x:\n case 1:\n  def f():\n   main = 1",
+        "import x.main",
+        "from main import x",
     ],
-)  # fmt: skip
+)
 def test_a_name_bound_elsewhere_is_none(source: str) -> None:
     error = refusal(source)
     assert "does not define 'main'" in error.message
@@ -59,11 +86,20 @@ def test_the_error_names_what_the_module_does_define() -> None:
 @pytest.mark.parametrize(
     ("source", "line"),
     [
-        ("x = 1\ndef main(:\n  pass", 2), ("x = 1\n\nreturn 1", 3), ("def main():\n  break", 2), ("def f(a, a): pass", 1),
-        ("def main():\n\tx = 1\n        y = 2", 3), ("def main():\n  x = (1,\n", 2), ("x = 'a\n", 1), ("print 1", 1),
-        ("if 1:\nmain = 1", 2), ("try:\n a\nfinally:\n return 1", 4), ("x = " + "9" * 5000, 1), ("def main():\n  nonlocal x", 2),
+        ("x = 1\ndef main(:\n  pass", 2),
+        ("x = 1\n\nreturn 1", 3),
+        ("def main():\n  break", 2),
+        ("def f(a, a): pass", 1),
+        ("def main():\n\tx = 1\n        y = 2", 3),
+        ("def main():\n  x = (1,\n", 2),
+        ("x = 'a\n", 1),
+        ("print 1", 1),
+        ("if 1:\nmain = 1", 2),
+        ("try:\n a\nfinally:\n return 1", 4),
+        ("x = " + "9" * 5000, 1),
+        ("def main():\n  nonlocal x", 2),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_compile_is_refused_with_its_line(source: str, line: int) -> None:
     error = refusal(source)
     assert (error.data["file"], error.data["line"]) == (PATH, line)
@@ -75,27 +111,37 @@ def test_what_does_not_compile_is_refused_with_its_line(source: str, line: int) 
 @pytest.mark.parametrize(
     ("source", "line"),
     [
-        (b"main = 1\x00", 1), (b"x = 1\n\nmain = '\xe9'", 3), (b"# coding: nope\nmain = 1", 1), (b"# coding: zlib\nmain = 1", 1),
-        (b"# coding: punycode\nmain = 1", 1), (b"# coding: ascii\n\nmain = '\xe9'", 3), (b"#" * (MAX_BYTES + 1), 1),
+        (b"main = 1\x00", 1),
+        (b"x = 1\n\nmain = '\xe9'", 3),
+        (b"# coding: nope\nmain = 1", 1),
+        (b"# coding: zlib\nmain = 1", 1),
+        (b"# coding: punycode\nmain = 1", 1),
+        (b"# coding: ascii\n\nmain = '\xe9'", 3),
+        (b"#" * (MAX_BYTES + 1), 1),
         (b"\xef\xbb\xbf# coding: latin-1\nmain = 1", 1),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_source_text_is_refused_with_its_line(source: bytes, line: int) -> None:
     assert refusal(source).data["line"] == line
 
 
 @pytest.mark.parametrize(
     "source",
-    [b"\xef\xbb\xbfmain = 1", b"# coding: latin-1\nmain = '\xe9'", b"x = 1\r\nmain = 2\r", b"#!/usr/bin/python\n# -*- coding: cp1251 -*-\nmain = '\xe9'",
-     b"main = 'a' is '\\d'"],
-)  # fmt: skip
+    [
+        b"\xef\xbb\xbfmain = 1",
+        b"# coding: latin-1\nmain = '\xe9'",
+        b"x = 1\r\nmain = 2\r",
+        b"#!/usr/bin/python\n# -*- coding: cp1251 -*-\nmain = '\xe9'",
+        b"main = 'a' is '\\d'",
+    ],
+)
 def test_encodings_line_ends_and_odd_code_are_accepted(source: bytes) -> None:
     check_entrypoint(PATH, source, "main")
 
 
 def test_other_files_need_no_entrypoint() -> None:
     check_syntax("code/util.py", b"x = 1")
-    with pytest.raises(InvalidBundle, match="code/util.py"):
+    with pytest.raises(InvalidBundle, match=r"code/util\.py"):
         check_syntax("code/util.py", b"x =")
 
 

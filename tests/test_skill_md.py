@@ -20,10 +20,18 @@ def refusal(text: str) -> InvalidBundle:
 
 
 def test_scalars_stay_as_they_were_written() -> None:
-    text = "---\nname: Guide\nversion: 1.10\nold: 010\non: yes\nnone: null\nempty:\ndate: 2024-01-01\n'q': \"a\\tb\"\n---\n"
+    values = "name: Guide\nversion: 1.10\nold: 010\non: yes\nnone: null\nempty:\ndate: 2024-01-01\n'q': \"a\\tb\"\n"
+    text = f"---\n{values}---\n"
     assert parse_skill_md(text).frontmatter == {
-        "name": "Guide", "version": "1.10", "old": "010", "on": "yes", "none": "null", "empty": "", "date": "2024-01-01", "q": "a\tb",
-    }  # fmt: skip
+        "name": "Guide",
+        "version": "1.10",
+        "old": "010",
+        "on": "yes",
+        "none": "null",
+        "empty": "",
+        "date": "2024-01-01",
+        "q": "a\tb",
+    }
 
 
 def test_lists_tables_and_blocks_are_kept() -> None:

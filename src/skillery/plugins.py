@@ -193,4 +193,5 @@ def _name_of(manager: pluggy.PluginManager, error: pluggy.PluginValidationError)
 
 
 def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """A message of several lines in one."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -62,6 +62,9 @@ class Commands(click.Group):
             _leave_pipe()
         except (KeyboardInterrupt, click.Abort):
             ctx.exit(INTERRUPTED)
+        except click.exceptions.Exit:
+            sys.stdout.flush()
+            raise
         except click.ClickException as error:
             if not as_json:
                 raise
@@ -91,19 +94,29 @@ def object_of(error: SkilleryError) -> dict[str, Any]:
 
 def print_error(error: Mapping[str, Any]) -> None:
     """To stderr: the message, every problem that it lists, and the hint."""
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(error.get('message', ''))}", err=True)
     data = error.get("data")
     data = data if isinstance(data, dict) else {}
-    for problem in data.get("problems") or data.get("findings") or ():
+    problems = data.get("problems") or data.get("findings") or ()
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(_headline(error, problems))}", err=True)
+    for problem in problems:
         click.echo(f"  {_problem_line(problem)}", err=True)
     if data.get("hint"):
         click.echo(f"{click.style('hint:', fg='yellow')} {clean(data['hint'])}", err=True)
 
 
+def _headline(error: Mapping[str, Any], problems: Sequence[Any]) -> str:
+    """The message; of several problems only their number, because the message repeats the first of them."""
+    subject = f"{error['subject']}: " if error.get("subject") else ""
+    return f"{subject}{len(problems)} problems" if len(problems) > 1 else f"{subject}{error.get('message', '')}"
+
+
 def _problem_line(problem: Mapping[str, Any]) -> str:
-    where = problem.get("file") or problem.get("path") or problem.get("rule") or ""
-    line = f":{problem['line']}" if problem.get("line") else ""
-    return clean(f"{where}{line}: {problem.get('message', '')}" if where else str(problem.get("message", "")))
+    """`code/main.py:3: what is wrong`, or the key of the manifest, which most messages begin with already."""
+    message = str(problem.get("message", ""))
+    where = str(problem.get("file") or problem.get("path") or problem.get("rule") or "")
+    if problem.get("line"):
+        return clean(f"{where}:{problem['line']}: {message.removeprefix(where).lstrip(': ')}")
+    return clean(message if not where or message.startswith(where) else f"{where}: {message}")
 
 
 def _fail(ctx: click.Context, code: int, error: Mapping[str, Any], as_json: bool) -> NoReturn:

@@ -67,8 +67,10 @@ class _Exchange(httpx.AsyncByteStream):
     async def _run(self, app: Callable[..., Any]) -> None:
         try:
             await app(_scope(self._request), self._receive, self._messages.put)
-        finally:
+        except Exception:
             await self._messages.put(None)
+            raise
+        await self._messages.put(None)
 
     async def _receive(self) -> dict[str, Any]:
         if self._all_sent:

@@ -53,9 +53,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--url", metavar="URL", callback=_check_url, help="Talk to the server there instead.")
     @click.option("--token", metavar="TOKEN", help="What to show to a server that asks who is calling.")
     @functools.wraps(command)
-    def with_target(
-        *, home: str | None, config: str | None, url: str | None, token: str | None, **others: Any
-    ) -> Any:
+    def with_target(*, home: str | None, config: str | None, url: str | None, token: str | None, **others: Any) -> Any:
         return command(target=Target(home, config, url, token), **others)
 
     return with_target

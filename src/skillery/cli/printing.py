@@ -11,6 +11,7 @@ import click
 import msgspec
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+WIDTH = 100
 _SPACE = re.compile(r"\s+")
 
 
@@ -49,9 +50,14 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """One `name: value` a line; a value of several lines is indented below its name."""
+    """One `name: value` a line; a value of several lines is indented below its name. What is no text is JSON."""
     for name, value in fields:
-        text = clean(value).rstrip("\n")
+        text = clean(value if isinstance(value, str) else _short_json(value)).rstrip("\n")
         if "\n" in text:
             text = "\n  " + text.replace("\n", "\n  ")
         click.echo(f"{click.style(name + ':', bold=True)} {text}")
+
+
+def _short_json(value: Any) -> str:
+    line = as_json(value, indent=-1)
+    return line if len(line) <= WIDTH else as_json(value)

@@ -46,9 +46,10 @@ def path_collisions(paths: Iterable[str]) -> Iterator[Problem]:
     Unicode form, or one that is the folder of another."""
     files: dict[str, str] = {}
     for path in paths:
-        other = files.setdefault(_folded(path), path)
-        if other is not path:
-            yield _same_place(path, other)
+        folded = _folded(path)
+        if folded in files:
+            yield _same_place(path, files[folded])
+        files.setdefault(folded, path)
     for path in files.values():
         for folder in list(accumulate(_folded(path).split("/"), "{}/{}".format))[:-1]:
             if folder in files:

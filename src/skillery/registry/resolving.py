@@ -121,9 +121,19 @@ def _not_found(connection: Connection, name: str, spec: VersionSpec) -> SkillNot
         return SkillNotFound(f"there is no skill '{name}'", hint=hint, name=name, near=near)
     newest = _newest_versions(connection, skill_id)
     hint = f"There is {', '.join(newest)}." if newest else "None of its versions is published."
-    return VersionNotFound(
-        f"'{name}' has no version that '{spec}' means", hint=hint, name=name, version=str(spec), versions=newest
-    )
+    asked = _shown(spec)
+    return VersionNotFound(f"'{name}' has no version '{asked}'", hint=hint, name=name, version=asked, versions=newest)
+
+
+def _shown(spec: VersionSpec) -> str:
+    match spec:
+        case Exact(version):
+            return str(version)
+        case Range(text, _):
+            return text
+        case Digest(digest):
+            return digest
+    return "latest"
 
 
 def _newest_versions(connection: Connection, skill_id: int) -> list[str]:

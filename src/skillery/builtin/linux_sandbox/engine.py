@@ -84,7 +84,9 @@ class Run:
         except TimeoutError:
             self._stopped = Failure("SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds")
         except OSError as error:
-            self._stopped = Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
+            self._stopped = Failure(
+                "SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}"
+            )
         else:
             await self._let_run(dialogue)
 

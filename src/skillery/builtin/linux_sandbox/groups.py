@@ -10,7 +10,6 @@ import signal
 import time
 from pathlib import Path
 
-
 import msgspec
 
 from skillery.backends import Limits
@@ -125,7 +124,9 @@ class ControlGroup:
     def oom_kills(self) -> int:
         """How many processes the kernel killed because the run had used up its memory."""
         files = {1: "memory.oom_control", 2: "memory.events"}
-        return sum(counted(folder / files[h.version], "oom_kill") for h, folder in self._folders if "memory" in h.controllers)
+        return sum(
+            counted(folder / files[h.version], "oom_kill") for h, folder in self._folders if "memory" in h.controllers
+        )
 
     def remove_now(self) -> bool:
         """True when nothing is left of it."""

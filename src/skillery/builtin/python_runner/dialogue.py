@@ -91,7 +91,9 @@ class Dialogue:
             case "result":
                 await self._take_result(message.body)
             case "failure":
-                self.failure = Failure(message.type[:200] or "Exception", message.message[:1000], message.traceback[:4000])
+                self.failure = Failure(
+                    message.type[:200] or "Exception", message.message[:1000], message.traceback[:4000]
+                )
             case "summary":
                 self.summary = message.text[:2000]
             case "blob_write":

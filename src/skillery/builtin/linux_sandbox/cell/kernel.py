@@ -89,6 +89,10 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
         raise failed(f"mount {kind or 'bind'} {target}", ctypes.get_errno())
 
 
+def set_hostname(name: str) -> None:
+    checked("sethostname", _libc.sethostname(os.fsencode(name), len(name)))
+
+
 def detach(target: str) -> None:
     checked(f"umount {target}", _libc.umount2(os.fsencode(target), MNT_DETACH))
 

@@ -6,9 +6,11 @@ import ctypes
 import errno
 import os
 import resource
-from typing import Any
-
 from . import kernel, landlock
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from typing import Any
 
 WRITABLE = ["/workspace", "/tmp", "/dev/shm"]
 # no root magic, no capability kept or raised over a change of uid, all of it locked

@@ -6,10 +6,12 @@ import ctypes
 import errno
 import os
 import sys
-from pathlib import Path
-from typing import Any
 
 from . import kernel
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from typing import Any
 
 UID = 1000
 UNMAPPED = 65534
@@ -30,7 +32,9 @@ def status() -> dict[str, str]:
 def status_faults() -> list[str]:
     seen = status()
     faults = [f"{name} is {seen.get(name)}" for name in NO_CAPABILITIES if int(seen.get(name, "1"), 16)]
-    return faults + [f"{name} is {seen.get(name)}" for name, wanted in EXPECTED_STATUS.items() if seen.get(name) != wanted]
+    return faults + [
+        f"{name} is {seen.get(name)}" for name, wanted in EXPECTED_STATUS.items() if seen.get(name) != wanted
+    ]
 
 
 def syscall_faults() -> list[str]:

@@ -7,9 +7,11 @@ A tmpfs with the host's /usr and the interpreter, nothing else of the host. What
 from __future__ import annotations
 
 import os
-from typing import Any
-
 from . import kernel
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from typing import Any
 
 OLD = "/.old"
 EMPTY = "/run/empty"

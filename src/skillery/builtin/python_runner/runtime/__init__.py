@@ -1,11 +1,11 @@
 """What code in a sandbox can ask of its host.
 
-    from runtime import blobs, log, summary
+from runtime import blobs, log, summary
 
-    text = blobs.read_text(blob_id)
-    new_id = blobs.write_json({"rows": 3})
-    log.info("three rows")
-    summary("Read three rows.")
+text = blobs.read_text(blob_id)
+new_id = blobs.write_json({"rows": 3})
+log.info("three rows")
+summary("Read three rows.")
 """
 
 from . import blobs, log

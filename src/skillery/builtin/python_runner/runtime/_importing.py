@@ -26,7 +26,11 @@ class LateModule(ModuleType):
     """A skill with skills below it: its entrypoint runs at the first look at anything that is not one of those."""
 
     def __getattr__(self, name: str) -> Any:
-        finder: SkillFinder = self.__spec__.loader_state  # type: ignore[union-attr]
+        if not isinstance(self.__spec__, importlib.machinery.ModuleSpec) or not self.__spec__.loader_state.is_late(
+            self
+        ):
+            raise AttributeError(name)  # the import system is still dressing it
+        finder: SkillFinder = self.__spec__.loader_state
         below = f"{self.__name__}.{name}"
         if below in finder.packages:
             return importlib.import_module(below)
@@ -46,7 +50,8 @@ class LateLoader(EntrypointLoader):
         return LateModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Not now."""
+        """Not now, but from now on when it is looked at."""
+        module.__spec__.loader_state.let_wait(module)  # type: ignore[union-attr]
 
     def run(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -62,6 +67,7 @@ class SkillFinder(importlib.abc.MetaPathFinder):
             parts = name.split(".")
             self.packages |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
         self._lock = threading.RLock()
+        self._late: set[str] = set()
         self._run: set[str] = set()
 
     def find_spec(
@@ -78,12 +84,16 @@ class SkillFinder(importlib.abc.MetaPathFinder):
         late = any(other.startswith(name + ".") for other in self.entrypoints)
         loader = (LateLoader if late else EntrypointLoader)(name, path)
         folder = path.rpartition("/")[0]
-        spec = importlib.util.spec_from_file_location(
-            name, path, loader=loader, submodule_search_locations=[folder]
-        )
+        spec = importlib.util.spec_from_file_location(name, path, loader=loader, submodule_search_locations=[folder])
         if spec is not None:
             spec.loader_state = self
         return spec
+
+    def let_wait(self, module: ModuleType) -> None:
+        self._late.add(module.__name__)
+
+    def is_late(self, module: ModuleType) -> bool:
+        return module.__name__ in self._late
 
     def _run_owner(self, name: str) -> None:
         owner = sys.modules.get(name.rpartition(".")[0])

@@ -54,7 +54,9 @@ def find_export(job: dict[str, Any]) -> Export:
     try:
         export: Export = getattr(module, name)
     except AttributeError:
-        raise AttributeError(f"{module.__name__} defines no function {name!r}; define it: def {name}(args): ...") from None
+        raise AttributeError(
+            f"{module.__name__} defines no function {name!r}; define it: def {name}(args): ..."
+        ) from None
     return export
 
 

@@ -1,0 +1,154 @@
+"""`skillery blob put` and `blob get`: POST /blobs and GET /blobs/{blob_id}, at constant memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mimetypes
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.printing import clean, print_json
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
+
+CHUNK_BYTES = 1024 * 1024
+ANY_KIND = "application/octet-stream"
+# Beside what the system's own table knows, which differs from one machine to the next.
+KINDS = {".csv": "text/csv", ".md": "text/markdown", ".jsonl": "application/x-ndjson", ".toml": "application/toml"}
+
+
+@click.group()
+def blob() -> None:
+    """Store and fetch blobs of any size."""
+
+
+@blob.command("put")
+@click.argument("file", metavar="FILE")
+@click.option("--kind", help="MIME type.  [default: guessed from the name]")
+@target_options
+@json_option
+def put(file: str, kind: str | None, target: Target, as_json: bool) -> None:
+    """Store FILE (- is stdin) as a blob and print its id."""
+    from skillery.cli.connecting import with_client
+
+    if file != "-" and not Path(file).is_file():
+        raise click.UsageError(f"there is no file '{file}'")
+    kind = kind or kind_of(file)
+
+    async def upload(client: Client) -> dict[str, Any]:
+        if file != "-":
+            return await upload_file(client, Path(file), kind)
+        with _progress("stdin", None) as advance:
+            return await client.upload(_chunks(sys.stdin.buffer, advance), kind)
+
+    answer = with_client(target, upload)
+    if as_json:
+        print_json({**answer, "kind": kind})
+        return
+    click.echo(clean(answer["blob_id"]))
+
+
+@blob.command("get")
+@click.argument("blob_id", metavar="ID")
+@click.option("-o", "--output", metavar="FILE", help="Where to write it.  [default: stdout]")
+@target_options
+@json_option
+def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None:
+    """Write a blob to stdout or a file; a file appears whole or not at all."""
+    from skillery.cli.connecting import with_client
+
+    to_stdout = output is None or output == "-"
+    if as_json and to_stdout:
+        raise click.UsageError("--json prints where the blob went: name a file with -o")
+
+    async def fetch(client: Client) -> dict[str, Any]:
+        async with client.download(blob_id) as response:
+            size = int(response.headers.get("content-length", 0))
+            with _progress(blob_id, size) as advance, _sink(None if to_stdout else output) as sink:
+                async for chunk in response.aiter_raw():
+                    sink.write(chunk)
+                    advance(len(chunk))
+            return {"blob_id": blob_id, "size_bytes": size, "kind": response.headers.get("content-type")}
+
+    answer = with_client(target, fetch)
+    if as_json:
+        print_json({**answer, "path": output})
+
+
+def kind_of(name: str) -> str:
+    """The MIME type that a file's name suggests."""
+    if Path(name).suffix.lower() in KINDS:
+        return KINDS[Path(name).suffix.lower()]
+    kind, encoding = mimetypes.guess_type(name)
+    return kind if kind and not encoding else ANY_KIND
+
+
+async def upload_file(client: Client, path: Path, kind: str) -> dict[str, Any]:
+    """Stream a file in: `blob_id` and `size_bytes`."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise click.UsageError(f"cannot read '{path}': {error.strerror}") from None
+    with file, _progress(path.name, os.fstat(file.fileno()).st_size) as advance:
+        return await client.upload(_chunks(file, advance), kind)
+
+
+async def _chunks(file: BinaryIO, advance: Callable[[int], None]) -> AsyncIterator[bytes]:
+    while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+        yield chunk
+        advance(len(chunk))
+
+
+@contextlib.contextmanager
+def _sink(output: str | None) -> Iterator[BinaryIO]:
+    """Stdout, or a file beside `output` that takes its name once all of it is there."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    target = Path(output)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    try:
+        file = partial.open("xb")
+    except OSError as error:
+        raise click.UsageError(f"cannot write '{output}': {error.strerror}") from None
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr where a person looks at it; stdout may be the blob itself."""
+    if not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(escape(clean(name)), total=total)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,197 @@
+"""`skillery plugins`, `doctor`, `config show`: what this installation is made of, and whether it works."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from skillery.backends import Probe
+from skillery.cli.failing import CHECK_FAILED
+from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.printing import as_json as as_json_text
+from skillery.cli.printing import clean, is_terminal, print_json, print_rows
+from skillery.errors import SkilleryError, StartupError
+
+if TYPE_CHECKING:
+    from skillery.plugins import Plugins
+    from skillery.settings import Settings
+
+MOMENTS = ("before_publish", "after_publish", "run_finished")
+_SECRET = re.compile(r"password|secret|token|key", re.IGNORECASE)
+HIDDEN = "***"
+
+
+@click.command()
+@home_options
+@json_option
+def plugins(target: Target, as_json: bool) -> None:
+    """Show every plugin that was found, what it offers, and what the settings choose."""
+    from skillery.plugins import load_plugins
+
+    settings = target.load().settings
+    found = _plugins(load_plugins(settings.plugins_folder), settings)
+    if as_json:
+        print_json({"plugins": found})
+        return
+    print_rows(
+        ["plugin", "offers", "chosen", "listens to"],
+        [
+            (
+                one["name"],
+                ", ".join(f"{offer['kind']} {offer['name']}" for offer in one["offers"]),
+                ", ".join(f"{offer['kind']} {offer['name']}" for offer in one["offers"] if offer["chosen"]),
+                ", ".join(one["moments"]),
+            )
+            for one in found
+        ],
+    )
+
+
+def _plugins(plugins: Plugins, settings: Settings) -> list[dict[str, Any]]:
+    chosen = {"sandbox": settings.sandbox, "storage": settings.storage, "authenticator": settings.auth}
+    manager = plugins.manager
+    found: dict[str, dict[str, Any]] = {
+        name: {"name": name, "offers": [], "moments": []} for name, _ in manager.list_name_plugin()
+    }
+    for kind, name in chosen.items():
+        for implementation in getattr(manager.hook, f"skillery_{kind}").get_hookimpls():
+            offer = implementation.function()
+            found[implementation.plugin_name]["offers"].append(
+                {"kind": kind, "name": offer.name, "chosen": offer.name == name, "unsafe": offer.unsafe}
+            )
+    for moment in MOMENTS:
+        for implementation in getattr(manager.hook, moment).get_hookimpls():
+            found[implementation.plugin_name]["moments"].append(moment)
+    return sorted(found.values(), key=lambda one: str(one["name"]))
+
+
+@click.command()
+@home_options
+@json_option
+def doctor(target: Target, as_json: bool) -> None:
+    """Try everything that a server needs here, and say how to mend what does not work."""
+    from skillery.plugins import load_plugins
+
+    settings = target.load().settings
+    loaded = load_plugins(settings.plugins_folder)
+    probes = [_python(), _home(settings), _database(settings), *_sandbox(loaded, settings)]
+    healthy = all(probe.ok or not probe.required for probe in probes)
+    if as_json:
+        print_json({"ok": healthy, "sandbox": settings.sandbox, "probes": probes})
+    else:
+        _print_probes(probes, settings)
+    if not healthy:
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+def _print_probes(probes: list[Probe], settings: Settings) -> None:
+    rows = [(_mark(probe), probe.name, probe.detail, "" if probe.ok else probe.fix) for probe in probes]
+    print_rows(["", "what", "found", "fix"], rows, title=f"sandbox {settings.sandbox}, home {settings.home}")
+    failed = [probe for probe in probes if not probe.ok]
+    if any(probe.required for probe in failed):
+        click.echo("Some of what is required does not work here.", err=True)
+    elif failed:
+        click.echo("All that is required works; runs are degraded where it says so.", err=True)
+    elif is_terminal():
+        click.echo("Everything works.")
+
+
+def _mark(probe: Probe) -> str:
+    if probe.ok:
+        return "ok"
+    return "FAILED" if probe.required else "degraded"
+
+
+def _python() -> Probe:
+    return Probe(
+        "python", sys.version_info >= (3, 11), platform.python_version(), "Run Skillery on Python 3.11 or newer."
+    )
+
+
+def _home(settings: Settings) -> Probe:
+    """Made where it is not there: whether that works is the question."""
+    fix = "Choose a home that this user can write, with --home or SKILLERY_HOME."
+    try:
+        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile(dir=settings.home):
+            pass
+    except OSError as error:
+        return Probe("home", False, f"{settings.home}: {error.strerror}", fix)
+    return Probe("home", True, f"{settings.home} can be written")
+
+
+def _database(settings: Settings) -> Probe:
+    from skillery import migrate
+    from skillery.database import Database
+
+    fix = "Look at the setting 'database', and whether the database runs."
+    try:
+        database = Database(settings.database_url)
+        try:
+            if database.is_sqlite and not Path(database.url.database or "").exists():
+                return Probe("database", True, "the first start makes it")
+            revision = migrate.current(database)
+        finally:
+            database.close()
+    except StartupError as error:
+        return Probe("database", False, str(error), fix)
+    behind = "" if revision == migrate.head() else ", the next start migrates it"
+    return Probe("database", True, f"reachable, at revision {revision or 'none'}{behind}")
+
+
+def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:
+    try:
+        sandbox = plugins.open("sandbox", settings)
+        probes: list[Probe] = sandbox.probe()
+    except (StartupError, SkilleryError) as error:
+        return [Probe("sandbox", False, str(error), "Choose a sandbox that works here, with the setting 'sandbox'.")]
+    return probes
+
+
+@click.group()
+def config() -> None:
+    """What the settings are."""
+
+
+@config.command("show")
+@home_options
+@json_option
+def show(target: Target, as_json: bool) -> None:
+    """Print each setting, its value, and where that came from."""
+    values = [(value.name, _shown(value.name, value.value), value.source) for value in target.load().values()]
+    if as_json:
+        print_json({name: {"value": value, "source": source} for name, value, source in values})
+        return
+    print_rows(
+        ["setting", "value", "from"],
+        [
+            (name, clean(value) if isinstance(value, str) else as_json_text(value, -1), source)
+            for name, value, source in values
+        ],
+    )
+
+
+def _shown(name: str, value: Any) -> Any:
+    """The value, with nothing in it that lets somebody in."""
+    if name == "database" and isinstance(value, str):
+        return hide_password(value)
+    if name.startswith("backends.") and _SECRET.search(name.rpartition(".")[2]):
+        return HIDDEN
+    return msgspec.to_builtins(value)
+
+
+def hide_password(url: str) -> str:
+    """A database URL without its password, whether or not it is a valid one."""
+    scheme, separator, rest = url.partition("://")
+    user_info, at, place = rest.rpartition("@")
+    user, colon, _password = user_info.partition(":")
+    if separator and at and colon:
+        url = f"{scheme}://{user}:{HIDDEN}@{place}"
+    return re.sub(r"(?<=[?&]password=)[^&]*", HIDDEN, url)

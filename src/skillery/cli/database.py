@@ -1,0 +1,112 @@
+"""`skillery db`: the migrations of the configured database."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from skillery.cli.failing import CHECK_FAILED
+from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.printing import clean, print_json
+
+if TYPE_CHECKING:
+    from skillery.database import Database
+    from skillery.settings import Settings
+
+
+@click.group()
+def db() -> None:
+    """Migrate and check the configured database."""
+
+
+@db.command("upgrade")
+@home_options
+@json_option
+def upgrade(target: Target, as_json: bool) -> None:
+    """Bring the database to this release's revision.
+
+    A server does so at its start; this is for doing it beforehand.
+    """
+    from skillery import migrate
+    from skillery.app import Home
+
+    settings = target.load().settings
+    with contextlib.ExitStack() as stack:
+        if not settings.database:
+            stack.callback(Home(settings.home).close)
+        database = stack.enter_context(_opened(settings))
+        before = _revision(database)
+        migrate.upgrade(database)
+        after = migrate.current(database)
+    if as_json:
+        print_json({"before": before, "revision": after})
+        return
+    click.echo(f"at {after} already" if before == after else f"from {before or 'nothing'} to {after}")
+
+
+@db.command("current")
+@home_options
+@json_option
+def current(target: Target, as_json: bool) -> None:
+    """Print the database's revision, and the newest that this release knows."""
+    from skillery import migrate
+
+    with _opened(target.load().settings) as database:
+        revision = _revision(database)
+    head = migrate.head()
+    if as_json:
+        print_json({"revision": revision, "head": head})
+        return
+    click.echo(f"{revision or 'none'} (head {head})")
+
+
+@db.command("check")
+@home_options
+@json_option
+def check(target: Target, as_json: bool) -> None:
+    """Say whether the database is at this release's revision and has exactly its tables."""
+    from skillery import migrate
+
+    head = migrate.head()
+    with _opened(target.load().settings) as database:
+        revision = _revision(database)
+        found = migrate.differences(database) if revision == head else []
+    problems = found if revision == head else [_off_head(revision, head)]
+    if as_json:
+        print_json({"ok": not problems, "revision": revision, "head": head, "problems": problems})
+    elif problems:
+        click.echo("\n".join(clean(problem) for problem in problems), err=True)
+    else:
+        click.echo(f"ok: at {head}, and the tables are those of this release")
+    if problems:
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+def _off_head(revision: str | None, head: str) -> str:
+    if revision is None:
+        return f"the database has no tables yet; this release is at {head}: skillery db upgrade makes them"
+    return f"the database is at {revision}, this release at {head}: skillery db upgrade, or start the newer release"
+
+
+@contextlib.contextmanager
+def _opened(settings: Settings) -> Iterator[Database]:
+    from skillery.database import Database
+
+    database = Database(settings.database_url)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def _revision(database: Database) -> str | None:
+    """None also for a SQLite file that is not there yet; asking must not make one."""
+    from skillery import migrate
+
+    if database.is_sqlite and not Path(database.url.database or "").exists():
+        return None
+    return migrate.current(database)

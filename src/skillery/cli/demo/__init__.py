@@ -1,0 +1,110 @@
+"""`skillery demo`: a server, and the protocol's workflow walked on it with a real client and real input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.printing import clean, print_json
+
+if TYPE_CHECKING:
+    from skillery.cli.demo.background import Server
+    from skillery.cli.demo.steps import Shown, Step
+
+WIDTH = 100
+
+
+@click.command()
+@home_options
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="By default a free one.")
+@json_option
+def demo(target: Target, port: int, as_json: bool) -> None:
+    """Serve, and walk the protocol's workflow step by step on a real CSV.
+
+    The server stays up in the background; the last lines say where it answers and how to stop it. Where a server holds
+    the home already, that one is used.
+    """
+    import asyncio
+
+    from skillery.cli.demo.background import find_or_start
+
+    settings = target.load().settings
+    server = find_or_start(settings.home, port, target.config)
+    if not as_json:
+        _title(f"Skillery serves at {server.url}", f"home {server.home}, log {server.log}")
+    try:
+        shown = asyncio.run(_walk(server, target.token, as_json))
+    except BaseException:
+        server.stop_if_ours()
+        raise
+    if as_json:
+        steps = [{"step": step.title, "request": one.request, "answer": one.answer} for step, one in shown]
+        print_json({**_facts(server), "steps": steps})
+        return
+    _print_end(server)
+
+
+async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[Step, Shown]]:
+    """Every step in order. Raises CheckFailed at the first whose answer is not as it should be."""
+    from skillery.cli.client import client_of
+    from skillery.cli.demo.steps import STEPS, Walk, sample_csv
+
+    async with client_of(server.url, token) as client:
+        await server.wait_until_ready(client)
+        walk = Walk(client, sample_csv())
+        done = []
+        for number, step in enumerate(STEPS, start=1):
+            if not quiet:
+                _title(f"{number}. {step.title}")
+            shown = await step.take(walk)
+            if not quiet:
+                _print_step(shown)
+            done.append((step, shown))
+        return done
+
+
+def _facts(server: Server) -> dict[str, Any]:
+    return {
+        "url": server.url,
+        "pid": server.pid,
+        "home": str(server.home),
+        "log": str(server.log),
+        "stop": f"kill {server.pid}",
+        "curl": _curl(server.url),
+    }
+
+
+def _title(text: str, detail: str = "") -> None:
+    click.echo()
+    click.echo(click.style(text, bold=True, fg="cyan"))
+    if detail:
+        click.echo(f"   {detail}")
+
+
+def _print_step(shown: Shown) -> None:
+    click.echo(f"   {click.style('→', fg='yellow')} {_short(shown.request)}")
+    for line in shown.answer.splitlines():
+        click.echo(f"   {click.style('←', fg='green')} {_short(line)}")
+
+
+def _print_end(server: Server) -> None:
+    _title("Every step did what it should.")
+    click.echo(f"   The server goes on at {server.url} (pid {server.pid}, log {server.log}).")
+    click.echo("   Call it yourself:")
+    click.echo(f"     {_curl(server.url)}")
+    click.echo(f"   Stop it: kill {server.pid}")
+
+
+def _curl(url: str) -> str:
+    call = '{"jsonrpc":"2.0","id":1,"method":"list_skills","params":{"detail":"summary"}}'
+    return f"curl -s {url}/rpc -H 'Content-Type: application/json' -d '{call}'"
+
+
+def _short(text: str) -> str:
+    line = clean(text)
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+
+
+__all__ = ["demo"]

@@ -1,0 +1,87 @@
+"""A server that outlives the command which started it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from skillery.app.home import holder_of
+from skillery.errors import StartupError
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
+
+LOG = "server.log"
+START_SECONDS = 60.0
+
+
+class Server:
+    """The server that holds a home."""
+
+    def __init__(self, home: Path, url: str, pid: int, *, ours: bool) -> None:
+        self.home = home
+        self.url = url
+        self.pid = pid
+        self.log = home / LOG
+        self._ours = ours
+
+    def stop_if_ours(self) -> None:
+        """Stop it where this command started it; somebody else's server is left alone."""
+        if self._ours:
+            os.kill(self.pid, signal.SIGTERM)
+
+    async def wait_until_ready(self, client: Client) -> None:
+        """Until database, storage and sandbox work. Raises StartupError where they do not."""
+        deadline = time.monotonic() + START_SECONDS
+        while not await client.is_ready():
+            if time.monotonic() > deadline:
+                raise StartupError(
+                    f"the server at {self.url} is not ready; {self.log} and `skillery doctor` say what does not work"
+                )
+            await asyncio.sleep(0.2)
+
+
+def find_or_start(home: Path, port: int, config: str | None) -> Server:
+    """The server that holds `home`, else a new one in a session of its own. Raises StartupError."""
+    holder = holder_of(home)
+    if holder is not None and holder.url:
+        return Server(home, holder.url, holder.pid, ours=False)
+    child = _start(home, port, config)
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        holder = holder_of(home)
+        if holder is not None and holder.url:
+            return Server(home, holder.url, holder.pid, ours=holder.pid == child.pid)
+        if child.poll() is not None:
+            raise StartupError(f"the server did not start: {_last_line(home / LOG)}")
+        time.sleep(0.05)
+    child.terminate()
+    raise StartupError(f"the server does not answer after {START_SECONDS:.0f} s; {home / LOG} says what it does")
+
+
+def _start(home: Path, port: int, config: str | None) -> subprocess.Popen[bytes]:
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log = (home / LOG).open("ab")
+    except OSError as error:
+        raise StartupError(
+            f"the home {home} cannot be used: {error.strerror}; choose another with --home or SKILLERY_HOME"
+        ) from None
+    command = [sys.executable, "-P", "-m", "skillery", "serve", "--home", str(home), "--port", str(port)]
+    if config:
+        command += ["--config", str(Path(config).absolute())]
+    with log:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    return lines[-1].removeprefix("error: ") if lines else "it left no word in its log"

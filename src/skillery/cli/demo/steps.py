@@ -1,0 +1,198 @@
+"""The steps of the demo: what each asks of the server, and what the answer has to be."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from skillery.app.bundled import bundled_folders
+from skillery.cli.client import Client
+from skillery.cli.demo import samples
+from skillery.cli.failing import CheckFailed
+from skillery.cli.printing import as_json
+from skillery.errors import StartupError
+
+GUIDE_TITLE = "# Skills Protocol Overview"
+PROFILE = "text.csv.profile"
+QUERY = "text.csv.query"
+SAMPLE = "resources/orders.csv"
+CHUNK_BYTES = 256 * 1024
+
+
+class Shown(NamedTuple):
+    """A step in short, for a person."""
+
+    request: str
+    answer: str
+
+
+class Walk:
+    """What the steps share: the client, the input, and what earlier steps learned."""
+
+    def __init__(self, client: Client, sample: Path) -> None:
+        self.client = client
+        self.sample = sample
+        self.blob_id = ""
+
+
+class Step(NamedTuple):
+    title: str
+    take: Callable[[Walk], Awaitable[Shown]]
+
+
+def sample_csv() -> Path:
+    """The CSV that comes with a bundled skill. Raises StartupError where this installation lacks it."""
+    for folder in bundled_folders():
+        if folder.name == PROFILE and (folder / SAMPLE).is_file():
+            return folder / SAMPLE
+    raise StartupError(f"the bundled skill {PROFILE} is missing from this installation; install Skillery again")
+
+
+async def load_guide(walk: Walk) -> Shown:
+    answer = await walk.client.call("load_skills_protocol_guide")
+    _expect(GUIDE_TITLE in answer["content"], "the guide does not hold its title")
+    headings = [line for line in answer["content"].splitlines() if line.startswith("#")]
+    return Shown("load_skills_protocol_guide", "\n".join([f"{len(answer['content'])} characters:", *headings]))
+
+
+async def list_skills(walk: Walk) -> Shown:
+    answer = await walk.client.call("list_skills", limit=1000)
+    rows = answer["skills"]
+    names = {row["name"] for row in rows}
+    _expect({PROFILE, QUERY} <= names, f"the bundled skills are not listed, only {sorted(names)}")
+    return Shown("list_skills", "\n".join(f"{row['name']} {row['version']}  {row['description']}" for row in rows))
+
+
+async def describe_skill(walk: Walk) -> Shown:
+    answer = await walk.client.call("describe_skill", name=PROFILE)
+    inputs = answer["skill"]["manifest"]["inputs"]
+    _expect("csv_blob" in inputs, f"{PROFILE} declares no input csv_blob")
+    return Shown(
+        f"describe_skill name={PROFILE}",
+        "\n".join(f"{name}: {one['type']}  {one.get('description', '')}" for name, one in inputs.items()),
+    )
+
+
+async def read_file(walk: Walk) -> Shown:
+    answer = await walk.client.call("read_skill_file", name=PROFILE, path="SKILL.md")
+    _expect("csv_blob" in answer["content"], "SKILL.md does not say how to call the skill")
+    lines = [line for line in answer["content"].splitlines() if line.strip() and not line.startswith("---")]
+    return Shown(f"read_skill_file name={PROFILE} path=SKILL.md", "\n".join([*lines[3:6], "…"]))
+
+
+async def upload_blob(walk: Walk) -> Shown:
+    answer = await walk.client.upload(_chunks(walk.sample), "text/csv")
+    size = walk.sample.stat().st_size
+    _expect(answer["size_bytes"] == size, f"the server took {answer['size_bytes']} of {size} bytes")
+    walk.blob_id = answer["blob_id"]
+    rows = len(_data_rows(walk.sample))
+    return Shown(f"POST /blobs  ({walk.sample.name}, {rows} rows)", f"{walk.blob_id}, {size} bytes")
+
+
+async def execute_skill(walk: Walk) -> Shown:
+    answer = await walk.client.call("execute_skill", name=PROFILE, args={"csv_blob": walk.blob_id})
+    output = _completed(answer)
+    read = output["rows"] + output["malformed_rows"]
+    rows = len(_data_rows(walk.sample))
+    _expect(read == rows, f"{PROFILE} read {read} rows, the file has {rows}")
+    columns = ", ".join(f"{column['name']} {column['type']}" for column in output["columns"])
+    return Shown(
+        f"execute_skill name={PROFILE} args={{csv_blob: {walk.blob_id}}}",
+        f"{_timed(answer)}: {answer['summary']}\n{columns}",
+    )
+
+
+async def compose_skills(walk: Walk) -> Shown:
+    answer = await walk.client.call(
+        "run_code",
+        language="python",
+        code=samples.COMPOSITION,
+        args={"csv_blob": walk.blob_id},
+        mount_skills=[PROFILE, QUERY],
+        input_blobs=[walk.blob_id],
+    )
+    output = _completed(answer)
+    _expect(output["report"] in answer["output_blobs"], "the report is not among the blobs that the run wrote")
+    blob = await walk.client.call("read_blob", blob_id=output["report"], mode="full")
+    report = msgspec.json.decode(blob["content"])
+    counted = {label: sum(group["orders"] for group in report[label]) for label in output["labels"]}
+    _expect(len(set(counted.values())) == 1, f"each grouping has to count every row once, but they count {counted}")
+    best = [f"best {label}: {as_json(report[label][0], -1)}" for label in output["labels"]]
+    return Shown(
+        f"run_code mount_skills=[{PROFILE}, {QUERY}]  ({len(samples.COMPOSITION.splitlines())} lines of Python)",
+        "\n".join([f"{_timed(answer)}: {answer['summary']}", f"{output['report']}:", *best]),
+    )
+
+
+async def create_skill(walk: Walk) -> Shown:
+    answer = await walk.client.call(
+        "create_skill", manifest=samples.MANIFEST, skill_md=samples.SKILL_MD, files=samples.FILES
+    )
+    _expect(answer["name"] == samples.NAME, f"published as {answer['name']}")
+    return Shown(
+        f"create_skill  ({samples.NAME}: skill.toml, SKILL.md, code/main.py)",
+        f"{answer['name']} {answer['version']} {answer['status']}, {answer['digest'][:19]}…",
+    )
+
+
+async def execute_created(walk: Walk) -> Shown:
+    args = {"csv_blob": walk.blob_id, "by": "country", "top": 3}
+    answer = await walk.client.call("execute_skill", name=samples.NAME, version=samples.VERSION, args=args)
+    output = _completed(answer)
+    expected = samples.sum_by(_rows_as_dicts(walk.sample), "country", 3)
+    _expect(output["top"] == expected, f"{samples.NAME} answered {output['top']}, the file says {expected}")
+    return Shown(
+        f"execute_skill name={samples.NAME} args={{by: country, top: 3}}",
+        f"{_timed(answer)}: {answer['summary']}\n{as_json(output['top'], -1)}",
+    )
+
+
+STEPS: tuple[Step, ...] = (
+    Step("Load the guide: how an agent learns the protocol", load_guide),
+    Step("List the skills", list_skills),
+    Step("Describe one: its inputs", describe_skill),
+    Step("Read one of its files", read_file),
+    Step("Upload a CSV as a blob: large data does not go through the model", upload_blob),
+    Step("Execute the skill on it, in a sandbox", execute_skill),
+    Step("Compose two skills in code", compose_skills),
+    Step("Publish a new skill", create_skill),
+    Step("Execute the new skill", execute_created),
+)
+
+
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise CheckFailed(otherwise)
+
+
+def _completed(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The output of a run. Raises CheckFailed with the run's own reason where it failed."""
+    error = answer.get("error") or {}
+    _expect(answer["status"] == "completed", f"the run failed: {error.get('type')}: {error.get('message')}")
+    _expect(isinstance(answer["output"], dict), f"the run answered {as_json(answer['output'], -1)[:200]}")
+    output: dict[str, Any] = answer["output"]
+    return output
+
+
+def _timed(answer: Mapping[str, Any]) -> str:
+    return f"{answer['status']} in {answer['duration_ms']:.0f} ms"
+
+
+async def _chunks(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+
+
+def _data_rows(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.reader(file) if row][1:]
+
+
+def _rows_as_dicts(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

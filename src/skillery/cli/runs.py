@@ -1,0 +1,231 @@
+"""`skillery run` and `code`: the methods execute_skill and run_code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from skillery.cli.failing import RUN_FAILED
+from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.printing import as_json as as_json_text
+from skillery.cli.printing import clean, print_fields, print_json
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
+
+BLOB_ID = "blob:"
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """What a run is given: args, and files or blob ids, each with the arg that is to hold its id."""
+
+    args: dict[str, Any]
+    blobs: tuple[tuple[str | None, str], ...]
+
+
+def _input_options(command: Any) -> Any:
+    for option in (
+        click.option("--timeout-ms", type=int, help="Wall clock for the run.  [default: the server's]"),
+        click.option(
+            "--blob",
+            "blobs",
+            multiple=True,
+            metavar="[ARG=]FILE",
+            help="Upload FILE (or name a blob by its id) as an input blob; with ARG= that arg is set to its id.",
+        ),
+        click.option("--args-json", metavar="JSON", help="All args as one object; @FILE reads it from a file."),
+        click.option(
+            "--arg",
+            "pairs",
+            multiple=True,
+            metavar="K=V",
+            help="One arg. V is taken as JSON where it is JSON, else as text; K=@FILE is the text of a file.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("name", metavar="NAME[@VERSION]")
+@_input_options
+@click.option("--version", help="Version, range or digest.  [default: the latest release]")
+@target_options
+@json_option
+def run(
+    name: str,
+    version: str | None,
+    pairs: Sequence[str],
+    args_json: str | None,
+    blobs: Sequence[str],
+    timeout_ms: int | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Execute a skill in a fresh sandbox."""
+    from skillery.cli.connecting import with_client
+
+    name, version = name_and_version(name, version)
+    inputs = _inputs(pairs, args_json, blobs)
+
+    async def execute(client: Client) -> dict[str, Any]:
+        args, blob_ids = await _upload_inputs(client, inputs)
+        answer: dict[str, Any] = await client.call(
+            "execute_skill", name=name, version=version, args=args, input_blobs=blob_ids, timeout_ms=timeout_ms
+        )
+        return answer
+
+    _report(with_client(target, execute, sandbox=True), as_json)
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.File("rb"))
+@click.option("--mount", "mounts", multiple=True, metavar="NAME[@VERSION]", help="A skill that the code may import.")
+@_input_options
+@click.option("--entrypoint", help="The function to call.  [default: main]")
+@target_options
+@json_option
+def code(
+    file: Any,
+    mounts: Sequence[str],
+    pairs: Sequence[str],
+    args_json: str | None,
+    blobs: Sequence[str],
+    entrypoint: str | None,
+    timeout_ms: int | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Run the Python code in FILE (- is stdin) in a fresh sandbox."""
+    from skillery.cli.connecting import with_client
+
+    inputs = _inputs(pairs, args_json, blobs)
+    source = _text(file.read(), file.name)
+
+    async def run_code(client: Client) -> dict[str, Any]:
+        args, blob_ids = await _upload_inputs(client, inputs)
+        answer: dict[str, Any] = await client.call(
+            "run_code",
+            language="python",
+            code=source,
+            entrypoint=entrypoint,
+            args=args,
+            mount_skills=list(mounts),
+            input_blobs=blob_ids,
+            limits=None if timeout_ms is None else {"timeout_ms": timeout_ms},
+        )
+        return answer
+
+    _report(with_client(target, run_code, sandbox=True), as_json)
+
+
+def _inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -> Inputs:
+    """Raises UsageError for what is not of the form that --help gives, and for a file that cannot be read."""
+    args = _args_object(args_json) if args_json is not None else {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"--arg '{pair}': write KEY=VALUE")
+        args[key] = _text_of(value[1:], "--arg") if value.startswith("@") else _value(value)
+    named = tuple(_blob(text) for text in blobs)
+    for _, file in named:
+        if not file.startswith(BLOB_ID) and not Path(file).is_file():
+            raise click.UsageError(f"--blob: there is no file '{file}'")
+    return Inputs(args, named)
+
+
+def _args_object(text: str) -> dict[str, Any]:
+    if text.startswith("@"):
+        text = _text_of(text[1:], "--args-json")
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise click.UsageError(f"--args-json is no JSON object: {error}") from None
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
+
+
+def _blob(text: str) -> tuple[str | None, str]:
+    """A file is taken as it is called, also where its name holds an `=`."""
+    arg, equals, file = text.partition("=")
+    if not equals or text.startswith(BLOB_ID) or Path(text).is_file():
+        return None, text
+    return arg, file
+
+
+def _text_of(path: str, option: str) -> str:
+    try:
+        return _text(Path(path).read_bytes(), path)
+    except OSError as error:
+        raise click.UsageError(f"{option}: cannot read '{path}': {error.strerror}") from None
+
+
+def _text(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise click.UsageError(f"'{name}' is not UTF-8 text; give binary content with --blob") from None
+
+
+async def _upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any], list[str]]:
+    """The args, those that name a blob filled in, and the ids of all input blobs."""
+    from skillery.cli.blobs import kind_of, upload_file
+
+    args, blob_ids = dict(inputs.args), []
+    for arg, file in inputs.blobs:
+        blob_id = file
+        if not file.startswith(BLOB_ID):
+            blob_id = (await upload_file(client, Path(file), kind_of(file)))["blob_id"]
+        blob_ids.append(blob_id)
+        if arg is not None:
+            args[arg] = blob_id
+    return args, blob_ids
+
+
+def _report(answer: Mapping[str, Any], as_json: bool) -> None:
+    """Print how a run ended; raises Exit where it failed."""
+    failed = answer["status"] != "completed"
+    if as_json:
+        print_json(answer)
+    elif failed:
+        _print_failure(answer)
+    else:
+        _print_success(answer)
+    if failed:
+        raise click.exceptions.Exit(RUN_FAILED)
+
+
+def _print_success(answer: Mapping[str, Any]) -> None:
+    fields: list[tuple[str, object]] = [
+        ("summary", answer["summary"]),
+        ("output", answer["output"] if not isinstance(answer["output"], str) else as_json_text(answer["output"])),
+        *[("blob", blob_id) for blob_id in answer["output_blobs"]],
+    ]
+    if answer["logs_preview"]:
+        fields.append(("logs", answer["logs_preview"]))
+    if answer.get("degraded"):
+        fields.append(("degraded", ", ".join(answer["degraded"])))
+    print_fields([*fields, ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms")])
+
+
+def _print_failure(answer: Mapping[str, Any]) -> None:
+    error = answer["error"]
+    click.echo(
+        f"{click.style('failed:', fg='red', bold=True)} {clean(error['type'])}: {clean(error['message'])}", err=True
+    )
+    if error.get("traceback"):
+        click.echo(clean(error["traceback"]).rstrip("\n"), err=True)
+    if answer["logs_preview"]:
+        click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=True)
+    for blob_id in answer["output_blobs"]:
+        click.echo(f"blob: {clean(blob_id)}", err=True)
+    click.echo(f"run: {clean(answer['run_id'])}", err=True)

@@ -1,0 +1,70 @@
+"""`skillery serve`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.printing import as_json as as_json_text
+
+if TYPE_CHECKING:
+    from skillery.settings import Settings
+
+QUIET = ("uvicorn", "alembic", "litestar", "asyncio", "httpx", "httpcore")
+
+
+@click.command()
+@home_options
+@click.option("--host", metavar="HOST", help="The address to bind.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="0 takes a free one.  [default: 8080]")
+@json_option
+def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> None:
+    """Serve the registry until SIGTERM.
+
+    One line on stdout says where, once requests are answered; the log goes to stderr. SIGTERM lets the runs under way
+    finish up to the setting grace_seconds, and the exit code is then 0.
+    """
+    import asyncio
+
+    from skillery.app import serve as serve_until_stopped
+    from skillery.plugins import load_plugins
+
+    settings = target.load(host=host, port=port).settings
+    _start_log(settings)
+    plugins = load_plugins(settings.plugins_folder)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(serve_until_stopped(settings, plugins, lambda url: _announce(url, settings, as_json)))
+
+
+def _announce(url: str, settings: Settings, as_json: bool) -> None:
+    line = f"Skillery serves at {url} (home {settings.home})"
+    if as_json:
+        line = as_json_text({"url": url, "home": str(settings.home), "pid": os.getpid()}, indent=-1)
+    try:
+        print(line, flush=True)  # noqa: T201 - click.echo would not tell a closed pipe from a failed start
+    except BrokenPipeError:
+        # Whoever started the server has stopped listening; that is no reason to stop serving.
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - stays open as long as the process
+
+
+def _start_log(settings: Settings) -> None:
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    if settings.log_level != "debug":
+        for name in QUIET:
+            logging.getLogger(name).setLevel("WARNING")
+
+
+def _loop_factory() -> Any:
+    """uvloop answers about twice as many requests a second; it is not there on every system."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,215 @@
+"""`skillery publish`, `list`, `describe`, `read`: the methods create_skill, list_skills, describe_skill,
+read_skill_file."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.failing import ANSWERED_ERROR, AnsweredError, object_of, print_error
+from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.printing import clean, is_terminal, print_fields, print_json, print_rows
+from skillery.errors import SkilleryError
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
+
+MOST_AT_ONCE = 1000
+
+
+@click.command()
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@target_options
+@json_option
+def publish(folders: Sequence[Path], target: Target, as_json: bool) -> None:
+    """Publish the skill in each DIR (skill.toml, SKILL.md, code/, resources/).
+
+    Each is published whole or not at all, and one that is refused does not keep the others back. The same bundle again
+    answers as the first time did.
+    """
+    from skillery.cli.connecting import with_client
+
+    answers: list[dict[str, Any]] = with_client(target, lambda client: _publish_all(client, folders))
+    if as_json:
+        print_json(answers)
+    for answer in answers if not as_json else ():
+        _print_published(answer)
+    if any("error" in answer for answer in answers):
+        raise click.exceptions.Exit(ANSWERED_ERROR)
+
+
+async def _publish_all(client: Client, folders: Sequence[Path]) -> list[dict[str, Any]]:
+    answers = []
+    for folder in folders:
+        try:
+            answers.append({"folder": str(folder), **await _publish(client, folder)})
+        except AnsweredError as error:
+            answers.append({"folder": str(folder), "error": error.error})
+        except SkilleryError as error:
+            answers.append({"folder": str(folder), "error": object_of(error)})
+    return answers
+
+
+async def _publish(client: Client, folder: Path) -> dict[str, Any]:
+    from skillery.publishing import read_skill_folder
+
+    skill = read_skill_folder(folder)
+    files = [_file(file.path, file.content, file.executable) for file in skill.files]
+    created: dict[str, Any] = await client.call(
+        "create_skill", manifest=skill.manifest, skill_md=skill.skill_md, files=files
+    )
+    return created
+
+
+def _file(path: str, content: bytes, executable: bool) -> dict[str, Any]:
+    try:
+        return {"path": path, "content": content.decode("utf-8"), "executable": executable}
+    except UnicodeDecodeError:
+        encoded = base64.b64encode(content).decode()
+        return {"path": path, "content": encoded, "encoding": "base64", "executable": executable}
+
+
+def _print_published(answer: Mapping[str, Any]) -> None:
+    if "error" in answer:
+        print_error({**answer["error"], "subject": answer["folder"]})
+        return
+    status = "" if answer["status"] == "published" else f" ({answer['status']})"
+    click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']}{status}"))
+
+
+@click.command("list")
+@click.option("--namespace", help="Only the skills in this namespace and below it.")
+@click.option("--detail", type=click.Choice(["names", "summary"]), default="names", show_default=True)
+@click.option("--limit", type=click.IntRange(1, MOST_AT_ONCE), help="At most so many.  [default: 50]")
+@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@click.option("--all", "everything", is_flag=True, help="Every page.")
+@target_options
+@json_option
+def list_(
+    namespace: str | None,
+    detail: str,
+    limit: int | None,
+    cursor: str | None,
+    everything: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """List the skills, one row each: its latest version."""
+    from skillery.cli.connecting import with_client
+
+    if everything and limit is not None:
+        raise click.UsageError("--all lists every skill, --limit some: give one of them")
+
+    async def pages(client: Client) -> dict[str, Any]:
+        size = MOST_AT_ONCE if everything else limit
+        page: dict[str, Any] = await client.call(
+            "list_skills", namespace=namespace, detail=detail, limit=size, cursor=cursor
+        )
+        rows = page["skills"]
+        while everything and page["next_cursor"]:
+            page = await client.call(
+                "list_skills", namespace=namespace, detail=detail, limit=size, cursor=page["next_cursor"]
+            )
+            rows += page["skills"]
+        return {**page, "skills": rows}
+
+    answer = with_client(target, pages)
+    if as_json:
+        print_json(answer)
+        return
+    _print_skills(answer["skills"], detail)
+    if answer["next_cursor"]:
+        click.echo(f"There are more: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
+
+
+def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
+    columns = ["name", "version", "kind", "description"]
+    rows = [[skill[column] for column in columns] for skill in skills]
+    if detail == "summary":
+        columns += ["tags", "inputs"]
+        for row, skill in zip(rows, skills, strict=True):
+            row += [", ".join(skill.get("tags") or ()), ", ".join(skill.get("inputs") or ())]
+    print_rows(columns, rows)
+
+
+@click.command()
+@click.argument("name", metavar="NAME[@VERSION]")
+@click.option("--version", help="Version, range or digest.  [default: the latest release]")
+@click.option("--detail", type=click.Choice(["manifest", "summary", "full"]), default="summary", show_default=True)
+@target_options
+@json_option
+def describe(name: str, version: str | None, detail: str, target: Target, as_json: bool) -> None:
+    """Show a skill: its manifest, its frontmatter, with --detail full also SKILL.md and the files."""
+    from skillery.cli.connecting import with_client
+
+    name, version = name_and_version(name, version)
+    answer: dict[str, Any] = with_client(
+        target, lambda client: client.call("describe_skill", name=name, version=version, detail=detail)
+    )
+    if as_json:
+        print_json(answer)
+        return
+    _print_skill(answer["skill"])
+
+
+def _print_skill(skill: Mapping[str, Any]) -> None:
+    known = {"manifest", "skill_md_frontmatter", "skill_md", "files", "warnings"}
+    manifest = skill["manifest"]
+    fields = [(key, value) for key, value in manifest.items() if not isinstance(value, dict)]
+    fields += [(key, value) for key, value in skill.items() if key not in known | manifest.keys()]
+    fields += [(key, value) for key, value in manifest.items() if isinstance(value, dict)]
+    if skill.get("skill_md_frontmatter"):
+        fields.append(("frontmatter", skill["skill_md_frontmatter"]))
+    print_fields(fields)
+    for warning in skill.get("warnings") or ():
+        text = warning if isinstance(warning, str) else warning.get("message", warning)
+        click.echo(f"{click.style('warning:', fg='yellow')} {clean(text)}")
+    if "files" in skill:
+        click.echo()
+        print_rows(
+            ["file", "bytes", "mode", "sha256"],
+            [
+                (file["path"], file["size_bytes"], "x" if file["executable"] else "-", file["sha256"])
+                for file in skill["files"]
+            ],
+        )
+    if "skill_md" in skill:
+        click.echo()
+        _print_markdown(skill["skill_md"])
+
+
+def _print_markdown(text: str) -> None:
+    if not is_terminal():
+        click.echo(clean(text))
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(clean(text)))
+
+
+@click.command()
+@click.argument("name", metavar="NAME[@VERSION]")
+@click.argument("path", metavar="PATH")
+@click.option("--version", help="Version, range or digest.  [default: the latest release]")
+@target_options
+@json_option
+def read(name: str, path: str, version: str | None, target: Target, as_json: bool) -> None:
+    """Write one file of a skill to stdout, byte for byte."""
+    from skillery.cli.connecting import with_client
+
+    name, version = name_and_version(name, version)
+    answer: dict[str, Any] = with_client(
+        target, lambda client: client.call("read_skill_file", name=name, version=version, path=path)
+    )
+    if as_json:
+        print_json(answer)
+        return
+    content: str = answer["content"]
+    raw = base64.b64decode(content) if answer.get("encoding") == "base64" else content.encode()
+    sys.stdout.buffer.write(raw)

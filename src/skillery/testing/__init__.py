@@ -1,0 +1,7 @@
+"""Contract suites for plugin authors: subclass one, give it your backend, and run it with pytest (asyncio_mode=auto)."""
+
+from skillery.testing.authenticator import AuthenticatorContract
+from skillery.testing.sandbox import SandboxContract, SandboxFunctions, SandboxIsolation
+from skillery.testing.storage import StorageContract
+
+__all__ = ["AuthenticatorContract", "SandboxContract", "SandboxFunctions", "SandboxIsolation", "StorageContract"]

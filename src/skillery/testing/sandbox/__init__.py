@@ -1,0 +1,36 @@
+"""What every sandbox must do and withstand. A plugin's tests subclass SandboxContract and give it their backend:
+
+    class TestMySandbox(SandboxContract):
+        @pytest.fixture
+        async def sandbox(self):
+            sandbox = MySandbox()
+            await sandbox.start()
+            yield sandbox
+            await sandbox.close()
+
+`SandboxFunctions` is the part that a backend without isolation can pass, `SandboxIsolation` the part that it cannot.
+"""
+
+from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
+from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
+from skillery.testing.sandbox.imports import ImportCases
+from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
+from skillery.testing.sandbox.posture import NetworkCases, PostureCases
+from skillery.testing.sandbox.results import FailureCases, ResultCases
+from skillery.testing.sandbox.trial import MemoryHost, Trial
+
+
+class SandboxFunctions(ResultCases, FailureCases, ImportCases, BlobCases, LogCases, TimeCases):
+    """What the code gets and what comes back."""
+
+
+class SandboxIsolation(PostureCases, NetworkCases, SystemCallCases, EscapeCases, MemoryCases, ProcessCases, DiskCases):
+    """What the code cannot get, use up or reach. Not for a backend that isolates nothing: some cases would harm the
+    machine."""
+
+
+class SandboxContract(SandboxFunctions, SandboxIsolation):
+    """All of it."""
+
+
+__all__ = ["MemoryHost", "SandboxContract", "SandboxFunctions", "SandboxIsolation", "Trial"]

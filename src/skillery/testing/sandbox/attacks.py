@@ -1,0 +1,187 @@
+"""Ways out that have worked elsewhere. Each is tried for real and must be refused by an errno."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+from pathlib import Path
+
+import pytest
+
+from skillery.testing.sandbox.base import SandboxCases
+from skillery.testing.sandbox.trial import Trial
+
+REFUSED = {errno.EPERM, errno.EACCES, errno.ENOSYS}
+# number on x86_64, on aarch64, arguments
+CALLS: dict[str, tuple[int, int, str]] = {
+    "unshare": (272, 97, "0x10000000"),
+    "setns": (308, 268, "0, 0"),
+    "clone with a user namespace": (56, 220, "0x10000011, 0, 0, 0, 0"),
+    "clone with high bits set": (56, 220, "(1 << 40) | 0x10000011, 0, 0, 0, 0"),
+    "clone3": (435, 435, "0, 0"),
+    "mount": (165, 40, "0, b'/tmp', b'tmpfs', 0, 0"),
+    "umount": (166, 39, "b'/proc', 2"),
+    "pivot_root": (155, 41, "b'/', b'/'"),
+    "chroot": (161, 51, "b'/workspace'"),
+    "open_tree": (428, 428, "-100, b'/', 1"),
+    "move_mount": (429, 429, "0, 0, 0, 0, 0"),
+    "fsopen": (430, 430, "b'tmpfs', 0"),
+    "mount_setattr": (442, 442, "-100, b'/', 0, 0, 0"),
+    "open_by_handle_at": (304, 265, "0, 0, 0"),
+    "ptrace": (101, 117, "16, 1, 0, 0"),
+    "process_vm_readv": (310, 270, "1, 0, 0, 0, 0, 0"),
+    "process_vm_writev": (311, 271, "1, 0, 0, 0, 0, 0"),
+    "pidfd_getfd": (438, 438, "0, 0, 0"),
+    "kcmp": (312, 272, "1, 1, 0, 0, 0"),
+    "io_uring_setup": (425, 425, "1, 0"),
+    "bpf": (321, 280, "0, 0, 0"),
+    "perf_event_open": (298, 241, "0, 0, -1, -1, 0"),
+    "userfaultfd": (323, 282, "1"),
+    "keyctl": (250, 219, "0, -3, 0"),
+    "add_key": (248, 217, "b'user', b'x', b'x', 1, -3"),
+    "kexec_load": (246, 104, "0, 0, 0, 0"),
+    "init_module": (175, 105, "0, 0, 0"),
+    "memfd_secret": (447, 447, "0"),
+    "fanotify_init": (300, 262, "0, 0"),
+    "syslog": (103, 116, "3, 0, 0"),
+    "settimeofday": (164, 170, "0, 0"),
+    "sethostname": (170, 161, "b'x', 1"),
+    "personality": (135, 92, "0x0040000"),
+    "an unknown call": (5000, 5000, "0"),
+}
+SYSCALL = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def syscall(number, *arguments):
+    wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    result = libc.syscall(ctypes.c_long(number), *wide)
+    return [result, ctypes.get_errno() if result < 0 else 0]
+"""
+
+
+class SystemCallCases(SandboxCases):
+    @pytest.fixture
+    def column(self) -> int:
+        return {"x86_64": 0, "aarch64": 1}[platform.machine()]
+
+    async def test_forbidden_system_calls_are_refused(self, trial: Trial, column: int) -> None:
+        calls = ", ".join(f"{name!r}: syscall({call[column]}, {call[2]})" for name, call in CALLS.items())
+        found = await trial.value(f"{SYSCALL}\ndef main(args): return {{{calls}}}")
+        assert {name: answer for name, answer in found.items() if answer[0] != -1 or answer[1] not in REFUSED} == {}
+
+    async def test_no_system_call_number_changes_what_the_code_is(self, trial: Trial) -> None:
+        code = f"""{SYSCALL}
+import os, signal
+def posture(): return [line for line in open('/proc/self/status') if line.startswith(('Cap', 'NoNew', 'Seccomp:', 'Uid', 'Gid'))]
+def main(args):
+    before = posture()
+    for number in range(600):
+        if (child := os.fork()) == 0:
+            signal.alarm(1)
+            syscall(number, 0, 0, 0, 0, 0, 0)
+            os._exit(0 if posture() == before else 77)
+        if os.waitpid(child, 0)[1] == 77 << 8:
+            return number
+    return posture() == before
+"""
+        assert await trial.value(code) is True
+
+    async def test_calls_by_another_door_end_the_process(self, trial: Trial) -> None:
+        if platform.machine() != "x86_64":
+            pytest.skip("the x32 door is in x86_64 only")
+        outcome = await trial.code(f"{SYSCALL}\ndef main(args): syscall(0x40000000 + 39)")
+        assert outcome.failure is not None
+        assert outcome.failure.type == "ProcessKilled"
+
+    async def test_terminal_injection_is_refused_whatever_the_high_bits_say(self, trial: Trial, column: int) -> None:
+        ioctl = (16, 29)[column]
+        calls = ", ".join(
+            f"syscall({ioctl}, 0, {request}, b'x')" for request in ("0x5412", "(1 << 32) | 0x5412", "0x541C")
+        )
+        assert await trial.value(f"{SYSCALL}\ndef main(args): return [{calls}]") == [[-1, errno.EPERM]] * 3
+
+
+class EscapeCases(SandboxCases):
+    async def test_signals_reach_nobody_outside(self, trial: Trial) -> None:
+        code = """
+        import os, signal
+        def tried(pid, number):
+            try: os.kill(pid, number)
+            except OSError: pass
+        def main(args):
+            [tried(1, number) for number in (2, 9, 11, 15)]
+            tried(-1, 9)
+            [tried(pid, 9) for pid in (*range(3, 4000), args['server'])]
+            return 'still here'
+        """
+        assert await trial.value(code, {"server": os.getpid()}) == "still here"
+
+    async def test_limits_cannot_be_raised(self, trial: Trial) -> None:
+        code = """
+        import os, resource
+        def failed(act):
+            try: act()
+            except (OSError, ValueError): return True
+            return False
+        LIMITS = ('RLIMIT_NPROC', 'RLIMIT_NOFILE', 'RLIMIT_FSIZE', 'RLIMIT_MEMLOCK', 'RLIMIT_CORE', 'RLIMIT_AS')
+        def main(args):
+            return [failed(lambda: resource.setrlimit(getattr(resource, n), (1 << 50, 1 << 50))) for n in LIMITS] + [
+                failed(lambda: os.nice(-5)), failed(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))]
+        """
+        assert await trial.value(code) == [True] * 8
+
+    async def test_pid_1_cannot_be_read(self, trial: Trial) -> None:
+        code = """
+        import os
+        def opened(path):
+            try: return bool(os.open(path, os.O_RDONLY))
+            except OSError: return False
+        def main(args): return [opened(f'/proc/1/{name}') for name in ('mem', 'environ', 'maps', 'root/etc/passwd', 'fd/0')]
+        """
+        assert await trial.value(code) == [False] * 5
+
+    async def test_devices_cannot_be_made(self, trial: Trial) -> None:
+        code = """
+        import os, stat
+        def main(args):
+            for kind in (stat.S_IFCHR, stat.S_IFBLK):
+                try: os.mknod('/workspace/d', kind | 0o666, os.makedev(1, 1))
+                except OSError: continue
+                return 'made'
+        """
+        assert await trial.value(code) is None
+
+    async def test_programs_with_the_setuid_bit_gain_nothing(self, trial: Trial) -> None:
+        program = next((path for path in ("/usr/bin/su", "/usr/bin/passwd") if Path(path).exists()), None)
+        if program is None:
+            pytest.skip("no setuid program on this machine")
+        code = f"""
+        import os, subprocess
+        def main(args):
+            os.system('cp {program} /workspace/copy; chmod 4755 /workspace/copy')
+            seen = 'import os; print(os.geteuid())'
+            return subprocess.run(['/usr/bin/id', '-u'], capture_output=True, text=True).stdout.strip() != '0'
+        """
+        assert await trial.value(code) is True
+
+    async def test_what_one_run_leaves_the_next_does_not_see(self, trial: Trial) -> None:
+        leave = """
+        import json, os, random
+        def main(args):
+            json.left = 1; os.environ['LEFT'] = '1'
+            for folder in ('/workspace', '/tmp', '/dev/shm'): open(f'{folder}/left', 'w').write('x')
+            os.umask(0)
+        """
+        await trial.value(leave)
+        look = """
+        import json, os
+        def main(args):
+            return [hasattr(json, 'left'), 'LEFT' in os.environ, os.umask(0o22)] + [os.listdir(f) for f in ('/workspace', '/tmp', '/dev/shm')]
+        """
+        assert await trial.value(look) == [False, False, 0o022, [], [], []]
+
+    async def test_random_numbers_differ_between_runs(self, trial: Trial) -> None:
+        code = "import random, secrets, uuid\ndef main(args): return [random.random(), secrets.token_hex(), str(uuid.uuid4())]"
+        runs = [await trial.value(code) for _ in range(6)]
+        assert all(len(set(column)) == 6 for column in zip(*runs, strict=True))

@@ -1,0 +1,223 @@
+"""What a run may use, for all its processes together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from skillery.backends import Limits
+from skillery.testing.sandbox.base import SandboxCases
+from skillery.testing.sandbox.trial import QUICK, Trial, failure_type, log_of, value_of
+
+SHORT = Limits(timeout_ms=400)
+NEVER_ENDING = {
+    "a busy loop": "while True: pass",
+    "sleep": "time.sleep(1e6)",
+    "a C loop that holds the interpreter": "10 ** 10 ** 8",
+    "signals ignored and blocked": (
+        "[signal.signal(s, signal.SIG_IGN) for s in (2, 14, 15)]; signal.pthread_sigmask(0, range(1, 64)); time.sleep(1e6)"
+    ),
+    "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "waiting for a child": "os.fork() or time.sleep(1e6); os.wait()",
+    "the streams closed": "os.close(1); os.close(2); time.sleep(1e6)",
+}
+
+
+class TimeCases(SandboxCases):
+    @pytest.mark.parametrize("way", NEVER_ENDING)
+    async def test_whatever_the_code_does_its_time_ends(self, trial: Trial, way: str) -> None:
+        started = time.monotonic()
+        outcome = await trial.code(f"import os, signal, time\ndef main(args):\n    {NEVER_ENDING[way]}", limits=SHORT)
+        assert failure_type(outcome) == "TimeoutError"
+        assert outcome.duration_ms >= 400
+        assert time.monotonic() - started < 15
+
+    async def test_what_was_printed_before_the_end_is_kept(self, trial: Trial) -> None:
+        outcome = await trial.code("import time\ndef main(args): print('so far'); time.sleep(1e6)", limits=SHORT)
+        assert log_of(outcome) == "so far\n"
+
+    async def test_cancelling_a_run_ends_it(self, trial: Trial) -> None:
+        running = asyncio.ensure_future(trial.code("import time\ndef main(args): time.sleep(1e6)"))
+        await asyncio.sleep(0.3)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    async def test_many_runs_at_a_time_do_not_disturb_each_other(self, trial: Trial) -> None:
+        code = """
+        import os
+        def main(args):
+            seen = os.listdir('/workspace')
+            open('/workspace/mine', 'w').write(str(args['n']))
+            return [seen, open('/workspace/mine').read()]
+        """
+        found = await asyncio.gather(*(trial.value(code, {"n": n}) for n in range(8)))
+        assert found == [[[], str(n)] for n in range(8)]
+
+
+class MemoryCases(SandboxCases):
+    async def test_an_absurd_allocation_fails(self, trial: Trial) -> None:
+        outcome = await trial.code("def main(args): return len(b'x' * 10**11)")
+        assert failure_type(outcome) in {"MemoryError", "MemoryLimitExceeded"}
+
+    async def test_growing_memory_ends_the_run(self, trial: Trial) -> None:
+        code = "def main(args):\n    kept = []\n    while True: kept.append(bytes(range(256)) * 4096)"
+        assert failure_type(await trial.code(code, limits=Limits(timeout_ms=20_000, memory_mb=96))) in {
+            "MemoryError",
+            "MemoryLimitExceeded",
+        }
+
+    async def test_the_memory_of_all_children_counts_together(self, trial: Trial) -> None:
+        code = """
+        import os, time
+        def main(args):
+            for _ in range(8):
+                if os.fork() == 0:
+                    kept = bytearray(os.urandom(1)) * (40 << 20)
+                    time.sleep(1e6)
+            time.sleep(15)
+            return 'survived'
+        """
+        outcome = await trial.code(code, limits=Limits(timeout_ms=20_000, memory_mb=128))
+        assert failure_type(outcome) == "MemoryLimitExceeded"
+
+    @pytest.mark.parametrize("way", ["os.memfd_create('x')", "os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT)"])
+    async def test_memory_that_is_a_file_is_held_too(self, trial: Trial, way: str) -> None:
+        code = f"""
+        import os
+        def main(args):
+            file = {way}
+            for _ in range(512): os.write(file, b'x' * (1 << 20))
+            return 'all of it'
+        """
+        outcome = await trial.code(code, limits=Limits(timeout_ms=20_000, memory_mb=128))
+        assert failure_type(outcome) in {"OSError", "PermissionError", "MemoryLimitExceeded", "MemoryError"}
+
+    async def test_endless_recursion_fails_in_band(self, trial: Trial) -> None:
+        assert failure_type(await trial.code("def main(args): return main(args)")) == "RecursionError"
+        code = "import sys\nsys.setrecursionlimit(10**9)\nclass A:\n def __repr__(self): return repr([self])\ndef main(args): return repr(A())"
+        assert failure_type(await trial.code(code)) in {
+            "ProcessKilled",
+            "MemoryError",
+            "RecursionError",
+            "MemoryLimitExceeded",
+        }
+
+
+class ProcessCases(SandboxCases):
+    async def test_a_fork_bomb_meets_its_limit(self, trial: Trial) -> None:
+        code = """
+        import os, time
+        def main(args):
+            for count in range(1000):
+                try:
+                    if os.fork() == 0: time.sleep(1e6)
+                except BlockingIOError:
+                    return count
+        """
+        assert 10 <= await trial.value(code, limits=Limits(timeout_ms=20_000, processes=20)) <= 20
+
+    async def test_threads_count_as_processes(self, trial: Trial) -> None:
+        code = """
+        import threading, time
+        def main(args):
+            for count in range(1000):
+                try:
+                    threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+                except RuntimeError:
+                    return count
+        """
+        assert 10 <= await trial.value(code, limits=Limits(timeout_ms=20_000, processes=20)) <= 20
+
+    async def test_zombies_are_reaped(self, trial: Trial) -> None:
+        code = """
+        import os, time
+        def main(args):
+            for _ in range(200):
+                if (child := os.fork()) == 0:
+                    if os.fork() == 0: os._exit(0)
+                    os._exit(0)
+                os.waitpid(child, 0)
+                time.sleep(0.002)
+            return 'done'
+        """
+        assert await trial.value(code, limits=Limits(timeout_ms=30_000, processes=30)) == "done"
+
+    async def test_daemons_end_with_the_run(self, trial: Trial) -> None:
+        code = """
+        import os, time
+        def main(args):
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0: time.sleep(1e6)
+                os._exit(0)
+            return 'left one behind'
+        """
+        assert await trial.value(code) == "left one behind"
+
+    async def test_the_share_of_a_processor_is_held(self, trial: Trial) -> None:
+        code = """
+        import os, time
+        def main(args):
+            children = []
+            for _ in range(4):
+                if (pid := os.fork()) == 0:
+                    until = time.monotonic() + 1.5
+                    while time.monotonic() < until: pass
+                    os._exit(0)
+                children.append(pid)
+            [os.waitpid(pid, 0) for pid in children]
+            times = os.times()
+            return times.children_user + times.children_system
+        """
+        assert await trial.value(code, limits=Limits(timeout_ms=30_000, cpus=1.0)) < 2.4
+
+
+class DiskCases(SandboxCases):
+    @pytest.mark.parametrize(("folder", "size"), [("/workspace", 8), ("/tmp", 4)])
+    async def test_the_size_of_a_folder_is_held(self, trial: Trial, folder: str, size: int) -> None:
+        code = f"""
+        def main(args):
+            with open('{folder}/big', 'wb', buffering=0) as file:
+                for count in range(1000):
+                    try:
+                        if file.write(b'x' * (1 << 20)) < 1 << 20: return count
+                    except OSError: return count
+        """
+        limits = Limits(timeout_ms=20_000, disk_mb=8, tmp_mb=4)
+        assert await trial.value(code, limits=limits) <= size
+
+    async def test_the_number_of_files_is_held(self, trial: Trial) -> None:
+        code = """
+        def main(args):
+            for count in range(1000):
+                try: open(f'/workspace/{count}', 'w').close()
+                except OSError: return count
+        """
+        assert 90 <= await trial.value(code, limits=Limits(timeout_ms=20_000, disk_files=100)) <= 100
+
+    async def test_sparse_and_preallocated_files_are_refused(self, trial: Trial) -> None:
+        code = """
+        import os
+        def tried(act):
+            file = os.open('/workspace/x', os.O_RDWR | os.O_CREAT)
+            try: act(file)
+            except OSError as error: return error.errno in (27, 28, 22)
+            finally: os.close(file)
+            return False
+        def main(args): return [tried(lambda f: os.posix_fallocate(f, 0, 1 << 40)), tried(lambda f: os.ftruncate(f, 1 << 50))]
+        """
+        assert await trial.value(code) == [True, True]
+
+    async def test_the_workspace_is_home_and_empty_and_gone_afterwards(self, trial: Trial) -> None:
+        code = """
+        import os, tempfile
+        def main(args):
+            seen = [os.getcwd(), os.environ['HOME'], os.listdir('.'), os.listdir('/tmp'), os.path.expanduser('~')]
+            open('left', 'w').write('x'); tempfile.mkstemp()
+            return seen
+        """
+        for _ in range(2):
+            assert value_of(await trial.code(code, limits=QUICK)) == ["/workspace", "/workspace", [], [], "/workspace"]

@@ -1,0 +1,129 @@
+"""What the cases work with: a host that keeps blobs in memory, and short ways to run code and skills."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from skillery.backends import BlobMount, CodeCall, Job, Limits, Outcome, Sandbox, SkillCall, SkillMount
+from skillery.errors import BlobNotFound
+
+QUICK = Limits(timeout_ms=20_000, memory_mb=256)
+
+
+class MemoryBlobWriter:
+    def __init__(self, host: MemoryHost, kind: str) -> None:
+        self._host = host
+        self._kind = kind
+        self._content = bytearray()
+
+    async def write(self, chunk: bytes) -> None:
+        self._content += chunk
+
+    async def commit(self) -> str:
+        blob_id = f"blob:{secrets.token_urlsafe(16)}"
+        self._host.blobs[blob_id] = bytes(self._content)
+        self._host.kinds[blob_id] = self._kind
+        return blob_id
+
+    async def abort(self) -> None:
+        self._host.aborted += 1
+
+
+class MemoryHost:
+    """A RunHost that remembers what a run wrote."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.kinds: dict[str, str] = {}
+        self.aborted = 0
+
+    async def begin_blob(self, kind: str) -> MemoryBlobWriter:
+        return MemoryBlobWriter(self, kind)
+
+    async def read_blob(self, blob_id: str) -> bytes:
+        if blob_id not in self.blobs:
+            raise BlobNotFound(f"no blob {blob_id}")
+        return self.blobs[blob_id]
+
+
+class Trial:
+    """A sandbox under test, and a folder for what it is given."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+        self.sandbox = sandbox
+        self.host = MemoryHost()
+        self._folder = folder
+
+    def skill(self, name: str, files: Mapping[str, str], entrypoint: str | None = "code/main.py") -> SkillMount:
+        """A skill of these files (path to text) to mount."""
+        folder = self._folder / "skills" / name
+        for path, text in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(textwrap.dedent(text))
+        return SkillMount(name=name, folder=folder, entrypoint=entrypoint)
+
+    def blob(self, blob_id: str, content: bytes) -> BlobMount:
+        path = self._folder / f"blob-{secrets.token_hex(4)}"
+        path.write_bytes(content)
+        return BlobMount(blob_id=blob_id, path=path)
+
+    async def code(
+        self,
+        code: str,
+        args: Any = None,
+        *,
+        skills: tuple[SkillMount, ...] = (),
+        blobs: tuple[BlobMount, ...] = (),
+        limits: Limits = QUICK,
+        environment: Mapping[str, str] | None = None,
+        function: str = "main",
+    ) -> Outcome:
+        """Run `code` (indented as you like), as run_code does."""
+        call = CodeCall(textwrap.dedent(code), function)
+        return await self._run(call, args, skills, blobs, limits, environment or {})
+
+    async def execute(
+        self, skill: SkillMount, args: Any = None, *others: SkillMount, function: str = "main", limits: Limits = QUICK
+    ) -> Outcome:
+        """Run a skill, as execute_skill does, beside `others`."""
+        return await self._run(SkillCall(skill.name, function), args, (skill, *others), (), limits, {})
+
+    async def _run(
+        self,
+        call: CodeCall | SkillCall,
+        args: Any,
+        skills: tuple[SkillMount, ...],
+        blobs: tuple[BlobMount, ...],
+        limits: Limits,
+        environment: Mapping[str, str],
+    ) -> Outcome:
+        encoded = json.dumps({} if args is None else args).encode()
+        run_id = f"run_{secrets.token_hex(8)}"
+        return await self.sandbox.run(Job(run_id, call, encoded, skills, blobs, limits, environment), self.host)
+
+    async def value(self, code: str, args: Any = None, **options: Any) -> Any:
+        """What `code` returns; fails the test where it does not."""
+        return value_of(await self.code(code, args, **options))
+
+    async def is_well(self) -> None:
+        """After whatever has happened, the next run works."""
+        assert await self.value("def main(args): return args['x']", {"x": 1}) == 1
+
+
+def value_of(outcome: Outcome) -> Any:
+    assert outcome.failure is None, outcome.failure
+    assert outcome.result is not None
+    return json.loads(outcome.result)
+
+
+def log_of(outcome: Outcome) -> str:
+    return (outcome.log.head + outcome.log.tail).decode("utf-8", "replace")
+
+
+def failure_type(outcome: Outcome) -> str | None:
+    return outcome.failure.type if outcome.failure else None

@@ -1,0 +1,112 @@
+"""What every Storage promises, as tests: subclass StorageContract and provide the fixture `storage`."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import threading
+
+import pytest
+
+from skillery.backends import Storage
+from skillery.errors import ContentMissing
+
+MIB = 1024 * 1024
+
+
+def digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def put(storage: Storage, content: bytes, chunk: int = 65_536) -> str:
+    """Store a content and return its digest."""
+    upload = storage.begin()
+    for start in range(0, len(content), chunk):
+        upload.write(content[start : start + chunk])
+    upload.commit(digest_of(content))
+    return digest_of(content)
+
+
+def get(storage: Storage, digest: str) -> bytes:
+    with storage.open(digest) as stream:
+        return stream.read()
+
+
+class StorageContract:
+    """Contents by digest: whole or not at all, the same bytes out as in."""
+
+    @pytest.fixture
+    def storage(self) -> Storage:
+        raise NotImplementedError("provide the fixture `storage`: an empty store")
+
+    @pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 3 * MIB])
+    def test_what_goes_in_comes_out(self, storage: Storage, size: int) -> None:
+        content = os.urandom(size)
+
+        assert get(storage, put(storage, content)) == content
+
+    def test_a_stream_can_be_read_from_anywhere(self, storage: Storage) -> None:
+        content = os.urandom(200_000)
+        digest = put(storage, content)
+
+        with storage.open(digest) as stream:
+            stream.seek(150_000)
+            assert stream.read(10) == content[150_000:150_010]
+            stream.seek(0, io.SEEK_END)
+            assert stream.tell() == len(content)
+
+    def test_nothing_is_visible_before_commit(self, storage: Storage) -> None:
+        content = b"not yet"
+        upload = storage.begin()
+        upload.write(content)
+
+        with pytest.raises(ContentMissing):
+            storage.open(digest_of(content))
+        upload.abort()
+        with pytest.raises(ContentMissing):
+            storage.open(digest_of(content))
+
+    def test_the_same_content_twice_is_no_error(self, storage: Storage) -> None:
+        assert put(storage, b"twice") == put(storage, b"twice")
+        assert get(storage, digest_of(b"twice")) == b"twice"
+
+    def test_a_reader_keeps_its_stream_through_a_second_put(self, storage: Storage) -> None:
+        content = os.urandom(MIB)
+        digest = put(storage, content)
+        with storage.open(digest) as stream:
+            first = stream.read(10)
+            put(storage, content)
+            assert first + stream.read() == content
+
+    def test_several_write_at_once(self, storage: Storage) -> None:
+        contents = [os.urandom(100_000 + number) for number in range(8)] * 2
+        threads = [threading.Thread(target=put, args=(storage, content)) for content in contents]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert [get(storage, digest_of(content)) for content in contents] == contents
+
+    def test_a_local_path_holds_the_content(self, storage: Storage) -> None:
+        path = storage.local_path(put(storage, b"local"))
+
+        assert path is None or path.read_bytes() == b"local"
+        assert storage.local_path(digest_of(b"unknown")) is None
+
+    def test_what_is_deleted_is_gone(self, storage: Storage) -> None:
+        digest = put(storage, b"gone")
+        storage.delete(digest)
+        storage.delete(digest)
+
+        with pytest.raises(ContentMissing):
+            storage.open(digest)
+
+    @pytest.mark.parametrize("digest", ["", "x", "../../etc/passwd", "0" * 63, "G" * 64, "0" * 64, "A" * 64])
+    def test_what_is_no_digest_of_ours_is_missing(self, storage: Storage, digest: str) -> None:
+        with pytest.raises(ContentMissing):
+            storage.open(digest)
+
+    def test_a_store_that_works_says_so(self, storage: Storage) -> None:
+        storage.check()

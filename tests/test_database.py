@@ -1,0 +1,141 @@
+"""Migrations on both databases: up, down, and equal to the tables; and what a start says of a database it can't use."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect, text
+
+from skillery import migrate
+from skillery.database import Database, parse_database_url
+from skillery.errors import StartupError
+from skillery.tables import metadata
+
+
+@pytest.fixture
+def new_url(database_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    if database_kind == "sqlite":
+        return f"sqlite:///{tmp_path / 'x.db'}"
+    url: str = request.getfixturevalue("new_postgres_database")()
+    return url
+
+
+def tables_of(database: Database) -> set[str]:
+    return set(inspect(database.engine).get_table_names()) - {"alembic_version"}
+
+
+def test_the_migrations_make_just_what_the_tables_say(new_url: str) -> None:
+    database = Database(new_url)
+    migrate.upgrade(database)
+
+    assert migrate.differences(database) == []
+    assert tables_of(database) == set(metadata.tables)
+    assert migrate.current(database) == migrate.head()
+    database.close()
+
+
+def test_down_and_up_again(new_url: str) -> None:
+    database = Database(new_url)
+    migrate.upgrade(database)
+    migrate.downgrade(database, "base")
+
+    assert tables_of(database) == set()
+    migrate.upgrade(database)
+    assert migrate.differences(database) == []
+    database.close()
+
+
+def test_an_upgrade_twice_changes_nothing(new_url: str) -> None:
+    database = Database(new_url)
+    migrate.upgrade(database)
+    migrate.upgrade(database)
+
+    assert migrate.differences(database) == []
+    database.close()
+
+
+def test_a_newer_database_is_refused_by_name(new_url: str) -> None:
+    database = Database(new_url)
+    migrate.upgrade(database)
+    with database.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+
+    with pytest.raises(StartupError, match="9999.*newer Skillery"):
+        migrate.upgrade(database)
+    database.close()
+
+
+def test_a_file_that_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    path.write_bytes(b"this is a letter, not a database" * 100)
+    database = Database(f"sqlite:///{path}")
+
+    with pytest.raises(StartupError, match=r"x\.db is damaged"):
+        migrate.upgrade(database)
+    database.close()
+    assert path.read_bytes().startswith(b"this is a letter")
+
+
+@pytest.mark.parametrize("url", ["nonsense", "mysql://x/y", "sqlite://", "sqlite:///:memory:", ""])
+def test_another_kind_of_database_is_refused_with_the_way_out(url: str) -> None:
+    with pytest.raises(StartupError, match=r"postgresql://"):
+        parse_database_url(url)
+
+
+def test_a_password_is_never_shown() -> None:
+    with pytest.raises(StartupError) as caught:
+        parse_database_url("mysql://me:geheim@host/y")
+
+    assert "geheim" not in str(caught.value)
+
+
+def test_the_listing_and_resolving_use_their_indexes(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    migrate.upgrade(database)
+    database.close()
+    connection = sqlite3.connect(tmp_path / "x.db")
+
+    def plan(sql: str) -> str:
+        return " ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}"))
+
+    listing = plan(
+        "SELECT name FROM skills WHERE latest_version_id IS NOT NULL AND (namespace, name) > ('a', 'b') "
+        "ORDER BY namespace, name LIMIT 51"
+    )
+    resolving = plan(
+        "SELECT id FROM skill_versions WHERE skill_id = 1 AND status IN ('published', 'deprecated') "
+        "AND is_release IS 1 AND precedence >= x'01' ORDER BY precedence DESC LIMIT 1"
+    )
+
+    assert "ix_skills_listing" in listing
+    assert "SORT" not in listing.upper().replace("SORTER", "")
+    assert "ix_skill_versions_resolve" in resolving
+    assert "TEMP B-TREE" not in resolving
+    connection.close()
+
+
+def test_two_writers_on_postgres_take_turns_to_migrate(new_postgres_database: Callable[[], str]) -> None:
+    url = new_postgres_database()
+    databases = [Database(url) for _ in range(4)]
+    failures: list[Exception] = []
+
+    def work(database: Database) -> None:
+        try:
+            migrate.upgrade(database)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(database,)) for database in databases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert failures == []
+    assert migrate.differences(databases[0]) == []
+    for database in databases:
+        database.close()

@@ -1,0 +1,197 @@
+"""GET /tools: the eight tools exactly as the Skills Protocol v0.1 prints them under "Tool Schemas"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.conftest import Rpc
+
+PRINTED: list[dict[str, Any]] = [
+    {
+        "name": "list_skills",
+        "description": "Enumerate available skills, optionally filtering by namespace. "
+        "Results are deterministically sorted.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "namespace": {
+                    "type": "string",
+                    "description": "Optional namespace to filter skills (e.g., 'salesforce')",
+                },
+                "detail": {
+                    "type": "string",
+                    "enum": ["names", "summary"],
+                    "default": "names",
+                    "description": "Level of detail to return",
+                },
+                "limit": {"type": "integer", "default": 50, "description": "Maximum number of results"},
+                "cursor": {"type": "string", "description": "Pagination cursor from previous response"},
+            },
+        },
+    },
+    {
+        "name": "describe_skill",
+        "description": "Retrieve a skill's manifest and documentation frontmatter.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "description": "Skill name (e.g., 'salesforce.leads.sync')"},
+                "version": {"type": "string", "description": "Skill version (omit for latest)"},
+                "detail": {
+                    "type": "string",
+                    "enum": ["manifest", "summary", "full"],
+                    "default": "summary",
+                    "description": "Level of detail to return",
+                },
+            },
+            "required": ["name"],
+        },
+    },
+    {
+        "name": "read_skill_file",
+        "description": "Read any file in a skill's directory (e.g., SKILL.md, extra docs, schemas).",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "description": "Skill name"},
+                "version": {"type": "string", "description": "Skill version (omit for latest)"},
+                "path": {"type": "string", "description": "Path to file within skill directory (e.g., 'SKILL.md')"},
+            },
+            "required": ["name", "path"],
+        },
+    },
+    {
+        "name": "execute_skill",
+        "description": "Execute a skill's entrypoint in an ephemeral sandbox.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "description": "Skill name"},
+                "version": {"type": "string", "description": "Skill version (omit for latest)"},
+                "args": {"type": "object", "description": "JSON-serializable arguments to pass to the skill"},
+                "input_blobs": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "Blob IDs to mount in the sandbox",
+                },
+                "timeout_ms": {"type": "integer", "description": "Execution timeout in milliseconds"},
+            },
+            "required": ["name"],
+        },
+    },
+    {
+        "name": "run_code",
+        "description": "Execute LLM-written code in a sandbox with specified skills and blobs mounted.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "language": {
+                    "type": "string",
+                    "enum": ["python"],
+                    "description": "Programming language (MVP: python only)",
+                },
+                "code": {"type": "string", "description": "Source code to execute"},
+                "entrypoint": {"type": "string", "default": "main", "description": "Function name to call"},
+                "args": {"type": "object", "description": "Arguments to pass to entrypoint function"},
+                "mount_skills": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "Skill names to mount in sandbox",
+                },
+                "input_blobs": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "Blob IDs to mount in sandbox",
+                },
+                "limits": {
+                    "type": "object",
+                    "properties": {"timeout_ms": {"type": "integer"}},
+                    "description": "Execution limits",
+                },
+            },
+            "required": ["language", "code"],
+        },
+    },
+    {
+        "name": "create_blob",
+        "description": "Store large content as a blob and return its ID.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "content": {"type": "string", "description": "Content to store"},
+                "kind": {"type": "string", "description": "MIME type (e.g., 'text/plain', 'application/json')"},
+            },
+            "required": ["content", "kind"],
+        },
+    },
+    {
+        "name": "read_blob",
+        "description": "Retrieve a preview of blob content. Full reads discouraged for large blobs.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "blob_id": {"type": "string", "description": "Blob identifier"},
+                "mode": {
+                    "type": "string",
+                    "enum": ["sample_head", "sample_tail", "full"],
+                    "default": "sample_head",
+                    "description": "How to sample the blob",
+                },
+                "max_bytes": {"type": "integer", "default": 2000, "description": "Maximum bytes to return"},
+            },
+            "required": ["blob_id"],
+        },
+    },
+    {
+        "name": "load_skills_protocol_guide",
+        "description": "Load the Skills Protocol Guide to learn how to use these tools. "
+        "Call this first if you haven't read the guide yet.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+]
+
+
+def tools(rpc: Rpc, **query: str) -> list[dict[str, Any]]:
+    response = rpc.http.get("/tools", params=query)
+    assert response.status_code == 200, response.text
+    shown: list[dict[str, Any]] = response.json()
+    return shown
+
+
+def test_jsonschema_is_as_the_specification_prints_it(sqlite_rpc: Rpc) -> None:
+    assert tools(sqlite_rpc, format="jsonschema") == PRINTED
+
+
+def test_openai_wraps_each_in_a_function(sqlite_rpc: Rpc) -> None:
+    assert tools(sqlite_rpc, format="openai") == [{"type": "function", "function": tool} for tool in PRINTED]
+
+
+@pytest.mark.parametrize(("form", "key"), [("anthropic", "input_schema"), ("mcp", "inputSchema")])
+def test_the_others_name_the_schema_their_own_way(sqlite_rpc: Rpc, form: str, key: str) -> None:
+    expected = [{"name": tool["name"], "description": tool["description"], key: tool["parameters"]} for tool in PRINTED]
+
+    assert tools(sqlite_rpc, format=form) == expected
+
+
+def test_create_skill_is_shown_on_request(sqlite_rpc: Rpc) -> None:
+    shown = tools(sqlite_rpc, format="jsonschema", include="create_skill")
+
+    assert shown[:-1] == PRINTED
+    assert shown[-1]["name"] == "create_skill"
+    assert shown[-1]["parameters"]["required"] == ["manifest", "skill_md"]
+
+
+def test_every_schema_is_a_valid_json_schema(sqlite_rpc: Rpc) -> None:
+    for tool in tools(sqlite_rpc, format="jsonschema", include="create_skill"):
+        jsonschema.Draft202012Validator.check_schema(tool["parameters"])
+
+
+@pytest.mark.parametrize("query", [{"format": "yaml"}, {"include": "drop_tables"}])
+def test_an_unknown_format_or_method_is_400(sqlite_rpc: Rpc, query: dict[str, str]) -> None:
+    response = sqlite_rpc.http.get("/tools", params=query)
+
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == -32602
