@@ -122,7 +122,7 @@ def new_postgres_database(postgres: str) -> Callable[[], str]:
     def make() -> str:
         name = f"test_{os.getpid()}_{next(_numbers)}"
         with psycopg.connect(postgres, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type, call-overload]
+            connection.execute(f"CREATE DATABASE {name}")
         return postgres.replace("/postgres?", f"/{name}?")
 
     return make

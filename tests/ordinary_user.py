@@ -2,8 +2,8 @@
 
     python tests/ordinary_user.py COMMAND...
 
-The interpreter and this checkout may lie in folders that only root may enter; in a mount namespace of its own the command
-finds them at their usual places all the same.
+The interpreter and this checkout may lie in folders that only root may enter; in a mount namespace of its own the
+command finds them at their usual places all the same.
 """
 
 from __future__ import annotations

@@ -200,16 +200,16 @@ def test_the_moments_are_told_and_may_refuse(tmp_path: Path, start_server: Calla
         skill_md="# A",
         files=skill_files("def main(args):\n    return eval(args['x'])\n"),
     )
-    raised = rpc.error(
-        "create_skill", manifest=manifest("ugly", **{"raise": True}), skill_md="# A", files=skill_files()
-    )
+    raised = rpc.error("create_skill", manifest=manifest("ugly") | {"raise": True}, skill_md="# A", files=skill_files())
     rpc("execute_skill", name="good")
     rpc("run_code", language="python", code="def main(args): raise ValueError")
 
     assert error["code"] == -32007
-    assert {
-        key: error["data"]["findings"][0][key] for key in ("rule", "file", "line")
-    } == {"rule": "no-eval", "file": "code/main.py", "line": 2}
+    assert {key: error["data"]["findings"][0][key] for key in ("rule", "file", "line")} == {
+        "rule": "no-eval",
+        "file": "code/main.py",
+        "line": 2,
+    }
     assert rpc.error("describe_skill", name="bad")["code"] == -32003
     assert raised["code"] == -32007
     assert "boom" not in str(raised)

@@ -151,7 +151,8 @@ def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> Bl
     rows = _BLOB.rows(connection, id=blob_id)
     # A blob belongs to its identity; somebody else's is not there.
     if rows and (rows[0][5] == identity.name or "admin" in identity.scopes):
-        return BlobRow(*rows[0][:4], bool(rows[0][4]), rows[0][5])
+        blob_id, kind, size, sha256, is_text, owner = rows[0]
+        return BlobRow(blob_id, kind, size, sha256, bool(is_text), owner)
     raise BlobNotFound(f"there is no blob '{blob_id}'", hint="create_blob or POST /blobs stores one.", blob_id=blob_id)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from .schema import SchemaError, check_schema, resolve
@@ -129,9 +130,13 @@ def _check_number(value: float, schema: Mapping[str, Any], path: str) -> Iterato
     for keyword, words, holds in bounds:
         if keyword in schema and not holds(schema[keyword]):
             yield Violation(path, keyword, f"is {shown(value)}, expected is {words} {schema[keyword]}")
-    # As decimals: 19.99 is a multiple of 0.01, whatever floats say.
-    if "multipleOf" in schema and Decimal(str(value)) % Decimal(str(schema["multipleOf"])) != 0:
+    if "multipleOf" in schema and not _is_multiple(value, schema["multipleOf"]):
         yield Violation(path, "multipleOf", f"is {shown(value)}, expected is a multiple of {schema['multipleOf']}")
+
+
+def _is_multiple(value: float, of: float) -> bool:
+    """As the decimals they are written as: 19.99 is a multiple of 0.01, whatever floats say."""
+    return math.isfinite(value) and (Fraction(str(value)) / Fraction(str(of))).denominator == 1
 
 
 def _check_size(

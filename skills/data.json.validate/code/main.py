@@ -47,7 +47,7 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
         if args.get("lines"):
             checked.check_lines(file)
         else:
-            checked.check_document(_parsed(_whole(file)))
+            checked.check_document(_document(file, "json_blob"))
     log.info(checked.sentence())
     summary(checked.sentence())
     return checked.answer()
@@ -117,7 +117,14 @@ def _schema(args: dict[str, Any]) -> Any:
     if given == ["schema"]:
         return args["schema"]
     with open_text(args["schema_blob"]) as file:
+        return _document(file, "schema_blob")
+
+
+def _document(file: TextIO, what: str) -> Any:
+    try:
         return _parsed(_whole(file))
+    except NotJson as error:
+        raise NotJson(f"{what} {error}") from None
 
 
 def _whole(file: TextIO) -> str:
@@ -149,6 +156,10 @@ def _parsed(text: str) -> Any:
         raise NotJson(f"is no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise NotJson("is JSON nested too deeply") from None
+    except NotJson:
+        raise
+    except ValueError as error:
+        raise NotJson(f"holds a number that cannot be read: {error}") from None
 
 
 def _refuse(name: str) -> NoReturn:

@@ -51,6 +51,8 @@ class Validate(unittest.TestCase):
             keywords(5, {"exclusiveMinimum": 5, "exclusiveMaximum": 5}), ["exclusiveMinimum", "exclusiveMaximum"]
         )
         self.assertEqual(keywords(0.3, {"multipleOf": 0.1}), [])
+        self.assertEqual(keywords(1e300, {"multipleOf": 0.01}), [])
+        self.assertEqual(keywords(float("inf"), {"multipleOf": 0.01}), ["multipleOf"])
         self.assertEqual(keywords([1, 1.0, True], {"uniqueItems": True, "maxItems": 2}), ["maxItems", "uniqueItems"])
         self.assertEqual(keywords("äöü", {"maxLength": 3}), [])
         self.assertEqual(keywords({}, {"minProperties": 1}), ["minProperties"])
@@ -78,7 +80,7 @@ class Validate(unittest.TestCase):
             "#/properties/a/type": {"properties": {"a": {"type": "strnig"}}},
             "#/pattern": {"pattern": "("},
             "#/unevaluatedItems: this keyword is not supported": {"unevaluatedItems": False},
-            "nothing at 'x'": {"$ref": "#/$defs/x"},
+            "nothing at 'x'": {"$ref": "#/$defs/x", "$defs": {}},
             "only references within": {"$ref": "https://example.com/x"},
             "#/items is 5": {"items": 5},
             "one of date, time": {"format": "colour"},

@@ -69,7 +69,7 @@ class CsvRows:
             self.examples.append({"line": self._reader.line_num, "cells": len(row), "expected": len(self.columns)})
 
     def _named(self, header: list[str], has_header: bool) -> list[str]:
-        names: list[str] = []
+        names: dict[str, int] = {}
         for position, cell in enumerate(header, start=1):
             wanted = name = cell.strip() or f"column_{position}"
             copy = 2
@@ -77,8 +77,8 @@ class CsvRows:
                 name, copy = f"{wanted}_{copy}", copy + 1
             if has_header and name != cell.strip():
                 self.warnings.append(f"column {position} is called {cell.strip()!r:.80}, here {name!r:.80}")
-            names.append(name)
-        return names
+            names[name] = position
+        return list(names)
 
 
 def sniff_delimiter(lines: list[str]) -> str:

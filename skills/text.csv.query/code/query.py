@@ -44,7 +44,7 @@ class Query:
         if len(set(made)) < len(made):
             raise ValueError(f"a column of the result is named twice: {', '.join(made):.300}")
         self._order = Order(sort, made)
-        self._picked = [position_of(name, made) for name in select or made]
+        self._picked = [position_of(name, made) for name in select] or list(range(len(made)))
         self.columns = [made[position] for position in self._picked]
 
     def rows(self) -> Iterator[list[Any]]:

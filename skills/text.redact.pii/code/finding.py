@@ -12,7 +12,7 @@ IBAN_LENGTHS: dict[str, int] = json.loads(
     (Path(__file__).parents[1] / "resources" / "iban_lengths.json").read_text(encoding="utf-8")
 )
 
-LONGEST = 320
+LONGEST = 640
 """No finding is longer than this many characters."""
 
 
@@ -130,7 +130,7 @@ KINDS = tuple(FINDERS)
 
 def find_pii(text: str, kinds: Collection[str] = KINDS) -> list[Finding]:
     """All findings of these kinds by place, none overlapping another. Raises ValueError for an unknown kind."""
-    unknown = [kind for kind in kinds if kind not in FINDERS]
+    unknown = [kind for kind in kinds if not isinstance(kind, str) or kind not in FINDERS]
     if unknown:
         raise ValueError(f"no kind {unknown[0]!r:.80}: kinds are {', '.join(KINDS)}")
     taken: list[Finding] = []

@@ -65,6 +65,8 @@ class Redaction(unittest.TestCase):
     def test_wrong_options_say_which_there_are(self):
         with self.assertRaisesRegex(ValueError, "kinds are email"):
             redact("", kinds=["mail"])
+        with self.assertRaisesRegex(ValueError, "kinds are email"):
+            redact("", kinds=[["email"]])
         with self.assertRaisesRegex(ValueError, "label, numbered, stars"):
             redact("", style="black")
 

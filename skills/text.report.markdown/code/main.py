@@ -10,7 +10,7 @@ from runtime import blobs, log, summary
 
 from .csv_rows import CsvRows
 from .document import Block, Heading, Note, Shape, Table, blocks_of, opening_of, table_of
-from .exchange import open_text, shortened
+from .exchange import fitting, open_text, shortened
 from .html_page import to_html
 from .markdown_text import to_markdown
 
@@ -109,6 +109,6 @@ def _overview(title: str, blocks: list[Block]) -> dict[str, Any]:
         "summary": text,
         "tables": len(tables),
         "rows_shown": rows,
-        "sections": [shortened(name) for name in sections[:20]],
-        "notes": [shortened(block.text) for block in blocks if isinstance(block, Note)][:10],
+        "sections": fitting([shortened(name) for name in sections], 1000),
+        "notes": fitting([shortened(block.text) for block in blocks if isinstance(block, Note)], 1000),
     }

@@ -42,9 +42,8 @@ async def send_blob(services: Services, scope: Any, send: Any, headers: dict[str
     identity = await authenticate(services, scope, headers)
     access.require(identity, "read")
     blob = await services.blobs.find_blob(identity, blob_id)
-    start, stop = _range(headers.get("range"), blob.size_bytes)
-    status = 200 if start is None else 206
-    first, last = (0, blob.size_bytes) if start is None else (start, stop)
+    part = _range(headers.get("range"), blob.size_bytes)
+    status, (first, last) = (206, part) if part else (200, (0, blob.size_bytes))
     reply = [
         (b"content-type", blob.kind.encode()),
         (b"content-length", str(last - first).encode()),
@@ -55,7 +54,7 @@ async def send_blob(services: Services, scope: Any, send: Any, headers: dict[str
         (b"x-content-type-options", b"nosniff"),
         (b"content-security-policy", b"sandbox; default-src 'none'"),
     ]
-    if start is not None:
+    if part:
         reply.append((b"content-range", f"bytes {first}-{last - 1}/{blob.size_bytes}".encode()))
     stream = await asyncio.to_thread(services.blobs.open, blob)
     try:
@@ -73,20 +72,20 @@ async def send_blob(services: Services, scope: Any, send: Any, headers: dict[str
         stream.close()
 
 
-def _range(header: str | None, size: int) -> tuple[int, int] | tuple[None, None]:
-    """The half-open range that one `Range: bytes=…` means (RFC 9110 §14); the whole for none or several.
+def _range(header: str | None, size: int) -> tuple[int, int] | None:
+    """The half-open range that one `Range: bytes=…` means (RFC 9110 §14), None where the whole is meant.
 
     Raises HttpRefusal 416.
     """
     match = _RANGE.fullmatch((header or "").replace(" ", ""))
     if match is None or match[1] == match[2] == "":
-        return None, None
+        return None
     if match[1] == "":
         start, stop = max(0, size - int(match[2])), size
     else:
         start, stop = int(match[1]), min(size, int(match[2]) + 1) if match[2] else size
     if match[1] and match[2] and int(match[2]) < int(match[1]):
-        return None, None
+        return None
     if start >= size or start >= stop:
         error = plain_error(INVALID_REQUEST, f"the blob has {size} bytes", "range_not_satisfiable")
         raise HttpRefusal(416, error, [("content-range", f"bytes */{size}")])

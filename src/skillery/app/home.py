@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +16,8 @@ from skillery.errors import StartupError
 
 LOCK = "server.lock"
 SERVER_ID = "server.id"
+LOOKS = 20
+LOOK_SECONDS = 0.01
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -39,12 +42,10 @@ class Home:
                 f"the home {path} cannot be used: {error.strerror}; choose another with --home or SKILLERY_HOME"
             ) from None
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            _lock(self._lock, path)
+        except StartupError:
             self._lock.close()
-            if error.errno not in {errno.EAGAIN, errno.EACCES}:
-                raise StartupError(f"the home {path} cannot be locked: {error.strerror}") from None
-            raise StartupError(_held(path)) from None
+            raise
         self.announce(None)
         self.server_id = _server_id(path)
 
@@ -72,6 +73,23 @@ def holder_of(path: Path) -> Holder | None:
     except (OSError, msgspec.DecodeError):
         return None
     return None
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Raises StartupError where another process holds the lock.
+
+    Whoever asks `holder_of` has a shared lock for a moment, which is no reason to refuse: it is tried again.
+    """
+    for _ in range(LOOKS):
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                raise StartupError(f"the home {path} cannot be locked: {error.strerror}") from None
+        if holder_of(path) is not None:
+            break
+        time.sleep(LOOK_SECONDS)
+    raise StartupError(_held(path))
 
 
 def _held(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from skillery.plugins import Plugins
 from skillery.settings import Settings
 
 log = logging.getLogger(__name__)
+ANSWER_SECONDS = 3
+"""After the grace period: for the answers of the runs that were killed at its end."""
 
 
 class _Server(uvicorn.Server):
@@ -52,9 +55,20 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str], 
             async with open_services(settings, plugins, home) as services:
                 await services.sandbox.start()
                 server = _Server(_config(settings, create_app(services)), on_start)
+                ending: list[asyncio.Task[None]] = []
+                loop = asyncio.get_running_loop()
+
+                def stop() -> None:
+                    # The second signal does not wait for those who are still connected.
+                    server.force_exit = server.should_exit
+                    server.should_exit = True
+                    grace = 0.0 if server.force_exit else settings.grace_seconds
+                    ending.append(loop.create_task(services.runner.close(grace)))
+
                 for number in (signal.SIGTERM, signal.SIGINT):
-                    asyncio.get_running_loop().add_signal_handler(number, _stop, server)
+                    loop.add_signal_handler(number, stop)
                 await server.serve(sockets=[listener])
+                await asyncio.gather(*ending)
     finally:
         home.close()
 
@@ -66,14 +80,8 @@ def _config(settings: Settings, app: Litestar) -> uvicorn.Config:
         access_log=False,
         lifespan="on",
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
+        timeout_graceful_shutdown=math.ceil(settings.grace_seconds) + ANSWER_SECONDS,
     )
-
-
-def _stop(server: _Server) -> None:
-    """The second signal does not wait for those who are still connected."""
-    server.force_exit = server.should_exit
-    server.should_exit = True
 
 
 @contextlib.contextmanager

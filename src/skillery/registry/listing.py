@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, select, tuple_, union_all
+from sqlalchemy import Column, ColumnElement, Connection, Select, bindparam, select, tuple_, union_all
 
 from skillery.database import Statement
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.tables import skill_versions, skills
 
 Detail = Literal["names", "summary"]
-ITEMS = {"names": skill_versions.c.names_json, "summary": skill_versions.c.summary_json}
+ITEMS: dict[Detail, Column[str]] = {"names": skill_versions.c.names_json, "summary": skill_versions.c.summary_json}
 
 
 def _page(detail: Detail, *where: ColumnElement[bool]) -> Select[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -24,7 +25,7 @@ from skillery.backends import (
 )
 from skillery.blobs import BlobRow, Blobs, find_blob
 from skillery.database import Database
-from skillery.errors import NotExecutable, SkilleryError
+from skillery.errors import NotExecutable, SkilleryError, Unavailable
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
 from skillery.formats.manifest import Manifest, parse_manifest
@@ -93,6 +94,7 @@ class Runner:
         self._queue = queue
         self._server = server
         self._active: set[asyncio.Task[dict[str, Any]]] = set()
+        self._closed = False
 
     async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
         """The run, as the protocol answers it. Raises SkilleryError only for what stands against starting it."""
@@ -140,9 +142,11 @@ class Runner:
         return await self._run(identity, _Prepared("run_code", job))
 
     async def close(self, grace_seconds: float) -> None:
-        """Let the runs under way finish, up to a grace period; kill and record the rest."""
-        if self._active:
-            await asyncio.wait(self._active, timeout=grace_seconds)
+        """Let the runs under way finish, up to a grace period; kill and record the rest, and start no more."""
+        deadline = time.monotonic() + grace_seconds
+        while self._active and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait(self._active, timeout=left)
+        self._closed = True
         for task in tuple(self._active):
             task.cancel()
         await asyncio.gather(*self._active, return_exceptions=True)
@@ -152,6 +156,9 @@ class Runner:
     async def _run(self, identity: Identity, prepared: _Prepared) -> dict[str, Any]:
         """The run goes on and is recorded even where whoever asked for it has gone."""
         await self._queue.enter()
+        if self._closed:
+            self._queue.leave()
+            raise Unavailable("the server is stopping", hint="Nothing was run. Try again in a moment.")
         task = asyncio.create_task(self._run_and_record(identity, prepared))
         self._active.add(task)
         task.add_done_callback(self._ended)

@@ -1,4 +1,5 @@
-"""Contract suites for plugin authors: subclass one, give it your backend, and run it with pytest (asyncio_mode=auto)."""
+"""Contract suites for plugin authors: subclass one, give it your backend, run it with pytest
+(asyncio_mode=auto)."""
 
 from skillery.testing.authenticator import AuthenticatorContract
 from skillery.testing.sandbox import SandboxContract, SandboxFunctions, SandboxIsolation

@@ -28,7 +28,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all: by name only, nothing unknown."""
 
 
-class ListSkills(Params, kw_only=True):
+class ListSkills(Params, frozen=True, kw_only=True):
     """Enumerate available skills, optionally filtering by namespace. Results are deterministically sorted."""
 
     namespace: Annotated[str, shown("Optional namespace to filter skills (e.g., 'salesforce')")] = ""
@@ -37,7 +37,7 @@ class ListSkills(Params, kw_only=True):
     cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
 
 
-class DescribeSkill(Params, kw_only=True):
+class DescribeSkill(Params, frozen=True, kw_only=True):
     """Retrieve a skill's manifest and documentation frontmatter."""
 
     name: Annotated[str, shown("Skill name (e.g., 'salesforce.leads.sync')")]
@@ -47,7 +47,7 @@ class DescribeSkill(Params, kw_only=True):
     )
 
 
-class ReadSkillFile(Params, kw_only=True):
+class ReadSkillFile(Params, frozen=True, kw_only=True):
     """Read any file in a skill's directory (e.g., SKILL.md, extra docs, schemas)."""
 
     name: Annotated[str, shown("Skill name")]
@@ -55,7 +55,7 @@ class ReadSkillFile(Params, kw_only=True):
     path: Annotated[str, shown("Path to file within skill directory (e.g., 'SKILL.md')")]
 
 
-class ExecuteSkill(Params, kw_only=True):
+class ExecuteSkill(Params, frozen=True, kw_only=True):
     """Execute a skill's entrypoint in an ephemeral sandbox."""
 
     name: Annotated[str, shown("Skill name")]
@@ -65,7 +65,7 @@ class ExecuteSkill(Params, kw_only=True):
     timeout_ms: Annotated[TimeoutMs | msgspec.UnsetType, shown("Execution timeout in milliseconds")] = msgspec.UNSET
 
 
-class RunCode(Params, kw_only=True):
+class RunCode(Params, frozen=True, kw_only=True):
     """Execute LLM-written code in a sandbox with specified skills and blobs mounted."""
 
     language: Annotated[Literal["python"], shown("Programming language (MVP: python only)")]
@@ -80,7 +80,7 @@ class RunCode(Params, kw_only=True):
     ] = {}
 
 
-class CreateBlob(Params, kw_only=True):
+class CreateBlob(Params, frozen=True, kw_only=True):
     """Store large content as a blob and return its ID."""
 
     content: Annotated[str, shown("Content to store")]
@@ -88,7 +88,7 @@ class CreateBlob(Params, kw_only=True):
     encoding: Annotated[Literal["utf-8", "base64"], HIDDEN] = "utf-8"
 
 
-class ReadBlob(Params, kw_only=True):
+class ReadBlob(Params, frozen=True, kw_only=True):
     """Retrieve a preview of blob content. Full reads discouraged for large blobs."""
 
     blob_id: Annotated[str, shown("Blob identifier")]
@@ -101,7 +101,7 @@ class ReadBlob(Params, kw_only=True):
     ] = msgspec.UNSET
 
 
-class LoadSkillsProtocolGuide(Params, kw_only=True):
+class LoadSkillsProtocolGuide(Params, frozen=True, kw_only=True):
     """Load the Skills Protocol Guide to learn how to use these tools.
     Call this first if you haven't read the guide yet."""
 
@@ -115,7 +115,7 @@ class SkillFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     executable: Annotated[bool, shown("Whether the file keeps an executable mode", default=False)] = False
 
 
-class CreateSkill(Params, kw_only=True):
+class CreateSkill(Params, frozen=True, kw_only=True):
     """Publish a new skill, or a new version of one. Everything is validated before anything is stored."""
 
     manifest: Annotated[

@@ -16,8 +16,8 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """`[sandbox.linux]`"""
 
     first_uid: int = 100_000
-    """Where the server is root: the first host uid of runs. Each run in progress has one of its own, which must belong to
-    nobody else."""
+    """Where the server is root: the first host uid of runs. Each run in progress has one of its own; it must belong
+    to nobody else."""
     uids: int = 20_000
     """How many there are from there on."""
 

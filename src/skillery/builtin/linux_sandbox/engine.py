@@ -80,7 +80,8 @@ class Run:
             async with asyncio.timeout(SETUP_SECONDS):
                 dialogue = await self._set_up()
         except BrokenSetup as broken:
-            self._stopped = Failure("SandboxError", str(broken))
+            self._ended = await self._launcher.event() if self._launcher else None
+            self._stopped = Failure("SandboxError", (self._ended and self._ended.message) or str(broken))
         except TimeoutError:
             self._stopped = Failure("SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds")
         except OSError as error:
@@ -96,10 +97,10 @@ class Run:
         with theirs:
             self._launcher = await Launcher.start(self._means.python, theirs, self._log.write_end)
         self._log.close_write_end()
-        self._launcher.tell_plan(self._plan())
+        # The interpreter starts meanwhile: joining a group can take the kernel as long as that.
         if self._means.groups is not None:
-            self._group = await asyncio.to_thread(self._means.groups.make, self._job.limits)
-        await self._await_birth(self._launcher)
+            self._group = await asyncio.to_thread(self._means.groups.make, self._job.limits, self._launcher.pid)
+        self._launcher.tell_plan(self._plan())
         self._dialogue = Dialogue(self._channel, self._job, self._host)
         header = job_header(self._job, {**BASE_ENVIRONMENT, **self._job.environment}, Places())
         await self._channel.send(header, self._job.args)
@@ -116,15 +117,6 @@ class Run:
             affinity=self._means.affinity(self._job.limits.cpus),
             without_landlock=not self._means.landlock,
         )
-
-    async def _await_birth(self, launcher: Launcher) -> None:
-        """Pid 1 waits until it is in its groups: nothing of a run is ever outside of them."""
-        event = await launcher.event()
-        if event is None or event.event != "born":
-            raise BrokenSetup(event.message if event else "the sandbox ended while it was being set up")
-        if self._group is not None:
-            self._group.join(event.pid)
-        launcher.tell(b"go")
 
     # -- while the code runs -----------------------------------------------------------------------------------
 
@@ -160,7 +152,7 @@ class Run:
         if not self._means.memory_held and self._launcher is not None:
             await watchdog.exceeds(self._launcher.pid, self._job.limits.memory_mb << 20)
             return
-        while self._oom_kills() == 0:
+        while self._oom_kills() == 0:  # noqa: ASYNC110 - it is the kernel that counts
             await asyncio.sleep(OOM_INTERVAL)
 
     def _oom_kills(self) -> int:

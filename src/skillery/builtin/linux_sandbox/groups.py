@@ -31,7 +31,7 @@ def settings_of(controller: str, version: int, limits: Limits) -> dict[str, str]
     """File name to content: what one controller is told of the limits. A name that ends in `?` may be missing."""
     memory = str(limits.memory_mb << 20)
     quota = str(max(1000, int(limits.cpus * PERIOD_US)))
-    processes = str(limits.processes + 1)  # pid 1 is ours
+    processes = str(limits.processes + 2)  # the launcher and pid 1 are ours
     if version == 1:
         return {
             "memory": {
@@ -88,13 +88,14 @@ class ControlGroups:
             if hierarchy.version == 2:
                 write(base, "cgroup.subtree_control", " ".join(f"+{name}" for name in hierarchy.controllers))
 
-    def make(self, limits: Limits) -> ControlGroup:
-        """Raises OSError where the kernel does not take it; nothing is left then."""
+    def make(self, limits: Limits, pid: int) -> ControlGroup:
+        """Groups with these limits and this process in them. Raises OSError; nothing is left then."""
         self._next += 1
         folders = [(hierarchy, base / f"run-{self._next}") for hierarchy, base in self._bases]
         group = ControlGroup(folders)
         try:
             group.set_up(limits)
+            group.join(pid)
         except BaseException:
             group.remove_now()
             raise

@@ -7,11 +7,14 @@ import itertools
 import os
 import platform
 import sys
+from pathlib import Path
 
 from skillery.backends import BlobWriter, CodeCall, Job, Limits, Outcome, Probe, RunHost
-from skillery.builtin.linux_sandbox import groups, probes, seccomp
+from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
 from skillery.builtin.linux_sandbox.cell import landlock
+from skillery.builtin.linux_sandbox.compiling import compile_ahead
 from skillery.builtin.linux_sandbox.engine import Means, run_job
+from skillery.builtin.linux_sandbox.plan import RUNTIME
 from skillery.builtin.linux_sandbox.spawning import base_python
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.errors import BlobNotFound, SandboxUnavailable, TooLarge
@@ -54,6 +57,7 @@ class LinuxSandbox:
                 f"the sandbox `linux` needs Linux on x86_64 or aarch64, and this is {sys.platform} on "
                 f"{platform.machine()}; for trusted code there is `unsafe-subprocess`"
             )
+        compile_ahead(Path(cell.__file__).parent, RUNTIME)
         found = groups.find()
         means = Means(
             python=base_python(),

@@ -68,7 +68,7 @@ def verdicts(machine: str, *, cgroups: bool) -> dict[int, Code]:
     """What happens to each call that is known, by number."""
     checks = by_argument()
     allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
-    tables: tuple[tuple[str, Mapping[str, Code] | Code], ...] = (
+    tables: tuple[tuple[str, Code], ...] = (
         (syscalls.ALLOWED, allow),
         (syscalls.ONLY_WITH_CGROUPS, allow if cgroups else eperm),
         (syscalls.ABSENT, enosys),

@@ -21,10 +21,10 @@ KILL_PATIENCE = 5.0
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What the launcher says of itself and of pid 1."""
+    """How it ended. `status` is the wait status of the code's process, or of pid 1 where it did not live to say it
+    (`whole` is false then)."""
 
     event: str
-    pid: int = 0
     status: int = 0
     whole: bool = True
     message: str = ""

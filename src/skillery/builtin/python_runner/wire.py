@@ -1,5 +1,5 @@
-"""The server's end of the channel. Whatever arrives was written by code that nobody trusts: every size is bounded before
-a byte of it is read, nothing is unpickled."""
+"""The server's end of the channel. Whatever arrives was written by code that nobody trusts: every size is bounded
+before a byte of it is read, nothing is unpickled."""
 
 from __future__ import annotations
 

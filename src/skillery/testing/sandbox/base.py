@@ -17,9 +17,8 @@ class SandboxCases:
     """Override `sandbox` with a fixture that yields your backend, started, and closes it."""
 
     @pytest.fixture
-    async def sandbox(self) -> AsyncIterator[Sandbox]:
+    async def sandbox(self) -> Sandbox:
         raise NotImplementedError("override the fixture `sandbox`")
-        yield
 
     @pytest.fixture
     async def trial(self, sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Trial]:

@@ -37,11 +37,6 @@ class ImportCases(SandboxCases):
         )
         assert await trial.value(code, skills=skills) == "HELLO ADA"
 
-    async def test_the_files_of_a_skill_can_be_read(self, trial: Trial) -> None:
-        skill = trial.skill("greet", GREET)
-        code = "def main(args): return open('/skills/greet/resources/text.txt').read()"
-        assert await trial.value(code, skills=(skill,)) == "from the bundle"
-
     async def test_a_skill_and_one_below_it_mount_together(self, trial: Trial) -> None:
         upper = trial.skill("a.b", {"main.py": "print('a.b ran')\ndef f(): return 'b'"}, entrypoint="main.py")
         lower = trial.skill("a.b.c", {"main.py": "def f(): return 'c'"}, entrypoint="main.py")
@@ -79,17 +74,6 @@ class ImportCases(SandboxCases):
         outcome = await trial.code(code, skills=(upper, lower))
         assert (value_of(outcome), log_of(outcome)) == (1, "ran\n")
 
-    async def test_an_instruction_skill_mounts_without_being_importable(self, trial: Trial) -> None:
-        guide = trial.skill("docs.guide", {"SKILL.md": "read me"}, entrypoint=None)
-        code = """
-        def main(args):
-            try:
-                import skills.docs.guide
-            except ModuleNotFoundError:
-                return open('/skills/docs.guide/SKILL.md').read()
-        """
-        assert await trial.value(code, skills=(guide,)) == "read me"
-
     async def test_a_sibling_is_found_in_the_executed_skill_first(self, trial: Trial) -> None:
         first = trial.skill(
             "one", {"m.py": "import util\ndef main(args): return util.NAME", "util.py": "NAME = 1"}, "m.py"
@@ -119,9 +103,10 @@ class ImportCases(SandboxCases):
         def main(args):
             import bz2, csv, ctypes, decimal, email, hashlib, http.client, lzma, multiprocessing, sqlite3, ssl, xml.dom
             import encodings.idna, zoneinfo
-            return [str(decimal.Decimal('0.1') * 3), 'ä.de'.encode('idna').decode(), sqlite3.connect(':memory:') is not None]
+            sqlite3.connect(':memory:').close()
+            return [str(decimal.Decimal('0.1') * 3), 'ä.de'.encode('idna').decode()]
         """
-        assert await trial.value(code) == ["0.3", "xn--4ca.de", True]
+        assert await trial.value(code) == ["0.3", "xn--4ca.de"]
 
     async def test_files_of_the_workspace_are_not_imported_by_the_runner(self, trial: Trial) -> None:
         code = """
@@ -137,6 +122,7 @@ class ImportCases(SandboxCases):
         code = """
         import inspect, sys
         def main(args):
-            return [__name__ == '__main__', __file__.startswith(('/workspace', '/tmp')), inspect.getsource(main)[:8], sys.argv]
+            lies_in_the_open = __file__.startswith(('/workspace', '/tmp'))
+            return [__name__ == '__main__', lies_in_the_open, inspect.getsource(main)[:8], sys.argv]
         """
         assert await trial.value(code) == [False, False, "def main", [""]]

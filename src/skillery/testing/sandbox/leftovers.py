@@ -36,7 +36,7 @@ def descendants(pid: int) -> set[int]:
 def traces() -> Traces:
     return Traces(
         processes=frozenset(descendants(os.getpid())),
-        descriptors=len(os.listdir("/proc/self/fd")),
+        descriptors=len(list(Path("/proc/self/fd").iterdir())),
         mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
         files=frozenset(str(path) for path in Path(tempfile.gettempdir()).glob("skillery-run-*")),
     )
@@ -56,6 +56,6 @@ def surplus(before: Traces, now: Traces) -> list[str]:
 async def assert_none_since(before: Traces) -> None:
     """Closing may need a turn of the event loop; nothing is given longer than a moment."""
     deadline = time.monotonic() + PATIENCE
-    while (left := surplus(before, traces())) and time.monotonic() < deadline:
+    while (left := surplus(before, traces())) and time.monotonic() < deadline:  # noqa: ASYNC110 - nobody tells us
         await asyncio.sleep(0.02)
     assert not left, f"left behind: {', '.join(left)}"

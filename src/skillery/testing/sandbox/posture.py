@@ -1,5 +1,6 @@
 """What the code sees of itself and of the host: looked at from inside."""
 
+# ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
 
 import os
@@ -112,8 +113,9 @@ class PostureCases(SandboxCases):
         code = """
         import os
         PATHS = ('/skills', '/skills/mine', '/skills/mine/code/main.py', '/blobs', '/blobs/blob:x')
-        ACTS = (lambda p: os.chmod(p, 0o777), lambda p: os.utime(p), lambda p: os.rename(p, p + 'x'), lambda p: os.truncate(p, 0),
-                lambda p: os.setxattr(p, 'user.x', b'1'), lambda p: os.link(p, '/workspace/link'))
+        ACTS = (lambda p: os.chmod(p, 0o777), lambda p: os.utime(p), lambda p: os.rename(p, p + 'x'),
+                lambda p: os.truncate(p, 0), lambda p: os.setxattr(p, 'user.x', b'1'),
+                lambda p: os.link(p, '/workspace/link'))
         def done(act, path):
             try: act(path)
             except OSError: return False
@@ -179,5 +181,11 @@ class NetworkCases(SandboxCases):
         assert outcome.failure.type in {"OSError", "PermissionError"}
 
     async def test_socket_pairs_work(self, trial: Trial) -> None:
-        code = "import socket\ndef main(args):\n    a, b = socket.socketpair()\n    a.send(b'x')\n    return b.recv(1).decode()"
+        code = """
+        import socket
+        def main(args):
+            a, b = socket.socketpair()
+            a.send(b'x')
+            return b.recv(1).decode()
+        """
         assert await trial.value(code) == "x"

@@ -1,6 +1,7 @@
 """Stage two: the run's own namespaces. Pid 1 mounts what belongs to the run, locks itself and its children in, lets
 the code run as its child, reaps, and says how the code ended."""
 
+# ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
 
 import os
@@ -23,12 +24,13 @@ NAMESPACES = (
 )
 
 
-def become_nobody() -> None:
-    """Uid and gid 1000 of the run's user namespace, the only ones it has. There is no root in it."""
-    try:
+def become_nobody(*, keeps_groups: bool) -> None:
+    """Uid and gid 1000 of the run's user namespace, the only ones it has. There is no root in it.
+
+    An ordinary user's namespace `keeps_groups`: the kernel lets nobody drop them there. They are unmapped inside.
+    """
+    if not keeps_groups:
         os.setgroups([])
-    except PermissionError:
-        pass  # an ordinary user's namespace cannot; the posture check looks at what is left
     os.setresgid(posture.UID, posture.UID, posture.UID)
     os.setresuid(posture.UID, posture.UID, posture.UID)
     # Changing the uid clears this and makes the process undumpable; the second is wanted: pid 1 is nobody's to read.
@@ -67,7 +69,7 @@ def save_code(code: str | None) -> None:
 
 def prepare(plan: dict[str, Any], job: dict[str, Any], keep: set[int]) -> int:
     """Everything up to the lock. Returns the Landlock ABI that holds us."""
-    become_nobody()
+    become_nobody(keeps_groups=plan["keeps_groups"])
     kernel.set_hostname("sandbox")
     mount_own(plan["limits"])
     save_code(job.get("code"))

@@ -45,8 +45,8 @@ def allow(ruleset: int, folder: str, rights: int) -> None:
 
 
 def restrict(writable: list[str]) -> int:
-    """Read everywhere, write only beneath `writable` and to the devices, no TCP. Returns the ABI, 0 where there is none;
-    no_new_privs must be set."""
+    """Read everywhere, write only beneath `writable` and to the devices, no TCP. Returns the ABI, 0 where there is
+    none; no_new_privs must be set."""
     version = abi()
     if version == 0:
         return 0

@@ -1,7 +1,7 @@
 """The outer process of a run: builds the root, starts pid 1 in the run's namespaces, waits, and ends it when told.
 
-Talks to the server over a socket, one JSON object a line. In: the plan, then `go` (once pid 1 is in its cgroups), `kill`.
-Out: `{"event": "born", "pid"}`, `{"event": "ended", "status"}`, `{"event": "failed", "message"}`.
+Talks to the server over a socket, line by line. In: the plan (once this process is in the run's cgroups), then `kill`.
+Out: `{"event": "ended", "status", "whole"}` or `{"event": "failed", "message"}`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,37 @@ import json
 import os
 import select
 import signal
-import socket
 import sys
-from typing import Any
 
-from . import inmate, kernel, root
+from . import inmate, kernel, posture, root
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 
-def say(control: socket.socket, **event: Any) -> None:
-    control.sendall(json.dumps(event).encode() + b"\n")
+class Control:
+    """The socket to the server, line by line."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._unread = b""
+
+    def say(self, **event: Any) -> None:
+        os.write(self.descriptor, json.dumps(event).encode() + b"\n")
+
+    def hear(self) -> bytes:
+        """The next line, without its end; `kill` where the server is gone."""
+        while b"\n" not in self._unread:
+            piece = os.read(self.descriptor, 1 << 20)
+            if not piece:
+                return b"kill"
+            self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def has_more(self) -> bool:
+        return bool(self._unread)
 
 
 def die_with(parent: int) -> None:
@@ -31,7 +53,7 @@ def die_with(parent: int) -> None:
 
 def write_maps(pid: int, plan: dict[str, Any]) -> None:
     """Who uid 1000 of the run is outside: a host uid of its own where the server is root, else our own one."""
-    outside = plan["uid"] if plan["root"] else inmate.posture.UID
+    outside = plan["uid"] if plan["root"] else posture.UID
     for name in ("uid_map", "gid_map"):
         root.write_once(f"/proc/{pid}/{name}", f"1000 {outside} 1", f"write {name}")
 
@@ -43,7 +65,7 @@ def arrange_descriptors(channel: int, log: int) -> None:
         os.dup2(source, target)
 
 
-def be_first(plan: dict[str, Any], channel: int, log: int, gate: int, status: int) -> None:
+def be_first(plan: dict[str, Any], channel: int, log: int, gate: int, status: int) -> NoReturn:
     """Pid 1 of the run, from its first instruction to its last."""
     wire = importlib.import_module("runtime._wire")
     running = importlib.import_module("runtime._run")
@@ -67,24 +89,25 @@ def be_first(plan: dict[str, Any], channel: int, log: int, gate: int, status: in
     os._exit(0)
 
 
-def watch(control: socket.socket, pid: int, status: int) -> None:
+def watch(control: Control, pid: int, status: int) -> None:
     """Until pid 1 has ended: everything of the run is dead then, that is what a pid namespace is for."""
     poller = select.poll()
-    for descriptor in (control.fileno(), status):
+    for descriptor in (control.descriptor, status):
         poller.register(descriptor, select.POLLIN)
-    ready = {descriptor for descriptor, _ in poller.poll()}
-    if control.fileno() in ready:  # `kill`, or the server is gone
+    ready = {control.descriptor} if control.has_more() else {descriptor for descriptor, _ in poller.poll()}
+    if control.descriptor in ready:  # `kill`, or the server is gone
         os.kill(pid, signal.SIGKILL)
     written = os.read(status, 32)
     _, first = os.waitpid(pid, 0)
-    say(control, event="ended", status=int(written) if written else first, whole=bool(written))
+    control.say(event="ended", status=int(written) if written else first, whole=bool(written))
 
 
-def run(control: socket.socket, channel: int, log: int) -> None:
-    lines = control.makefile("rb")
-    plan = json.loads(lines.readline())
+def run(control: Control, channel: int, log: int) -> None:
+    line = control.hear()
+    if line == b"kill":
+        return
+    plan = json.loads(line)
     root.build(plan)
-    importlib.invalidate_caches()
     sys.path = ["/run/skillery", *(entry for entry in sys.path if entry != ".")]
     importlib.import_module("runtime._run")
     gate, opener = os.pipe()
@@ -96,19 +119,19 @@ def run(control: socket.socket, channel: int, log: int) -> None:
     for descriptor in (channel, log, gate, reporter):
         os.close(descriptor)
     write_maps(pid, plan)
-    say(control, event="born", pid=pid)
-    if lines.readline() == b"go\n":
-        os.write(opener, b"g")
+    os.write(opener, b"g")
     os.close(opener)
     watch(control, pid, status)
 
 
 def main(parent: int, control: int, channel: int, log: int) -> None:
     die_with(parent)
-    server = socket.socket(fileno=control)
+    server = Control(control)
     try:
         run(server, channel, log)
     except kernel.SetupError as error:
-        say(server, event="failed", message=str(error))
+        server.say(event="failed", message=str(error))
+    except ConnectionError:
+        return  # the server is gone, and pid 1 with us
     except OSError as error:
-        say(server, event="failed", message=f"set-up: {os.strerror(error.errno or 0)}")
+        server.say(event="failed", message=f"set-up: {os.strerror(error.errno or 0)}")

@@ -1,11 +1,13 @@
 """Giving everything up, in the order in which it can be given up. Each step that fails ends the run."""
 
+# ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
 import resource
+
 from . import kernel, landlock
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds

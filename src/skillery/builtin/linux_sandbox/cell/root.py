@@ -4,9 +4,11 @@ A tmpfs with the host's /usr and the interpreter, nothing else of the host. What
 `/tmp`, `/proc`, its code) is mounted in stage two, by `inmate`.
 """
 
+# ruff: noqa: PTH102, PTH103, PTH106, PTH112, PTH114, PTH115, PTH211, S108 - importing pathlib would cost every run milliseconds; the paths are those of the sandbox
 from __future__ import annotations
 
 import os
+
 from . import kernel
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds

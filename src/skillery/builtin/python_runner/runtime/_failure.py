@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
-from typing import Any
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
 
 OWN = __file__.rpartition("/")[0] + "/"
 MESSAGE, TRACEBACK, TYPE = 1000, 4000, 200
@@ -37,7 +40,7 @@ def user_frames(traceback: TracebackType | None) -> str:
     # Imported only now: it costs milliseconds, and most runs do not fail.
     from traceback import extract_tb, format_list  # noqa: PLC0415
 
-    frames = [f for f in extract_tb(traceback) if not f.filename.startswith((OWN, "<frozen importlib", "<string>"))]
+    frames = [f for f in extract_tb(traceback) if not f.filename.startswith((OWN, "<frozen importlib"))]
     return "".join(format_list(frames))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 from . import _wire
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class HostError(OSError):
@@ -26,26 +27,30 @@ def blobs_folder() -> str:
     return str(_connection["blobs_folder"])
 
 
-@contextmanager
-def _alone() -> Iterator[int]:
-    # A lock on a freshly opened descriptor holds between threads and between processes alike, and the kernel lets
-    # go of it when its holder dies. No descriptor stays open for it.
-    folder = os.open(_connection["lock_folder"], os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield _connection["descriptor"]
-    finally:
-        os.close(folder)
+class _Alone:
+    """The channel, for one exchange at a time.
+
+    A lock on a freshly opened descriptor holds between threads and between processes alike, and the kernel lets go of
+    it when its holder dies. No descriptor stays open for it.
+    """
+
+    def __enter__(self) -> int:
+        self._folder = os.open(_connection["lock_folder"], os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._folder, fcntl.LOCK_EX)
+        return int(_connection["descriptor"])
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._folder)
 
 
 def tell(header: dict[str, Any], body: bytes | memoryview = b"") -> None:
-    with _alone() as descriptor:
+    with _Alone() as descriptor:
         _wire.send(descriptor, header, body)
 
 
 def ask(header: dict[str, Any], body: bytes | memoryview = b"") -> tuple[dict[str, Any], bytes]:
     """The host's answer. Raises FileNotFoundError or HostError where it says no."""
-    with _alone() as descriptor:
+    with _Alone() as descriptor:
         _wire.send(descriptor, header, body)
         answer, content = _wire.receive(descriptor)
     error = answer.get("error")

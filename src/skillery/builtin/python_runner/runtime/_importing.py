@@ -8,29 +8,26 @@ is asked for.
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import sys
-import threading
-from collections.abc import Sequence
-from types import CodeType, ModuleType
-from typing import Any
+from _thread import RLock
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import ModuleType
 
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
 
-class EntrypointLoader(importlib.machinery.SourceFileLoader):
-    """Runs a skill's entrypoint at once: the usual way."""
+CODE = "run_code"
 
 
 class LateModule(ModuleType):
     """A skill with skills below it: its entrypoint runs at the first look at anything that is not one of those."""
 
     def __getattr__(self, name: str) -> Any:
-        if not isinstance(self.__spec__, importlib.machinery.ModuleSpec) or not self.__spec__.loader_state.is_late(
-            self
-        ):
-            raise AttributeError(name)  # the import system is still dressing it
-        finder: SkillFinder = self.__spec__.loader_state
+        finder = finder_of(self)
+        if finder is None:
+            raise AttributeError(name)
         below = f"{self.__name__}.{name}"
         if below in finder.packages:
             return importlib.import_module(below)
@@ -41,59 +38,75 @@ class LateModule(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name, obj=self) from None
 
     def __dir__(self) -> list[str]:
-        self.__spec__.loader_state.run_late(self)  # type: ignore[union-attr]
+        finder = finder_of(self)
+        if finder is not None:
+            finder.run_late(self)
         return sorted(self.__dict__)
 
 
-class LateLoader(EntrypointLoader):
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+def finder_of(module: LateModule) -> SkillFinder | None:
+    """Who knows how to run it; None while the import system is still dressing it."""
+    state = getattr(module.__spec__, "loader_state", None)
+    return state if isinstance(state, SkillFinder) and module.__name__ in state.late else None
+
+
+class LateLoader(SourceFileLoader):
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
         return LateModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Not now, but from now on when it is looked at."""
-        module.__spec__.loader_state.let_wait(module)  # type: ignore[union-attr]
+        if module.__spec__ is not None and isinstance(module.__spec__.loader_state, SkillFinder):
+            module.__spec__.loader_state.late.add(module.__name__)
 
     def run(self, module: ModuleType) -> None:
         super().exec_module(module)
 
 
-class SkillFinder(importlib.abc.MetaPathFinder):
-    """Finds `skills` and everything in it. `entrypoints` maps import names to files."""
+class CodeLoader(SourceFileLoader):
+    """The code of `run_code`. What Python says of code it cannot even read differs by version; here it is always a
+    SyntaxError."""
 
-    def __init__(self, entrypoints: dict[str, str]) -> None:
+    def source_to_code(self, data: Any, path: Any, **options: Any) -> CodeType:  # type: ignore[override]
+        # (typeshed knows the method of another class as a static one)
+        try:
+            return super().source_to_code(data, path, **options)
+        except SyntaxError:
+            raise
+        except (ValueError, MemoryError, RecursionError) as error:
+            raise SyntaxError(f"{error or 'the code is nested too deeply'} ({path.rpartition('/')[2]})") from None
+
+
+class SkillFinder:
+    """Finds `skills` and everything in it, and the code of `run_code`. `entrypoints` maps import names to files."""
+
+    def __init__(self, entrypoints: dict[str, str], code_path: str) -> None:
         self.entrypoints = {f"skills.{name}": path for name, path in entrypoints.items()}
+        self.code_path = code_path
         self.packages = {"skills"}
         for name in self.entrypoints:
             parts = name.split(".")
             self.packages |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-        self._lock = threading.RLock()
-        self._late: set[str] = set()
+        self.late: set[str] = set()
+        self._lock = RLock()
         self._run: set[str] = set()
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name in self.entrypoints:
             return self._entrypoint(name, self.entrypoints[name])
         if name in self.packages:
-            return importlib.machinery.ModuleSpec(name, None, is_package=True)
+            return ModuleSpec(name, None, is_package=True)
+        if name == CODE:
+            return with_file(ModuleSpec(name, CodeLoader(name, self.code_path), origin=self.code_path))
         self._run_owner(name)
         return None  # a module in a skill's own folder: the usual finders know the way
 
-    def _entrypoint(self, name: str, path: str) -> importlib.machinery.ModuleSpec | None:
+    def _entrypoint(self, name: str, path: str) -> ModuleSpec:
         late = any(other.startswith(name + ".") for other in self.entrypoints)
-        loader = (LateLoader if late else EntrypointLoader)(name, path)
-        folder = path.rpartition("/")[0]
-        spec = importlib.util.spec_from_file_location(name, path, loader=loader, submodule_search_locations=[folder])
-        if spec is not None:
-            spec.loader_state = self
-        return spec
-
-    def let_wait(self, module: ModuleType) -> None:
-        self._late.add(module.__name__)
-
-    def is_late(self, module: ModuleType) -> bool:
-        return module.__name__ in self._late
+        loader = (LateLoader if late else SourceFileLoader)(name, path)
+        spec = ModuleSpec(name, loader, origin=path, loader_state=self, is_package=True)
+        spec.submodule_search_locations = [path.rpartition("/")[0]]
+        return with_file(spec)
 
     def _run_owner(self, name: str) -> None:
         owner = sys.modules.get(name.rpartition(".")[0])
@@ -108,7 +121,7 @@ class SkillFinder(importlib.abc.MetaPathFinder):
             self._run.add(module.__name__)
             before = dict(module.__dict__)
             try:
-                module.__spec__.loader.run(module)  # type: ignore[union-attr]
+                LateLoader(module.__name__, self.entrypoints[module.__name__]).run(module)
             except BaseException as error:
                 module.__dict__.clear()
                 module.__dict__.update(before)
@@ -119,40 +132,21 @@ class SkillFinder(importlib.abc.MetaPathFinder):
                 raise
 
 
+def with_file(spec: ModuleSpec) -> ModuleSpec:
+    spec.has_location = True
+    return spec
+
+
 def import_name(skill: str) -> str:
     return skill.replace("-", "_")
 
 
-def install(skills: list[dict[str, Any]]) -> None:
-    """Make the mounted skills importable. Each has `name`, `folder` and, where it can be imported, `entrypoint`."""
+def install(skills: list[dict[str, Any]], code_path: str) -> None:
+    """Make the mounted skills importable, and the code as `run_code`. Each skill has `name`, `folder` and, where it can
+    be imported, `entrypoint`."""
     paths = {s["name"]: f"{s['folder']}/{s['entrypoint']}" for s in skills if s["entrypoint"]}
-    sys.meta_path.insert(0, SkillFinder({import_name(name): path for name, path in paths.items()}))
+    sys.meta_path.insert(0, SkillFinder({import_name(name): path for name, path in paths.items()}, code_path))
     for path in paths.values():
         folder = path.rpartition("/")[0]
         if folder not in sys.path:
             sys.path.append(folder)
-
-
-class CodeLoader(importlib.machinery.SourceFileLoader):
-    """The code of `run_code`. What Python says of code it cannot even read differs by version; here it is always a
-    SyntaxError."""
-
-    def source_to_code(self, data: Any, path: Any, **options: Any) -> CodeType:
-        try:
-            return super().source_to_code(data, path, **options)
-        except SyntaxError:
-            raise
-        except (ValueError, MemoryError, RecursionError) as error:
-            raise SyntaxError(f"{error or 'the code is nested too deeply'} ({path.rpartition('/')[2]})") from None
-
-
-def import_code(path: str) -> ModuleType:
-    """Import the file at `path` as the module `run_code`."""
-    loader = CodeLoader("run_code", path)
-    spec = importlib.util.spec_from_file_location("run_code", path, loader=loader)
-    if spec is None:
-        raise ImportError("run_code")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["run_code"] = module
-    loader.exec_module(module)
-    return module

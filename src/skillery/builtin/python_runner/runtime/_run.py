@@ -1,5 +1,6 @@
 """One run, from the inside: import, call, hand over what was returned."""
 
+# ruff: noqa: SIM105 - importing contextlib would cost every run milliseconds
 from __future__ import annotations
 
 import importlib
@@ -7,14 +8,16 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NoReturn
 
 from . import _failure, _host, _importing, _wire
 
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
 MAX_DEPTH = 200
-Export = Callable[[Any], Any]
 
 
 class InvalidOutput(Exception):
@@ -44,15 +47,15 @@ def clear_stage(environment: dict[str, str]) -> None:
     sys.path = [entry for entry in sys.path if entry not in {".", "", "/run/skillery"}]
 
 
-def find_export(job: dict[str, Any]) -> Export:
+def find_export(job: dict[str, Any]) -> Callable[[Any], Any]:
     """Import the module that the job names, and take the function from it. Raises AttributeError."""
     if job["skill"] is not None:
         module = importlib.import_module("skills." + _importing.import_name(job["skill"]))
     else:
-        module = _importing.import_code(job["code_path"])
+        module = importlib.import_module(_importing.CODE)
     name = job["function"]
     try:
-        export: Export = getattr(module, name)
+        export: Callable[[Any], Any] = getattr(module, name)
     except AttributeError:
         raise AttributeError(
             f"{module.__name__} defines no function {name!r}; define it: def {name}(args): ..."
@@ -123,7 +126,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     open_streams()
     _host.connect(channel, job["lock_folder"], job["blobs_folder"])
     clear_stage(job["environment"])
-    _importing.install(job["skills"])
+    _importing.install(job["skills"], job["code_path"])
     _wire.send(channel, {"op": "ready"})
     _wire.receive(channel)
     try:

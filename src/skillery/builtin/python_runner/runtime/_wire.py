@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import Any
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from typing import Any
 
 HEAD = struct.Struct(">IQ")
 PIECE = 256 * 1024

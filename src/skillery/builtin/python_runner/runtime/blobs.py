@@ -1,12 +1,16 @@
 """Blobs: read the inputs of the run and what it wrote itself, write new ones."""
 
+# ruff: noqa: PTH123 - importing pathlib would cost every run milliseconds
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 from . import _host
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from typing import Any
 
 _BLOB_ID = re.compile(r"[A-Za-z0-9_.:~-]{1,200}")
 

@@ -1,0 +1,62 @@
+"""`make bench`: every figure of docs/benchmarks.md, measured anew and written there.
+
+`python -m bench pages http runs blobs start` runs some of them; `--small` leaves out the million.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench import blobs, http, pages, runs, start
+from bench.report import Report
+
+REPORT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PARTS: dict[str, Callable[[Report, Path, bool], None]] = {
+    "pages": pages.measure,
+    "http": http.measure,
+    "runs": runs.measure,
+    "blobs": blobs.measure,
+    "start": start.measure,
+}
+
+
+def machine() -> str:
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{os.cpu_count()} processors ({model}), {memory:.0f} GiB of memory, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench")
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all of them when left out")
+    parser.add_argument("--small", action="store_true", help="10 k and 100 k versions only")
+    asked = parser.parse_args()
+    unknown = [part for part in asked.parts if part not in PARTS]
+    if unknown:
+        parser.error(f"there is no part {unknown[0]!r}: {', '.join(PARTS)}")
+    report = Report()
+    report.text(f"Measured on {datetime.now(UTC):%Y-%m-%d} with `make bench` on {machine()}.")
+    for part in asked.parts or PARTS:
+        print(f"== {part}", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(prefix="skillery-bench-") as folder:
+            PARTS[part](report, Path(folder), asked.small)
+    print(report.markdown())
+    if not asked.parts and not asked.small:
+        report.write(REPORT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Requests a second of one server process, on SQLite and on Postgres."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.load import call, send
+from bench.report import Report, median, percentile, shown
+from tests.conftest import Server
+from tests.postgres import running_postgres
+
+CONNECTIONS = 8
+SKILLS = 500
+MAIN = "def main(args):\n    return args\n"
+
+
+def measure(report: Report, folder: Path, small: bool) -> None:
+    report.heading("One server process over HTTP")
+    report.text(
+        f"{CONNECTIONS} connections kept busy by a client on the same machine; `ratio` is to `GET /healthz` in the "
+        "same run, the least that this stack can do."
+    )
+    rows: list[list[object]] = []
+    with running_postgres() as url:
+        for name, database in (("SQLite", ""), ("Postgres", url)):
+            server = Server(folder / name, env={"SKILLERY_DATABASE": database})
+            try:
+                rows += _rows(server.url, name, 500 if small else 4000)
+            finally:
+                server.stop()
+    report.table(["database", "request", "requests/s", "p50 ms", "p99 ms", "ratio"], rows)
+
+
+def _publish(number: int) -> bytes:
+    manifest = {
+        "name": f"bench.team{number % 10}.skill{number}",
+        "version": "1.0.0",
+        "description": "What it does.",
+        "runtime": {"language": "python", "entrypoint": "code/main.py", "export": "main"},
+    }
+    files = [{"path": "code/main.py", "content": MAIN}, {"path": "resources/note.md", "content": f"Note {number}"}]
+    return call("create_skill", manifest=manifest, skill_md=f"# Skill {number}\n", files=files)
+
+
+def _rows(url: str, database: str, requests: int) -> list[list[object]]:
+    name = "bench.team1.skill1"
+    publishing = send(url, _publish, SKILLS, CONNECTIONS)
+    least = send(url, lambda _: b"", requests, CONNECTIONS, "/healthz")
+    loads = {
+        "GET /healthz": least,
+        "list_skills (50)": send(url, lambda _: call("list_skills", limit=50), requests, CONNECTIONS),
+        "describe_skill": send(url, lambda _: call("describe_skill", name=name), requests, CONNECTIONS),
+        "read_skill_file": send(
+            url, lambda _: call("read_skill_file", name=name, path="SKILL.md"), requests, CONNECTIONS
+        ),
+        "create_blob (1 kB)": send(
+            url, lambda n: call("create_blob", content=f"{n:04}" * 256, kind="text/plain"), requests // 4, CONNECTIONS
+        ),
+        "create_skill (2 files)": publishing,
+    }
+    return [
+        [
+            database,
+            request,
+            f"{load.per_second:.0f}",
+            shown(median(load.latencies)),
+            shown(percentile(load.latencies, 99)),
+            f"{load.per_second / least.per_second:.2f}",
+        ]
+        for request, load in loads.items()
+    ]

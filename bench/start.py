@@ -1,0 +1,33 @@
+"""From `skillery serve` to the first answered request."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from bench.report import Report, median, shown
+from tests.conftest import Server
+
+ROUNDS = 7
+
+
+def measure(report: Report, folder: Path, small: bool) -> None:
+    report.heading("Start")
+    first = _start(folder / "home")
+    again = [_start(folder / "home") for _ in range(ROUNDS)]
+    report.table(
+        ["what", "seconds"],
+        [
+            ["a new home: tables made, bundled skills published", shown(first)],
+            [f"an existing home, median of {ROUNDS}", shown(median(again))],
+        ],
+    )
+
+
+def _start(home: Path) -> float:
+    started = time.perf_counter()
+    server = Server(home)
+    server.rpc("list_skills")
+    taken = time.perf_counter() - started
+    server.stop()
+    return taken
