@@ -255,7 +255,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(start_server: Callable[..., Se
     host, port = server.url.removeprefix("http://").split(":")
     before = contents_of(server.home)
     with socket.create_connection((host, int(port))) as client:
-        head = f"POST /blobs HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: text/plain\r\nContent-Length: 9000000\r\n\r\n"
+        head = f"POST /blobs HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 9000000\r\n\r\n"
         client.sendall(head.encode() + b"x" * 4_000_000)
         deadline = time.monotonic() + 20
         while contents_of(server.home) == before and time.monotonic() < deadline:

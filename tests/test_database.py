@@ -64,7 +64,7 @@ def test_a_newer_database_is_refused_by_name(new_url: str) -> None:
     with database.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
 
-    with pytest.raises(StartupError, match="9999.*newer Skillery"):
+    with pytest.raises(StartupError, match=r"9999.*newer Skillery"):
         migrate.upgrade(database)
     database.close()
 

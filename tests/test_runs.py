@@ -315,7 +315,13 @@ INPUTS = {
 
 @pytest.fixture
 def with_inputs(publish: Publish, new_name: str) -> str:
-    code = "from runtime import blobs\ndef main(args):\n    if 'sheet' in args: args['text'] = blobs.read_text(args['sheet'])\n    return args\n"
+    code = """
+from runtime import blobs
+def main(args):
+    if "sheet" in args:
+        args["text"] = blobs.read_text(args["sheet"])
+    return args
+"""
     publish(new_name, inputs=INPUTS, code=code)
     return new_name
 

@@ -3,38 +3,53 @@ contract bites. Only cases that are harmless outside a sandbox are tried on it."
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from skillery.backends import Place
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess, skillery_sandbox
-from skillery.testing import SandboxFunctions, SandboxIsolation, Trial
+from skillery.testing import SandboxFunctions, SandboxIsolation
+from skillery.testing.sandbox import Trial
 
-ISOLATION_CASES = [
-    "test_no_capability_is_left_and_none_can_be_gained",
-    "test_other_processes_are_not_seen",
-    "test_there_is_no_terminal",
-    "test_the_host_cannot_be_reached",
-    "test_socket_pairs_work",
-    "test_pid_1_cannot_be_read",
-    "test_the_memory_of_all_children_counts_together",
-    "test_memory_that_is_a_file_is_held_too",
-]
-
-
-def make() -> UnsafeSubprocess:
-    offer = skillery_sandbox()
-    sandbox: UnsafeSubprocess = offer.open(offer.settings(), Place(Path()))
-    return sandbox
+HARMLESS_ISOLATION_CASES: dict[str, dict[str, Any]] = {
+    "test_other_processes_are_not_seen": {},
+    "test_the_host_cannot_be_reached": {},
+    "test_sockets_of_the_host_cannot_be_reached_by_name": {},
+    "test_nothing_else_of_the_host_is_there": {"path": "/etc/passwd"},
+    "test_a_file_of_the_server_cannot_be_read": {},
+    "test_no_capability_is_left_and_none_can_be_gained": {},
+    "test_the_files_of_a_skill_can_be_read": {},
+    "test_input_blobs_are_files_named_by_their_id": {},
+}
 
 
 class TestUnsafeSubprocess(SandboxFunctions):
     @pytest.fixture
     async def sandbox(self) -> AsyncIterator[UnsafeSubprocess]:
-        sandbox = make()
+        offer = skillery_sandbox()
+        sandbox: UnsafeSubprocess = offer.open(offer.settings(), Place(Path()))
         await sandbox.start()
         yield sandbox
         await sandbox.close()
+
+
+@pytest.mark.parametrize("case", HARMLESS_ISOLATION_CASES)
+async def test_the_contract_notices_that_nothing_is_isolated(case: str, tmp_path: Path) -> None:
+    method = getattr(SandboxIsolation(), case)
+    given = {"trial": Trial(UnsafeSubprocess(), tmp_path), "tmp_path": tmp_path, **HARMLESS_ISOLATION_CASES[case]}
+    with pytest.raises(AssertionError):
+        await method(**{name: given[name] for name in inspect.signature(method).parameters})
+
+
+def test_it_says_of_itself_that_it_is_unsafe() -> None:
+    assert skillery_sandbox().unsafe
+    assert any(not probe.ok for probe in UnsafeSubprocess().probe())
+
+
+async def test_every_outcome_names_what_was_not_held(tmp_path: Path) -> None:
+    outcome = await Trial(UnsafeSubprocess(), tmp_path).code("def main(args): return 1")
+    assert "isolation" in outcome.degraded

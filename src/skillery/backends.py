@@ -317,3 +317,13 @@ class FinishedRun(msgspec.Struct, frozen=True):
     duration_ms: float
     error_type: str | None
     identity: Identity
+
+
+class Moments(Protocol):
+    """The three moments as the core sees them: it asks, and knows nothing of who listens."""
+
+    async def before_publish(self, publication: Publication) -> list[Finding]: ...
+
+    async def after_publish(self, publication: Publication) -> None: ...
+
+    async def run_finished(self, run: FinishedRun) -> None: ...

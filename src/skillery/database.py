@@ -130,7 +130,9 @@ def parse_database_url(text: str) -> URL:
 
 def _sqlite_engine(url: URL) -> Engine:
     # "named", so that a compiled Statement takes its parameters by name as it does on Postgres.
-    engine = create_engine(url, paramstyle="named", connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False})
+    engine = create_engine(
+        url, paramstyle="named", connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False}
+    )
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: object) -> None:
@@ -177,15 +179,21 @@ def _speaking() -> Iterator[None]:
         raise _meaning(error) from error
 
 
+FULL = ("disk is full", "disk full", "no space left", "disk i/o error")
+DAMAGED = ("malformed", "not a database", "invalid page", "could not read block")
+OUT_OF_REACH = {"OperationalError", "InterfaceError", "AdminShutdown"}
+
+
 def _meaning(error: Exception) -> Exception:
+    """What a caller is told of it; the error itself where it is a fault of ours."""
     cause = getattr(error, "orig", None) or error
     text = str(cause).lower()
-    if "disk is full" in text or "no space left" in text or "disk i/o error" in text or "disk full" in text:
+    if any(words in text for words in FULL):
         return StorageFull(
             "the server has no space left to store this", hint="Nothing was stored. Free space on the server."
         )
-    if type(cause).__name__ in {"OperationalError", "InterfaceError", "AdminShutdown"} or isinstance(
-        error, exc.TimeoutError
-    ):
+    if any(words in text for words in DAMAGED):
+        return Unavailable("the server's database is damaged", hint="Its admin has to restore a backup.")
+    if type(cause).__name__ in OUT_OF_REACH or isinstance(error, exc.TimeoutError):
         return Unavailable("the database cannot be reached now", hint="Nothing was changed. Try again in a moment.")
     return error

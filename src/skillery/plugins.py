@@ -31,8 +31,8 @@ GROUP = "skillery"
 T = TypeVar("T")
 
 
-class Moments:
-    """The three moments, for the core: it asks, and knows nothing of pluggy. Hooks run in worker threads."""
+class PluginMoments:
+    """The Moments of the plugins. Their hooks run in worker threads."""
 
     def __init__(self, manager: pluggy.PluginManager) -> None:
         self._hook = manager.hook
@@ -72,7 +72,7 @@ class Plugins:
 
     def __init__(self, manager: pluggy.PluginManager) -> None:
         self.manager = manager
-        self.moments = Moments(manager)
+        self.moments = PluginMoments(manager)
         self.offers: dict[Kind, dict[str, Offer]] = {kind: _offers(manager, kind) for kind in KINDS}
 
     def open(self, kind: Kind, settings: Settings) -> Any:

@@ -69,15 +69,15 @@ class CsvRows:
             self.examples.append({"line": self._reader.line_num, "cells": len(row), "expected": len(self.columns)})
 
     def _named(self, header: list[str], has_header: bool) -> list[str]:
-        names: dict[str, int] = {}
+        names: dict[str, int] = {}  # and how many columns wanted each
         for position, cell in enumerate(header, start=1):
             wanted = name = cell.strip() or f"column_{position}"
-            copy = 2
             while name in names:
-                name, copy = f"{wanted}_{copy}", copy + 1
+                names[wanted] += 1
+                name = f"{wanted}_{names[wanted]}"
             if has_header and name != cell.strip():
                 self.warnings.append(f"column {position} is called {cell.strip()!r:.80}, here {name!r:.80}")
-            names[name] = position
+            names[name] = 1
         return list(names)
 
 

@@ -7,18 +7,15 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
-from skillery.app import Home, create_app, open_services
-from skillery.app.home import holder_of
 from skillery.cli.client import Client, client_of
-from skillery.cli.in_process import BASE_URL, InProcessTransport
 from skillery.cli.options import Target
 from skillery.errors import StartupError
-from skillery.plugins import load_plugins
-from skillery.settings import Settings
+
+if TYPE_CHECKING:
+    from skillery.app import Home
+    from skillery.settings import Settings
 
 T = TypeVar("T")
 WAIT_SECONDS = 15.0
@@ -48,14 +45,26 @@ async def connect(target: Target, *, sandbox: bool = False) -> AsyncIterator[Cli
             yield await stack.enter_async_context(client_of(found, target.token))
             return
         stack.callback(found.close)
-        # Whoever interrupts a command means now.
-        settings = msgspec.structs.replace(settings, grace_seconds=0.0)
-        plugins = load_plugins(settings.plugins_folder)
-        services = await stack.enter_async_context(open_services(settings, plugins, found))
+        yield await stack.enter_async_context(_in_process(settings, found, target.token, sandbox))
+
+
+@asynccontextmanager
+async def _in_process(settings: Settings, home: Home, token: str | None, sandbox: bool) -> AsyncIterator[Client]:
+    import msgspec
+
+    from skillery.app import create_app, open_services
+    from skillery.cli.in_process import BASE_URL, InProcessTransport
+    from skillery.plugins import load_plugins
+
+    # Whoever interrupts a command means now.
+    settings = msgspec.structs.replace(settings, grace_seconds=0.0)
+    plugins = load_plugins(settings.plugins_folder)
+    async with open_services(settings, plugins, home) as services:
         if sandbox:
             await services.sandbox.start()
         transport = InProcessTransport(create_app(services))
-        yield await stack.enter_async_context(client_of(BASE_URL, target.token, transport))
+        async with client_of(BASE_URL, token, transport) as client:
+            yield client
 
 
 async def _server_or_home(settings: Settings) -> str | Home:
@@ -63,6 +72,8 @@ async def _server_or_home(settings: Settings) -> str | Home:
 
     A server that is starting and another command at work are waited for.
     """
+    from skillery.app.home import Home, holder_of
+
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         holder = holder_of(settings.home)

@@ -9,12 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from skillery.backends import Identity, Publication, PublishedFile, Storage
+from skillery.backends import Identity, Moments, Publication, PublishedFile, Storage
 from skillery.contents import is_inline, put_large
 from skillery.database import Database
 from skillery.errors import Refused
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, make_bundle
-from skillery.plugins import Moments
 from skillery.registry import NewVersion, insert_version, version_if_taken
 
 

@@ -18,6 +18,7 @@ from skillery.backends import (
     FinishedRun,
     Identity,
     Job,
+    Moments,
     Outcome,
     Sandbox,
     SkillCall,
@@ -30,7 +31,6 @@ from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
 from skillery.formats.manifest import Manifest, parse_manifest
 from skillery.formats.version_spec import parse_version_spec
-from skillery.plugins import Moments
 from skillery.registry import VersionRow, resolve
 from skillery.runs.answering import checked, error_of, large_output, logs_preview, small_output, summary_of
 from skillery.runs.cache import Cache

@@ -14,6 +14,7 @@
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
 from skillery.testing.sandbox.imports import ImportCases
+from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
 from skillery.testing.sandbox.posture import NetworkCases, PostureCases
 from skillery.testing.sandbox.results import FailureCases, ResultCases
@@ -24,7 +25,9 @@ class SandboxFunctions(ResultCases, FailureCases, ImportCases, BlobCases, LogCas
     """What the code gets and what comes back."""
 
 
-class SandboxIsolation(PostureCases, NetworkCases, SystemCallCases, EscapeCases, MemoryCases, ProcessCases, DiskCases):
+class SandboxIsolation(
+    LayoutCases, PostureCases, NetworkCases, SystemCallCases, EscapeCases, MemoryCases, ProcessCases, DiskCases
+):
     """What the code cannot get, use up or reach. Not for a backend that isolates nothing: some cases would harm the
     machine."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from skillery.backends import Limits
 from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import QUICK, Trial, failure_type, log_of, value_of
+from skillery.testing.sandbox.trial import Trial, failure_type, log_of
 
 SHORT = Limits(timeout_ms=400)
 NEVER_ENDING = {
@@ -51,9 +51,9 @@ class TimeCases(SandboxCases):
         code = """
         import os
         def main(args):
-            seen = os.listdir('/workspace')
-            open('/workspace/mine', 'w').write(str(args['n']))
-            return [seen, open('/workspace/mine').read()]
+            seen = os.listdir()
+            open('mine', 'w').write(str(args['n']))
+            return [seen, open('mine').read()]
         """
         found = await asyncio.gather(*(trial.value(code, {"n": n}) for n in range(8)))
         assert found == [[[], str(n)] for n in range(8)]
