@@ -94,7 +94,21 @@ def test_the_version_is_shown_without_importing_what_is_slow() -> None:
 def test_the_help_names_every_verb_and_exit_code() -> None:
     said = skillery("--help").out
 
-    verbs = "serve publish list describe read run code blob db plugins doctor config demo".split()
+    verbs = [
+        "serve",
+        "publish",
+        "list",
+        "describe",
+        "read",
+        "run",
+        "code",
+        "blob",
+        "db",
+        "plugins",
+        "doctor",
+        "config",
+        "demo",
+    ]
     assert [verb for verb in verbs if f"\n  {verb} " not in said] == []
     assert "130" in said
 
@@ -489,13 +503,11 @@ def test_plugins_shows_what_each_offers_and_what_is_chosen(home: str) -> None:
     assert found["unsafe-subprocess"]["offers"][0]["chosen"] is False
 
 
-def test_doctor_passes_here_and_fails_on_a_home_that_is_a_file(home: str, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
+def test_doctor_passes_here_and_fails_on_a_home_that_cannot_be_made(home: str) -> None:
     healthy = skillery("doctor", "--home", home, "--json")
-    sick = skillery("doctor", "--home", str(file))
+    sick = skillery("doctor", "--home", "/proc/no-home")
 
-    assert healthy.code == 0, healthy.out
+    assert healthy.code == 0, healthy.out + healthy.err
     assert {"python", "home", "database"} < {probe["name"] for probe in healthy.json["probes"]}
     assert sick.code == 1
     assert "--home" in sick.out
@@ -536,7 +548,14 @@ def test_demo_walks_the_protocol_and_leaves_a_server(home: str, stop_after: list
     stop_after.append(holder["pid"])
     second = skillery("demo", "--home", home, "--json")
 
-    for method in "load_skills_protocol_guide list_skills describe_skill read_skill_file run_code create_skill".split():
+    for method in [
+        "load_skills_protocol_guide",
+        "list_skills",
+        "describe_skill",
+        "read_skill_file",
+        "run_code",
+        "create_skill",
+    ]:
         assert f"→ {method}" in first.out
     assert "→ POST /blobs  (orders.csv, " in first.out
     assert f"kill {holder['pid']}" in first.out

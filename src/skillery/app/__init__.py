@@ -1,7 +1,4 @@
-"""The only place where all parts meet."""
+"""The only place where all parts meet: `building` (services and app), `serving`, `home`, `bundled`.
 
-from skillery.app.building import create_app, open_services
-from skillery.app.home import Home
-from skillery.app.serving import serve
-
-__all__ = ["Home", "create_app", "open_services", "serve"]
+Nothing is imported here: who only asks who holds a home should not wait for a web framework.
+"""

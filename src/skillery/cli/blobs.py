@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import mimetypes
 import os
@@ -103,6 +102,8 @@ async def upload_file(client: Client, path: Path, kind: str) -> dict[str, Any]:
 
 
 async def _chunks(file: BinaryIO, advance: Callable[[int], None]) -> AsyncIterator[bytes]:
+    import asyncio
+
     while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
         yield chunk
         advance(len(chunk))

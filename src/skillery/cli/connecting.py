@@ -14,7 +14,7 @@ from skillery.cli.options import Target
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
-    from skillery.app import Home
+    from skillery.app.home import Home
     from skillery.settings import Settings
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ async def connect(target: Target, *, sandbox: bool = False) -> AsyncIterator[Cli
 async def _in_process(settings: Settings, home: Home, token: str | None, sandbox: bool) -> AsyncIterator[Client]:
     import msgspec
 
-    from skillery.app import create_app, open_services
+    from skillery.app.building import create_app, open_services
     from skillery.cli.in_process import BASE_URL, InProcessTransport
     from skillery.plugins import load_plugins
 

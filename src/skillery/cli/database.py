@@ -32,7 +32,7 @@ def upgrade(target: Target, as_json: bool) -> None:
     A server does so at its start; this is for doing it beforehand.
     """
     from skillery import migrate
-    from skillery.app import Home
+    from skillery.app.home import Home
 
     settings = target.load().settings
     with contextlib.ExitStack() as stack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,11 @@ def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> 
     """
     import asyncio
 
-    from skillery.app import serve as serve_until_stopped
+    from skillery.app.serving import serve as serve_until_stopped
     from skillery.plugins import load_plugins
 
+    # While it starts; once it serves, the loop has handlers of its own that let runs finish.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     settings = target.load(host=host, port=port).settings
     _start_log(settings)
     plugins = load_plugins(settings.plugins_folder)

@@ -47,6 +47,10 @@ class Means(msgspec.Struct, frozen=True):
         weaker = {"memory_tree": not self.memory_held, "landlock": not self.landlock}
         return tuple(name for name, is_weaker in weaker.items() if is_weaker)
 
+    def close(self) -> None:
+        if self.groups is not None:
+            self.groups.close()
+
     def affinity(self, cpus: float) -> list[int]:
         """Without a cgroup that counts CPU time a run is held on as many processors as it may use."""
         if self.groups is not None and "cpu" in self.groups.controllers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from glob import glob
 from pathlib import Path
@@ -38,6 +39,13 @@ def hidden() -> list[str]:
     return sorted(path for path in found if any(is_beneath(path, root) for root in mounted))
 
 
+def is_open_to_all(path: str) -> bool:
+    """Whether any uid may read it: a run's uid is nobody's. A folder speaks for what is in it."""
+    mode = Path(path).stat().st_mode
+    needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
+    return mode & needed == needed
+
+
 def tree_limits(limits: Limits, *, cgroups: bool) -> dict[str, int]:
     """The limits as rlimits and mount options. Without cgroups the address space holds each process near the limit of
     the whole tree; with them it is only a backup."""
@@ -57,17 +65,22 @@ def tree_limits(limits: Limits, *, cgroups: bool) -> dict[str, int]:
 def make_plan(
     job: Job, *, root: bool, uid: int, cgroups: bool, program: bytes, affinity: list[int], without_landlock: bool
 ) -> dict[str, Any]:
+    skills = [{"name": skill.name, "folder": os.path.realpath(skill.folder)} for skill in job.skills]
+    blobs = [{"blob_id": blob.blob_id, "path": os.path.realpath(blob.path)} for blob in job.blobs]
+    runtime = str(RUNTIME.resolve())
+    sources = [runtime, *(skill["folder"] for skill in skills), *(blob["path"] for blob in blobs)]
     return {
         "root": root,
+        "closed": [source for source in sources if root and not is_open_to_all(source)],
         "uid": uid,
         "keeps_groups": not root,
         "without_landlock": without_landlock,
         "prefixes": prefixes(),
         "hidden": hidden(),
-        "runtime": str(RUNTIME.resolve()),
+        "runtime": runtime,
         "filter": program.hex(),
         "affinity": affinity,
         "limits": tree_limits(job.limits, cgroups=cgroups),
-        "skills": [{"name": skill.name, "folder": os.path.realpath(skill.folder)} for skill in job.skills],
-        "blobs": [{"blob_id": blob.blob_id, "path": os.path.realpath(blob.path)} for blob in job.blobs],
+        "skills": skills,
+        "blobs": blobs,
     }

@@ -1,16 +1,133 @@
-"""What `skillery doctor` asks of this host, each tried by doing it."""
+"""What `skillery doctor` asks of this host, each tried by doing it, with what to do where it is missing."""
 
 from __future__ import annotations
 
-from skillery.backends import Probe
-from skillery.builtin.linux_sandbox.cell import landlock
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
-LANDLOCK_MISSING = (
-    "Landlock is missing: use a kernel from 5.13 on with `landlock` among its security modules (boot with "
-    "lsm=landlock,…), or set allow_degraded"
+from skillery.backends import CodeCall, Job, Limits, Outcome, Probe
+from skillery.builtin.linux_sandbox import groups, seccomp
+from skillery.builtin.linux_sandbox.cell import trying
+from skillery.builtin.linux_sandbox.plan import make_plan
+from skillery.builtin.linux_sandbox.spawning import HERE, base_python
+
+TRY = "import sys; sys.path.append('.'); from cell import trying; trying.main(sys.argv[1])"
+NO_OP = Job(
+    run_id="run_0",
+    call=CodeCall("def main(args): return True", "main"),
+    args=b"{}",
+    limits=Limits(timeout_ms=10_000, memory_mb=256),
 )
+LANDLOCK_FIX = (
+    "use a kernel from 5.13 on with `landlock` among its security modules (boot with lsm=landlock,…), or set "
+    "allow_degraded"
+)
+APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+MAX_USER_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
+CONTAINER = "in a container, allow it there (Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined)"
+FIXES = {
+    "uid mapping": "give [sandbox.linux] a range of uids that this user namespace has",
+    "own /proc": "nothing has to be done: runs go without /proc; " + CONTAINER,
+    "landlock": LANDLOCK_FIX,
+    "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
+}
+OPTIONAL = {"own /proc"}
+CGROUP_FIX = (
+    "make cgroups writable for the server (systemd: Delegate=yes; root in a container: mount /sys/fs/cgroup "
+    "read-write); until then {} and results say so in `degraded`"
+)
+WITHOUT_CGROUP = {
+    "memory": "memory is held by RLIMIT_AS and a watchdog",
+    "pids": "processes are held by RLIMIT_NPROC",
+    "cpu": "CPU is held by binding a run to processors",
+}
 
 
-def all_probes() -> list[Probe]:
-    version = landlock.abi()
-    return [Probe("landlock", version > 0, f"version {version}", LANDLOCK_MISSING)]
+def namespace_fix() -> str:
+    if APPARMOR.exists() and APPARMOR.read_text().strip() == "1":
+        return f"AppArmor forbids user namespaces to ordinary users: sysctl -w {'.'.join(APPARMOR.parts[3:])}=0"
+    if MAX_USER_NAMESPACES.exists() and MAX_USER_NAMESPACES.read_text().strip() == "0":
+        return "sysctl -w user.max_user_namespaces=10000"
+    return "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1 on old Debian); " + CONTAINER
+
+
+def probe_plan() -> dict[str, Any]:
+    machine = platform.machine()
+    program = seccomp.program(machine, cgroups=False) if machine in seccomp.ARCHITECTURE else b""
+    return make_plan(
+        NO_OP, root=os.geteuid() == 0, uid=100_000, cgroups=False, program=program, affinity=[], without_landlock=False
+    )
+
+
+def tried(name: str, plan: bytes) -> Probe:
+    done = subprocess.run(
+        [base_python(), "-I", "-S", "-B", "-c", TRY, name],
+        cwd=HERE,
+        env={},
+        input=plan,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    ok = done.returncode == 0
+    words = (done.stdout if ok else done.stderr + done.stdout).decode(errors="replace").split("\n")
+    detail = next((line for line in words if line), f"ended with status {done.returncode}")
+    fix = "" if ok else FIXES.get(name) or namespace_fix()
+    return Probe(name, ok, detail, fix, required=name not in OPTIONAL)
+
+
+def cgroup_probes() -> list[Probe]:
+    found = groups.find()
+    controllers = found.controllers if found else frozenset()
+    if found:
+        found.close()
+    return [
+        Probe(f"cgroup {name}", name in controllers, "holds a whole run" if name in controllers else WITHOUT_CGROUP[name],
+              "" if name in controllers else CGROUP_FIX.format(WITHOUT_CGROUP[name]), required=False)
+        for name in groups.CONTROLLERS
+    ]  # fmt: skip
+
+
+def watchdog_possible() -> bool:
+    """Whether the processes of a tree can be listed (CONFIG_PROC_CHILDREN)."""
+    return Path(f"/proc/self/task/{threading.get_native_id()}/children").exists()
+
+
+def machine_probe() -> Probe:
+    ok = sys.platform == "linux" and platform.machine() in seccomp.ARCHITECTURE
+    fix = "" if ok else "use Linux on x86_64 or aarch64; for trusted code there is `unsafe-subprocess`"
+    return Probe("machine", ok, f"{sys.platform} on {platform.machine()}", fix)
+
+
+def run_probe(run_no_op: Callable[[], Coroutine[Any, Any, Outcome]]) -> Probe:
+    """A whole run that does nothing, in an event loop of its own thread."""
+    outcomes: list[Outcome] = []
+    thread = threading.Thread(target=lambda: outcomes.append(asyncio.run(run_no_op())))
+    thread.start()
+    thread.join()
+    failure = outcomes[0].failure if outcomes else None
+    ok = bool(outcomes) and outcomes[0].result == b"true"
+    detail = f"took {outcomes[0].duration_ms:.1f} ms inside" if ok else failure.message if failure else "raised"
+    return Probe("a whole run", ok, detail, "" if ok else "see what is missing above")
+
+
+def all_probes(run_no_op: Callable[[], Coroutine[Any, Any, Outcome]] | None = None) -> list[Probe]:
+    """In the order in which they build on each other."""
+    machine = machine_probe()
+    if not machine.ok:
+        return [machine]
+    plan = json.dumps(probe_plan()).encode()
+    found = [machine, *(tried(name, plan) for name in trying.TRIES), *cgroup_probes()]
+    if not watchdog_possible():
+        fix = "make cgroups writable, or use a kernel with CONFIG_PROC_CHILDREN"
+        required = not next(probe.ok for probe in found if probe.name == "cgroup memory")
+        found.append(Probe("memory watchdog", False, "the processes of a run cannot be listed", fix, required))
+    return [*found, run_probe(run_no_op)] if run_no_op else found

@@ -6,10 +6,9 @@ import asyncio
 import itertools
 import os
 import platform
-import sys
 from pathlib import Path
 
-from skillery.backends import BlobWriter, CodeCall, Job, Limits, Outcome, Probe, RunHost
+from skillery.backends import BlobWriter, Job, Outcome, Probe, RunHost
 from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
 from skillery.builtin.linux_sandbox.cell import landlock
 from skillery.builtin.linux_sandbox.compiling import compile_ahead
@@ -18,14 +17,6 @@ from skillery.builtin.linux_sandbox.plan import RUNTIME
 from skillery.builtin.linux_sandbox.spawning import base_python
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.errors import BlobNotFound, SandboxUnavailable, TooLarge
-
-NO_OP = Job(
-    run_id="run_0",
-    call=CodeCall("def main(args): return True", "main"),
-    args=b"{}",
-    limits=Limits(timeout_ms=10_000, memory_mb=256),
-)
-
 
 class NoHost:
     """For a run that asks for nothing."""
@@ -52,14 +43,22 @@ class LinuxSandbox:
                 self._means = await self._find_means()
 
     async def _find_means(self) -> Means:
-        if sys.platform != "linux" or platform.machine() not in seccomp.ARCHITECTURE:
-            raise SandboxUnavailable(
-                f"the sandbox `linux` needs Linux on x86_64 or aarch64, and this is {sys.platform} on "
-                f"{platform.machine()}; for trusted code there is `unsafe-subprocess`"
-            )
+        machine = probes.machine_probe()
+        if not machine.ok:
+            raise SandboxUnavailable(f"the sandbox `linux` cannot run on {machine.detail}: {machine.fix}")
         compile_ahead(Path(cell.__file__).parent, RUNTIME)
+        means = self._look_around()
+        try:
+            self._refuse_what_is_weak(means)
+            await self._insist(means)
+        except BaseException:
+            means.close()
+            raise
+        return means
+
+    def _look_around(self) -> Means:
         found = groups.find()
-        means = Means(
+        return Means(
             python=base_python(),
             root=os.geteuid() == 0,
             program=seccomp.program(platform.machine(), cgroups=found is not None and "memory" in found.controllers),
@@ -68,25 +67,38 @@ class LinuxSandbox:
             uids=self._uids,
             cpus=itertools.cycle(sorted(os.sched_getaffinity(0))),
         )
-        await self._insist(means)
-        return means
+
+    def _refuse_what_is_weak(self, means: Means) -> None:
+        if self._allow_degraded:
+            return
+        if not means.landlock:
+            raise SandboxUnavailable(f"the sandbox `linux` needs Landlock: {probes.LANDLOCK_FIX}")
+        if not means.memory_held and not probes.watchdog_possible():
+            raise SandboxUnavailable(
+                "nothing here can hold the memory of a run: make cgroups writable for the server, use a kernel with "
+                "CONFIG_PROC_CHILDREN, or set allow_degraded"
+            )
 
     async def _insist(self, means: Means) -> None:
         """One whole run that does nothing says more than any list; the list says why where it fails."""
-        if not means.landlock and not self._allow_degraded:
-            raise SandboxUnavailable(probes.LANDLOCK_MISSING)
-        outcome = await run_job(means, NO_OP, NoHost())
+        outcome = await run_job(means, probes.NO_OP, NoHost())
         if outcome.result == b"true":
             return
-        if means.groups is not None:
-            means.groups.close()
         missing = [probe for probe in await asyncio.to_thread(probes.all_probes) if probe.required and not probe.ok]
         reasons = [f"{probe.name}: {probe.detail}; {probe.fix}" for probe in missing]
         failure = outcome.failure.message if outcome.failure else "a run that does nothing failed"
         raise SandboxUnavailable("the sandbox `linux` cannot run here: " + (" | ".join(reasons) or failure))
 
     def probe(self) -> list[Probe]:
-        return probes.all_probes()
+        return probes.all_probes(self._run_no_op)
+
+    async def _run_no_op(self) -> Outcome:
+        """Independent of what is in use, so that it can be asked for from any thread."""
+        means = self._look_around()
+        try:
+            return await run_job(means, probes.NO_OP, NoHost())
+        finally:
+            means.close()
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
         await self.start()
@@ -95,6 +107,6 @@ class LinuxSandbox:
         return await run_job(self._means, job, host)
 
     async def close(self) -> None:
-        if self._means is not None and self._means.groups is not None:
-            self._means.groups.close()
+        if self._means is not None:
+            self._means.close()
         self._means = None

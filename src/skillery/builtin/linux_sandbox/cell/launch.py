@@ -126,6 +126,7 @@ def run(control: Control, channel: int, log: int) -> None:
 
 def main(parent: int, control: int, channel: int, log: int) -> None:
     die_with(parent)
+    os.umask(0o022)  # the server may have a closed one, and what is made here is for another uid to enter
     server = Control(control)
     try:
         run(server, channel, log)

@@ -72,7 +72,6 @@ def load_filter(program: bytes) -> None:
 
 def lock(limits: dict[str, Any], program: bytes, keep: set[int]) -> int:
     """From here on this process and all its children are what a run may be. Returns the Landlock ABI (0: none)."""
-    os.umask(0o022)
     set_limits(limits)
     drop_capabilities()
     kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from . import kernel
+from . import idmap, kernel
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -91,10 +91,20 @@ def hide(folder: str) -> None:
 
 
 def add_mounts(plan: dict[str, Any]) -> None:
-    for skill in plan["skills"]:
-        bind_folder(skill["folder"], "/skills/" + skill["name"])
-    for blob in plan["blobs"]:
-        bind_file(blob["path"], "/blobs/" + blob["blob_id"])
+    """What is mounted for this run: the runtime, the skills, the blobs."""
+    folders = [(skill["folder"], "/skills/" + skill["name"]) for skill in plan["skills"]]
+    folders.append((plan["runtime"], "/run/skillery/runtime"))
+    files = [(blob["path"], "/blobs/" + blob["blob_id"]) for blob in plan["blobs"]]
+    for _, target in folders:
+        os.makedirs(target, 0o755)
+    for _, target in files:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444))
+    namespace = idmap.user_namespace(plan["uid"]) if plan["closed"] else -1
+    for source, target in (*folders, *files):
+        if source in plan["closed"]:
+            idmap.bind(OLD + source, target, FROZEN, namespace)
+        else:
+            bind(source, target)
 
 
 def build(plan: dict[str, Any]) -> None:
@@ -111,7 +121,6 @@ def build(plan: dict[str, Any]) -> None:
     add_devices()
     for prefix in plan["prefixes"]:
         bind_folder(prefix, prefix)
-    bind_folder(plan["runtime"], "/run/skillery/runtime")
     # The new procfs of stage two may only be mounted where one is visible already; it then lies on top of this one.
     bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
     add_mounts(plan)

@@ -1,0 +1,178 @@
+"""For `skillery doctor`: one property of this host in each function, tried by doing it, in a process of its own.
+
+`python -c "…; trying.main(name, plan)"` prints one line that says what was found, and exits 1 where it is missing.
+"""
+
+# ruff: noqa: PTH123, PTH211 - importing pathlib would cost every run milliseconds
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import sys
+
+from . import inmate, kernel, landlock, lockdown, root
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Plan = dict[str, Any]
+    Try = Callable[[Plan], str]
+
+
+def expect_errno(step: str, wanted: int, act: Callable[[], object]) -> None:
+    """`act` must be refused with this errno."""
+    try:
+        act()
+    except OSError as error:
+        if error.errno == wanted:
+            return
+        raise kernel.failed(step, error.errno or 0) from None
+    raise kernel.SetupError(f"{step}: it was not refused")
+
+
+def in_child(flags: int, act: Callable[[], None]) -> None:
+    """Run `act` as pid 1 of new namespaces."""
+    child = kernel.clone(flags)
+    if child == 0:
+        try:
+            act()
+        except kernel.SetupError as error:
+            print(error, file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        raise kernel.SetupError("see above")
+
+
+def user_namespaces(plan: Plan) -> str:
+    kernel.unshare(kernel.NEWUSER)
+    return "can be made"
+
+
+def uid_mapping(plan: Plan) -> str:
+    """In a child, by its parent, as a run does it."""
+    if not plan["root"]:
+        root.enter_own_mounts(plan)
+    child = kernel.clone(kernel.NEWUSER)
+    if child == 0:
+        os.read(0, 1)
+        os._exit(0)
+    outside = plan["uid"] if plan["root"] else 1000
+    root.write_once(f"/proc/{child}/uid_map", f"1000 {outside} 1", "write uid_map")
+    return f"runs are host uid {plan['uid']} and up" if plan["root"] else "runs are the server's own uid, mapped"
+
+
+def mounts(plan: Plan) -> str:
+    root.enter_own_mounts(plan)
+    kernel.mount("t", "/usr", "tmpfs", kernel.MS_NOSUID, "size=1m")
+    kernel.set_mount_attributes("/usr", root.FROZEN, recursive=True)
+    expect_errno("a read-only mount", errno.EROFS, lambda: open("/usr/x", "w", encoding="ascii"))
+    return "tmpfs, binds and read-only attributes work"
+
+
+def new_root(plan: Plan) -> str:
+    root.build(plan)
+    return "pivot_root works; the host's root is left behind"
+
+
+def disk_quota(plan: Plan) -> str:
+    root.enter_own_mounts(plan)
+    kernel.mount("t", "/usr", "tmpfs", kernel.MS_NOSUID, "size=64k,nr_inodes=4")
+
+    def fill() -> None:
+        with open("/usr/x", "wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+    def litter() -> None:
+        for number in range(8):
+            os.symlink("x", f"/usr/{number}")
+
+    expect_errno("the size of a tmpfs", errno.ENOSPC, fill)
+    os.unlink("/usr/x")
+    expect_errno("the files of a tmpfs", errno.ENOSPC, litter)
+    return "tmpfs holds size and number of files"
+
+
+def namespaces(plan: Plan) -> str:
+    if not plan["root"]:
+        root.enter_own_mounts(plan)
+    in_child(inmate.NAMESPACES, lambda: None)
+    return "user, mount, pid, ipc, uts, net and cgroup"
+
+
+def own_proc(plan: Plan) -> str:
+    root.build(plan)
+    flags = kernel.NEWUSER | kernel.NEWNS | kernel.NEWPID
+    in_child(flags, lambda: kernel.mount("proc", "/proc", "proc", inmate.PROC, "hidepid=2,subset=pid"))
+    return "each run can have a /proc of its own"
+
+
+def capabilities(plan: Plan) -> str:
+    if not plan["root"]:
+        root.enter_own_mounts(plan)
+    in_child(kernel.NEWUSER, lockdown.drop_capabilities)
+    return "every set can be emptied for good"
+
+
+def no_new_privs(plan: Plan) -> str:
+    kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
+    return "programs gain nothing from setuid bits"
+
+
+def system_calls(plan: Plan) -> str:
+    kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
+    lockdown.load_filter(bytes.fromhex(plan["filter"]))
+    if kernel.syscall(272 if kernel.X86 else 97, kernel.NEWUSER) == 0:
+        raise kernel.SetupError("seccomp: a forbidden call was let through")
+    return "seccomp filters by an allow-list"
+
+
+def files(plan: Plan) -> str:
+    kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
+    version = landlock.restrict([])
+    if version == 0:
+        raise kernel.SetupError("the kernel has none")
+    expect_errno("Landlock", errno.EACCES, lambda: os.mkdir("/tmp/skillery-landlock"))  # noqa: PTH102, S108
+    return f"Landlock version {version} holds"
+
+
+def process_limits(plan: Plan) -> str:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+    expect_errno("RLIMIT_NOFILE", errno.EMFILE, lambda: [os.dup(0) for _ in range(20)])
+    lockdown.set_limits(plan["limits"])
+    return "rlimits hold"
+
+
+TRIES: dict[str, Try] = {
+    "user namespaces": user_namespaces,
+    "uid mapping": uid_mapping,
+    "mounts": mounts,
+    "own root": new_root,
+    "disk quota": disk_quota,
+    "namespaces": namespaces,
+    "own /proc": own_proc,
+    "capabilities": capabilities,
+    "no_new_privs": no_new_privs,
+    "seccomp": system_calls,
+    "landlock": files,
+    "rlimits": process_limits,
+}
+
+
+def main(name: str) -> None:
+    plan = json.load(sys.stdin)
+    try:
+        found = TRIES[name](plan)
+    except kernel.SetupError as error:
+        found = ""
+        print(error)
+    except OSError as error:
+        found = ""
+        print(os.strerror(error.errno or 0))
+    print(found, flush=True)
+    os._exit(0 if found else 1)  # whatever was locked away meanwhile is not needed any more

@@ -1,0 +1,84 @@
+"""Prose that can rot: every method, setting, hook and command has its entry, and what the README says is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from skillery import hookspecs
+from skillery.api.errors import CODES
+from skillery.api.rpc.methods import METHODS
+from skillery.errors import SkilleryError
+from skillery.settings import load_settings
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+HOOKS = [name for name, value in vars(hookspecs).items() if hasattr(value, "skillery_spec")]
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text("utf-8")
+
+
+def kinds(kind: type[SkilleryError]) -> set[str]:
+    return {kind.type}.union(*(kinds(child) for child in kind.__subclasses__()))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_in_methods_md(name: str) -> None:
+    text = read("methods.md")
+    row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
+
+    assert f"| {METHODS[name].needs} |" in row
+    for field in METHODS[name].params.__struct_fields__:
+        assert re.search(rf"\b{field}\b", row), field
+
+
+@pytest.mark.parametrize("name", [value.name for value in load_settings({"home": "/x"}, environ={}).values()])
+def test_every_setting_is_in_settings_md_with_its_default(name: str) -> None:
+    row = next(line for line in read("settings.md").splitlines() if line.startswith(f"| `{name}` |"))
+    value = next(one.value for one in load_settings({"home": "/x"}, environ={}).values() if one.name == name)
+
+    if name in {"home", "database"} or value in ("", ()):
+        return
+    assert f"| `{str(value).lower() if isinstance(value, bool) else value}` |".replace("`10.0`", "`10`") in row
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_every_hook_is_in_hooks_md_with_an_example(name: str) -> None:
+    text = read("hooks.md")
+
+    assert f"### `{name}`" in text
+    assert f"def {name}(" in text
+
+
+def test_every_error_type_is_in_methods_md() -> None:
+    text = read("methods.md")
+    shown = {type_ for kind in CODES for type_ in kinds(kind)} - {
+        "not_found",
+        "conflict",
+        "too_large",
+        "content_missing",
+    }
+
+    assert {type_ for type_ in shown if type_ not in text} == set()
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text("utf-8")):
+            assert (document.parent / target).exists(), f"{document.name} → {target}"
+
+
+def test_ci_runs_just_what_the_readme_says() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+
+    assert "```\nmake test\n```" in readme
+    assert [line for line in script.splitlines() if line and not line.startswith(("#", "set ", "cd "))] == ["make test"]
+
+
+def test_the_licence_is_there() -> None:
+    assert "Apache License" in (ROOT / "LICENSE").read_text("utf-8")
