@@ -1,23 +1,203 @@
-"""The backend `linux` passes the contract: here as whoever runs the tests."""
+"""The backend `linux` passes the contract, for root and for an ordinary user, and leaves nothing behind."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from skillery.backends import Place
-from skillery.builtin.linux_sandbox import skillery_sandbox
+from skillery.backends import CodeCall, Job, Limits, Place, SkillMount
+from skillery.builtin.linux_sandbox import groups, skillery_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.testing import SandboxContract
+from skillery.testing.sandbox import MemoryHost, Trial
+from skillery.testing.sandbox.leftovers import descendants
+
+TESTS = Path(__file__).parent
+AS_ORDINARY_USER = (sys.executable, str(TESTS / "ordinary_user.py"), sys.executable)
+IS_ROOT = os.geteuid() == 0
+only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
+# What differs for an ordinary user: identity, limits without cgroups, mounts in a user namespace.
+ORDINARY_CASES = (
+    "capability or group or nobody or memory or children or fork_bomb or threads or processor or zombies or daemons or "
+    "written or read_only or host or packages or reached or forbidden or pid_1 or composes or blobs_are or flood or "
+    "degraded or cannot_be_mounted or user_namespaces"
+)
+
+
+def make(folder: Path, *, allow_degraded: bool = False) -> LinuxSandbox:
+    offer = skillery_sandbox()
+    sandbox: LinuxSandbox = offer.open(offer.settings(), Place(folder, allow_degraded))
+    return sandbox
+
+
+def group_folders(pid: int) -> list[Path]:
+    """The cgroups that a server with this pid has made."""
+    return [path for h in groups.candidates() for path in h.folder.glob(f"skillery-{pid}-*/**/") if path.is_dir()]
 
 
 class TestLinuxSandbox(SandboxContract):
     @pytest.fixture
     async def sandbox(self, tmp_path: Path) -> AsyncIterator[LinuxSandbox]:
-        offer = skillery_sandbox()
-        sandbox: LinuxSandbox = offer.open(offer.settings(), Place(tmp_path))
+        sandbox = make(tmp_path)
         await sandbox.start()
         yield sandbox
         await sandbox.close()
+        assert group_folders(os.getpid()) == []
+
+    async def test_every_outcome_says_whether_the_memory_of_the_tree_is_degraded(self, trial: Trial) -> None:
+        outcome = await trial.code("def main(args): pass")
+        assert outcome.degraded == (() if IS_ROOT and groups.candidates() else ("memory_tree",))
+
+    async def test_a_skill_that_cannot_be_mounted_is_the_hosts_fault_and_names_no_path(
+        self, trial: Trial, tmp_path: Path
+    ) -> None:
+        outcome = await trial.code("def main(args): pass", skills=(SkillMount("gone", tmp_path / "gone"),))
+        assert outcome.failure is not None
+        assert outcome.failure.type == "SandboxError"
+        assert str(tmp_path) not in outcome.failure.message
+
+    async def test_files_that_only_the_server_may_read_reach_the_code(self, trial: Trial) -> None:
+        skill = trial.skill("closed", {"code/main.py": "def main(args): return 1"})
+        blob = trial.blob("blob:closed", b"content")
+        for path in (skill.folder, skill.folder / "code"):
+            path.chmod(0o700)
+        blob.path.chmod(0o600)
+        code = "from skills.closed import main as f\nfrom runtime import blobs\ndef main(args): return blobs.read_text('blob:closed')"
+        assert await trial.value(code, skills=(skill,), blobs=(blob,)) == "content"
+
+    async def test_a_closed_umask_of_the_server_does_no_harm(self, trial: Trial) -> None:
+        before = os.umask(0o077)
+        try:
+            await trial.is_well()
+        finally:
+            os.umask(before)
+
+    async def test_a_server_out_of_descriptors_refuses_the_run_and_recovers(self, trial: Trial) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 2, hard))
+        try:
+            outcome = await trial.code("def main(args): pass")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert outcome.failure is not None
+        assert outcome.failure.type == "SandboxError"
+
+    async def test_cancelling_at_any_moment_leaves_nothing(self, trial: Trial) -> None:
+        for delay in (0, 0.001, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05):
+            running = asyncio.ensure_future(trial.code("import time\ndef main(args): time.sleep(1e6)"))
+            await asyncio.sleep(delay)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+    async def test_hundreds_of_blobs_are_mounted(self, trial: Trial) -> None:
+        blobs = tuple(trial.blob(f"blob:{number}", str(number).encode()) for number in range(300))
+        code = (
+            "import os\ndef main(args): return sum(int(open(f'/blobs/{name}').read()) for name in os.listdir('/blobs'))"
+        )
+        assert await trial.value(code, blobs=blobs) == sum(range(300))
+
+
+def test_the_doctor_finds_what_is_needed(tmp_path: Path) -> None:
+    probes = make(tmp_path).probe()
+    assert [probe.name for probe in probes if probe.required and not probe.ok] == []
+    assert all(probe.detail and (probe.ok or probe.fix) for probe in probes)
+    assert probes[-1].name == "a whole run"
+
+
+@only_as_root
+def test_an_ordinary_user_passes_as_well() -> None:
+    command = (*AS_ORDINARY_USER, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS / "test_sandbox_linux.py"))
+    done = subprocess.run((*command, "-k", ORDINARY_CASES), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+ASK = """
+import asyncio, json, sys
+from pathlib import Path
+from skillery.backends import CodeCall, Job, Place
+from skillery.builtin.linux_sandbox import skillery_sandbox
+from skillery.errors import SandboxUnavailable
+from skillery.testing.sandbox import MemoryHost
+
+async def ask(code):
+    offer = skillery_sandbox()
+    sandbox = offer.open(offer.settings(), Place(Path()))
+    try:
+        await sandbox.start()
+    except SandboxUnavailable as error:
+        return f"refused: {error}"
+    outcome = await sandbox.run(Job("run_1", CodeCall(code, "main"), b"{}"), MemoryHost())
+    await sandbox.close()
+    return json.loads(outcome.result) if outcome.result else outcome.failure.message
+"""
+
+
+@only_as_root
+def test_groups_of_the_server_do_not_reach_the_code() -> None:
+    script = ASK + "print(asyncio.run(ask('import os\\ndef main(args): return os.getgroups()')))"
+    done = subprocess.run([sys.executable, "-c", script], extra_groups=[27, 1234], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@only_as_root
+def test_without_user_namespaces_nothing_is_run_and_the_way_out_is_named() -> None:
+    script = ASK + (
+        "from skillery.builtin.linux_sandbox.cell import kernel, root\n"
+        "kernel.unshare(kernel.NEWUSER); root.write_own_maps(65533, 65533)\n"
+        "open('/proc/sys/user/max_user_namespaces', 'w').write('0')\n"
+        "print(asyncio.run(ask('def main(args): pass')))"
+    )
+    done = subprocess.run((*AS_ORDINARY_USER, "-c", script), capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("refused: ")
+    assert "user.max_user_namespaces" in done.stdout
+
+
+SERVE_AND_HANG = (
+    ASK
+    + """
+async def main():
+    asking = asyncio.ensure_future(ask("import os, time\\ndef main(args):\\n    os.fork(); time.sleep(1e6)"))
+    await asyncio.sleep(1.0)
+    print("running", flush=True)
+    await asking
+asyncio.run(main())
+"""
+)
+
+
+async def test_runs_die_with_a_killed_server_and_the_next_start_sweeps_up(tmp_path: Path) -> None:
+    server = subprocess.Popen([sys.executable, "-c", SERVE_AND_HANG], stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"running\n"
+    run = descendants(server.pid)
+    assert len(run) >= 4
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    server.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(groups.start_time(pid) for pid in run) and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    assert [pid for pid in run if groups.start_time(pid)] == []
+    sandbox = make(tmp_path)
+    await sandbox.start()
+    assert group_folders(server.pid) == []
+    await sandbox.close()
+
+
+async def test_it_starts_by_itself_when_it_is_first_used(tmp_path: Path) -> None:
+    sandbox = make(tmp_path)
+    job = Job("run_1", CodeCall("def main(args): return args", "main"), b'{"a": 1}', limits=Limits())
+    outcomes = await asyncio.gather(*(sandbox.run(job, MemoryHost()) for _ in range(3)))
+    assert [json.loads(outcome.result or b"") for outcome in outcomes] == [{"a": 1}] * 3
+    await sandbox.close()

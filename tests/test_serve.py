@@ -234,6 +234,23 @@ def test_an_idle_server_stops_at_once_and_frees_its_home(
     assert start_server().rpc("list_skills")["skills"]
 
 
+def test_sigterm_while_it_starts_exits_0_too(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path), "--port", "0"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "server.lock").exists() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+
+    assert (process.returncode, err) == (0, "")
+
+
 def test_it_goes_on_when_nobody_reads_its_stdout_any_more(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     process = subprocess.Popen(

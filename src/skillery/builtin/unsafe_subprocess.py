@@ -85,10 +85,10 @@ class PlainRun:
             await self._let_run(dialogue)
 
     async def _set_up(self) -> Dialogue:
-        places = await asyncio.to_thread(self._lay_out)
+        places = self._lay_out()
         ours, theirs = socket.socketpair()
-        self._channel = await Channel.over(ours)
         with theirs:
+            self._channel = await Channel.over(ours)
             self._process = self._start(theirs.fileno())
         self._exit = exit_of(self._process)
         self._log.close_write_end()

@@ -30,13 +30,13 @@ def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> 
     One line on stdout says where, once requests are answered; the log goes to stderr. SIGTERM lets the runs under way
     finish up to the setting grace_seconds, and the exit code is then 0.
     """
+    # While it starts; once it serves, the loop has handlers of its own that let runs finish.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     import asyncio
 
     from skillery.app.serving import serve as serve_until_stopped
     from skillery.plugins import load_plugins
 
-    # While it starts; once it serves, the loop has handlers of its own that let runs finish.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     settings = target.load(host=host, port=port).settings
     _start_log(settings)
     plugins = load_plugins(settings.plugins_folder)

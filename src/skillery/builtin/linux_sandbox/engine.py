@@ -70,6 +70,7 @@ class Run:
         self._log = LogPipe(job.limits.log_kb * 1024)
         self._channel: Channel | None = None
         self._launcher: Launcher | None = None
+        self._grouping: asyncio.Future[ControlGroup | None] | None = None
         self._group: ControlGroup | None = None
         self._dialogue: Dialogue | None = None
         self._stopped: Failure | None = None
@@ -97,19 +98,25 @@ class Run:
 
     async def _set_up(self) -> Dialogue:
         ours, theirs = socket.socketpair()
-        self._channel = await Channel.over(ours)
         with theirs:
-            self._launcher = await Launcher.start(self._means.python, theirs, self._log.write_end)
+            self._channel = await Channel.over(ours)
+            self._launcher = Launcher(self._means.python, theirs, self._log.write_end)
         self._log.close_write_end()
         # The interpreter starts meanwhile: joining a group can take the kernel as long as that.
-        if self._means.groups is not None:
-            self._group = await asyncio.to_thread(self._means.groups.make, self._job.limits, self._launcher.pid)
+        self._grouping = asyncio.ensure_future(self._join_groups(self._launcher.pid))
+        await self._launcher.connect()
+        self._group = await asyncio.shield(self._grouping)
         self._launcher.tell_plan(self._plan())
         self._dialogue = Dialogue(self._channel, self._job, self._host)
         header = job_header(self._job, {**BASE_ENVIRONMENT, **self._job.environment}, Places())
         await self._channel.send(header, self._job.args)
         await self._dialogue.wait_ready()
         return self._dialogue
+
+    async def _join_groups(self, pid: int) -> ControlGroup | None:
+        if self._means.groups is None:
+            return None
+        return await asyncio.to_thread(self._means.groups.make, self._job.limits, pid)
 
     def _plan(self) -> dict[str, object]:
         return make_plan(
@@ -174,8 +181,7 @@ class Run:
             await self._launcher.end()
             self._ended = self._ended or await self._launcher.event()
         oom_killed = self._oom_kills() > 0
-        if self._group is not None:
-            await self._group.remove()
+        await self._leave_groups()
         log = await self._log.finish(LOG_SECONDS)
         self._log.close()
         if self._channel is not None:
@@ -190,6 +196,15 @@ class Run:
             duration_ms=self._duration,
             degraded=self._means.degraded,
         )
+
+    async def _leave_groups(self) -> None:
+        """Also of those that were still being made when the run was cancelled."""
+        if self._grouping is None:
+            return
+        await asyncio.wait({self._grouping})
+        group = None if self._grouping.exception() else self._grouping.result()
+        if group is not None:
+            await group.remove()
 
     def _failure(self, *, oom_killed: bool) -> Failure | None:
         if self._stopped is not None:

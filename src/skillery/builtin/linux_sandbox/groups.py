@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import time
 from pathlib import Path
@@ -78,13 +79,14 @@ class ControlGroups:
     """All groups of this server, in folders of its own name."""
 
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
-        self._bases = [(hierarchy, hierarchy.folder / own_name()) for hierarchy in hierarchies]
+        name = own_name()
+        self._bases = [(hierarchy, hierarchy.folder / name) for hierarchy in hierarchies]
         self._next = 0
         self.controllers = frozenset(name for hierarchy in hierarchies for name in hierarchy.controllers)
 
     def open(self) -> None:
         for hierarchy, base in self._bases:
-            base.mkdir(exist_ok=True)
+            base.mkdir()
             if hierarchy.version == 2:
                 write(base, "cgroup.subtree_control", " ".join(f"+{name}" for name in hierarchy.controllers))
 
@@ -157,7 +159,8 @@ def start_time(pid: int) -> str | None:
 
 
 def own_name() -> str:
-    return f"skillery-{os.getpid()}-{start_time(os.getpid())}"
+    """A new name that says who made it; each use of the groups has its own."""
+    return f"skillery-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(4)}"
 
 
 def own_paths() -> dict[str, str]:
@@ -231,7 +234,7 @@ def usable(hierarchy: Hierarchy) -> Hierarchy | None:
 
 
 def takes_limits(hierarchy: Hierarchy, controller: str) -> bool:
-    folder = hierarchy.folder / f"{own_name()}-probe"
+    folder = hierarchy.folder / own_name()
     try:
         folder.mkdir()
     except OSError:

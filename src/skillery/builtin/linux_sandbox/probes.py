@@ -32,7 +32,9 @@ LANDLOCK_FIX = (
 )
 APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 MAX_USER_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
-CONTAINER = "in a container, allow it there (Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined)"
+CONTAINER = (
+    "in a container, allow it there (Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined)"
+)
 FIXES = {
     "uid mapping": "give [sandbox.linux] a range of uids that this user namespace has",
     "own /proc": "nothing has to be done: runs go without /proc; " + CONTAINER,

@@ -18,6 +18,7 @@ from skillery.builtin.linux_sandbox.spawning import base_python
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.errors import BlobNotFound, SandboxUnavailable, TooLarge
 
+
 class NoHost:
     """For a run that asks for nothing."""
 

@@ -31,40 +31,38 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Launcher:
-    """The process outside the run's namespaces: the only child that the server has of a run."""
+    """The process outside the run's namespaces: the only child that the server has of a run.
 
-    def __init__(self, process: subprocess.Popen[bytes], pidfd: int) -> None:
-        self._process = process
-        self._pidfd = pidfd
-        self._gone = asyncio.get_running_loop().create_future()
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        asyncio.get_running_loop().add_reader(pidfd, self._reap)
+    Made in one step, so that there is no moment at which it could be lost; then connected.
+    """
 
-    @classmethod
-    async def start(cls, python: str, channel: socket.socket, log: int) -> Launcher:
-        """Forked from this very thread, not from a worker: the launcher dies with the thread that forked it."""
-        ours, theirs = socket.socketpair()
+    def __init__(self, python: str, channel: socket.socket, log: int) -> None:
+        """Forks from this very thread, not from a worker: the launcher dies with the thread that forked it."""
+        self._socket, theirs = socket.socketpair()
         numbers = [str(number) for number in (os.getpid(), theirs.fileno(), channel.fileno(), log)]
         try:
-            process = subprocess.Popen(  # noqa: ASYNC220 - see above; a vfork, about a millisecond
+            self._process = subprocess.Popen(
                 [python, "-I", "-S", "-B", "-c", START, *numbers],
                 cwd=HERE,
                 env=BASE_ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), channel.fileno(), log),
-                process_group=0,  # a Ctrl-C at the terminal is for the server, which then ends its runs in order
             )
+            self._pidfd = open_pidfd(self._process)
         except BaseException:
-            ours.close()
+            self._socket.close()
             raise
         finally:
             theirs.close()
-        launcher = cls(process, os.pidfd_open(process.pid))
-        ours.setblocking(False)
-        launcher._reader, launcher._writer = await asyncio.open_connection(sock=ours)
-        return launcher
+        self._gone = asyncio.get_running_loop().create_future()
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
+
+    async def connect(self) -> None:
+        self._socket.setblocking(False)
+        self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
 
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -96,13 +94,30 @@ class Launcher:
     async def end(self) -> None:
         """Kill the run and wait until nothing of it is left."""
         if not self._gone.done():
-            self.tell(b"kill")
+            self._tell_to_end()
             await asyncio.wait({self._gone}, timeout=KILL_PATIENCE)
         if not self._gone.done():
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             await asyncio.wait({self._gone})
         if self._writer is not None:
             self._writer.transport.abort()
+        self._socket.close()
+
+    def _tell_to_end(self) -> None:
+        if self._writer is not None:
+            self.tell(b"kill")
+        else:
+            self._socket.close()  # to it that means the same
+
+
+def open_pidfd(process: subprocess.Popen[bytes]) -> int:
+    """A descriptor that becomes readable when it ends; where there is none to be had, it does not live."""
+    try:
+        return os.pidfd_open(process.pid)
+    except OSError:
+        process.kill()
+        process.wait()
+        raise
 
 
 def base_python() -> str:

@@ -43,8 +43,13 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Channel:
+        """Takes the socket over; it is closed where this is cancelled."""
         end.setblocking(False)
-        return cls(*await asyncio.open_connection(sock=end, limit=PIECE))
+        try:
+            return cls(*await asyncio.open_connection(sock=end, limit=PIECE))
+        except BaseException:
+            end.close()
+            raise
 
     async def receive(self) -> Message | None:
         """The next header, None at the end. Raises ChannelAbused. The body must be read before the next one."""
