@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
 from skillery import migrate
@@ -36,6 +37,13 @@ def test_the_migrations_make_just_what_the_tables_say(new_url: str) -> None:
     assert tables_of(database) == set(metadata.tables)
     assert migrate.current(database) == migrate.head()
     database.close()
+
+
+def test_the_head_is_what_alembic_says_it_is() -> None:
+    script = ScriptDirectory.from_config(migrate.alembic_config())
+
+    assert migrate.head() == script.get_current_head()
+    assert migrate.revisions() == [one.revision for one in reversed(list(script.walk_revisions()))]
 
 
 def test_down_and_up_again(new_url: str) -> None:

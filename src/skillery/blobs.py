@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from skillery.backends import Identity, Storage
 from skillery.contents import Content, Incoming, open_content
@@ -49,6 +49,9 @@ _BLOB = Statement(
         blobs.c.id == bindparam("id")
     )
 )
+
+
+_ADD = insert(blobs)
 
 
 class Blobs:
@@ -164,7 +167,7 @@ def insert_blobs(connection: Connection, rows: Iterable[BlobRow], run_id: str | 
         for place, row in enumerate(rows)
     ]
     if values:
-        connection.execute(blobs.insert(), values)
+        connection.execute(_ADD, values)
 
 
 def parse_kind(kind: str) -> str:

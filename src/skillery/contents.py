@@ -80,7 +80,7 @@ class Incoming:
             self._upload.commit(content.sha256)
 
         def work(connection: Connection) -> None:
-            record(connection, content.sha256, content.size_bytes, data)
+            record(connection, [(content.sha256, content.size_bytes, data)])
             if then is not None:
                 then(connection, content)
 
@@ -100,14 +100,17 @@ class Incoming:
             self._decoder = None
 
 
-def record(connection: Connection, sha256: str, size_bytes: int, data: bytes | None) -> None:
-    """Note a content; nothing happens where it is known already."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    connection.execute(
-        dialect.insert(objects)
-        .values(sha256=sha256, size_bytes=size_bytes, data=data)
-        .on_conflict_do_nothing(index_elements=["sha256"])
-    )
+# Built once: SQLAlchemy then finds them compiled, which is most of what a small write costs.
+_RECORD = {
+    dialect.__name__.rpartition(".")[2]: dialect.insert(objects).on_conflict_do_nothing(index_elements=["sha256"])
+    for dialect in (sqlite, postgresql)
+}
+
+
+def record(connection: Connection, contents: Iterable[tuple[str, int, bytes | None]]) -> None:
+    """Note contents (digest, size, data where it is inline); nothing happens to those that are known already."""
+    rows = [{"sha256": sha256, "size_bytes": size, "data": data} for sha256, size, data in contents]
+    connection.execute(_RECORD[connection.dialect.name], rows)
 
 
 def put_large(storage: Storage, sha256: str, content: bytes) -> None:

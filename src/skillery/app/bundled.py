@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
 
 from skillery.backends import ALL_SCOPES, Identity
 from skillery.database import Database
-from skillery.errors import Conflict, StartupError
+from skillery.errors import Conflict, NotFound, StartupError
+from skillery.formats.manifest import toml_manifest
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
 from skillery.publishing import Publisher, SkillFolder, read_skill_folder
+from skillery.registry import resolve
 
 PACKAGED = Path(__file__).parents[1] / "_skills"
 IN_CHECKOUT = Path(__file__).parents[3] / "skills"
@@ -23,8 +32,17 @@ def bundled_folders() -> list[Path]:
 async def publish_bundled(publisher: Publisher, database: Database) -> None:
     """A version that is there already is left alone, also where somebody published another under its name."""
     for folder in await asyncio.to_thread(bundled_folders):
-        skill = await asyncio.to_thread(read_skill_folder, folder)
-        await _publish(publisher, skill)
+        manifest = toml_manifest((folder / "skill.toml").read_bytes())
+        if not await database.read(partial(_is_there, manifest=manifest)):
+            await _publish(publisher, await asyncio.to_thread(read_skill_folder, folder))
+
+
+def _is_there(connection: Connection, manifest: Mapping[str, Any]) -> bool:
+    try:
+        resolve(connection, manifest["name"], Exact(Version.parse(manifest["version"])))
+    except NotFound:
+        return False
+    return True
 
 
 async def _publish(publisher: Publisher, skill: SkillFolder) -> None:

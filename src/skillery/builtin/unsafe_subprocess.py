@@ -47,7 +47,11 @@ class UnsafeSubprocess:
         """Nothing to get ready."""
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
-        run = PlainRun(job, host)
+        try:
+            run = PlainRun(job, host)
+        except OSError as error:
+            reason = f"the process could not be started: {error.strerror}"
+            return Outcome(failure=Failure("SandboxError", reason), degraded=DEGRADED)
         try:
             await run.live()
         except BaseException:

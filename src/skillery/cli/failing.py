@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,8 +31,6 @@ Exit codes:
   130  interrupted
 
 With --json the answer is one JSON document on stdout, errors included: {"error": {"code", "message", "data"}}."""
-
-log = logging.getLogger(__name__)
 
 
 class AnsweredError(Exception):
@@ -78,7 +75,8 @@ class Commands(click.Group):
         except CheckFailed as error:
             _fail(ctx, CHECK_FAILED, {"message": str(error), "data": {"type": "check_failed"}}, as_json)
         except Exception as error:
-            log.debug("unexpected", exc_info=True)
+            if os.environ.get("SKILLERY_LOG_LEVEL", "").lower() == "debug":
+                raise
             message = f"unexpected {type(error).__name__}: {error}"
             hint = "This is a fault of Skillery; SKILLERY_LOG_LEVEL=debug shows where it comes from."
             _fail(ctx, CANNOT_START, {"message": message, "data": {"type": "unexpected", "hint": hint}}, as_json)

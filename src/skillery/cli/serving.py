@@ -30,8 +30,9 @@ def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> 
     One line on stdout says where, once requests are answered; the log goes to stderr. SIGTERM lets the runs under way
     finish up to the setting grace_seconds, and the exit code is then 0.
     """
-    # While it starts; once it serves, the loop has handlers of its own that let runs finish.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # While it starts there is nothing to let finish, and a start may be cut off anywhere. An exception would be lost
+    # where the signal falls into a finaliser. Once it serves, the loop has handlers of its own.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     import asyncio
 
     from skillery.app.serving import serve as serve_until_stopped

@@ -6,15 +6,42 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Identity
 from skillery.contents import record
+from skillery.database import Statement
 from skillery.errors import VersionExists
 from skillery.formats.bundle import Bundle
 from skillery.formats.semver import Version
 from skillery.tables import RESOLVABLE, skill_files, skill_versions, skills
+
+# Built once, with their values given at execution: SQLAlchemy then finds each compiled.
+_TAKEN = Statement(
+    select(skill_versions.c.version, skill_versions.c.digest, skill_versions.c.status, skill_versions.c.skill_id)
+    .join(skills, skills.c.id == skill_versions.c.skill_id)
+    .where(skills.c.name == bindparam("name"), skill_versions.c.precedence == bindparam("precedence"))
+)
+_ADD_SKILL = {
+    dialect.__name__.rpartition(".")[2]: dialect.insert(skills).on_conflict_do_nothing(index_elements=["name"])
+    for dialect in (sqlite, postgresql)
+}
+_LOCK_SKILL = select(skills.c.id).where(skills.c.name == bindparam("skill_name")).with_for_update()
+_ADD_VERSION = insert(skill_versions)
+_ADD_FILES = insert(skill_files)
+_NEWEST = (
+    select(skill_versions.c.id, skill_versions.c.namespace)
+    .where(skill_versions.c.skill_id == bindparam("id"), skill_versions.c.status.in_(RESOLVABLE))
+    .order_by(skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc())
+    .limit(1)
+)
+_POINT = (
+    update(skills)
+    .where(skills.c.id == bindparam("skill_id"))
+    .values(latest_version_id=bindparam("latest"), namespace=bindparam("in_namespace"))
+)
+_POINT_TO_NONE = update(skills).where(skills.c.id == bindparam("skill_id")).values(latest_version_id=None)
 
 
 class NewVersion(msgspec.Struct, frozen=True):
@@ -32,22 +59,19 @@ def version_if_taken(connection: Connection, bundle: Bundle) -> NewVersion | Non
     Raises VersionExists where it is another bundle, or the same under another build metadata.
     """
     manifest = bundle.manifest
-    row = connection.execute(
-        select(skill_versions.c.version, skill_versions.c.digest, skill_versions.c.status, skill_versions.c.skill_id)
-        .join(skills, skills.c.id == skill_versions.c.skill_id)
-        .where(skills.c.name == manifest.name, skill_versions.c.precedence == manifest.version.precedence)
-    ).one_or_none()
-    if row is None:
+    rows = _TAKEN.rows(connection, name=manifest.name, precedence=manifest.version.precedence)
+    if not rows:
         return None
-    if row.digest == bundle.digest:
-        return NewVersion(manifest.name, row.version, row.digest, row.status)
-    free = _next_free(connection, row.skill_id, manifest.version)
+    version, digest, status, skill_id = rows[0]
+    if digest == bundle.digest:
+        return NewVersion(manifest.name, version, digest, status)
+    free = _next_free(connection, skill_id, manifest.version)
     raise VersionExists(
-        f"'{manifest.name}' {row.version} exists already with other contents",
+        f"'{manifest.name}' {version} exists already with other contents",
         hint=f"A version is never reused. Publish the change as {free}.",
         name=manifest.name,
-        version=row.version,
-        digest=row.digest,
+        version=version,
+        digest=digest,
         next_version=free,
     )
 
@@ -69,13 +93,11 @@ def insert_version(
     if taken is not None:
         return taken
     now = datetime.now(UTC)
-    version_id = connection.execute(
-        skill_versions.insert().values(_version_values(bundle, identity, skill_id, status, now))
-    ).inserted_primary_key[0]  # type: ignore[index]  # a row was inserted, so there is a key
-    for file in bundle.files:
-        record(connection, file.sha256, file.size, inline.get(file.sha256))
+    values = _version_values(bundle, identity, skill_id, status, now)
+    version_id = connection.execute(_ADD_VERSION, values).inserted_primary_key[0]  # type: ignore[index]  # one row, one key
+    record(connection, [(file.sha256, file.size, inline.get(file.sha256)) for file in bundle.files])
     connection.execute(
-        skill_files.insert(),
+        _ADD_FILES,
         [
             {
                 "version_id": version_id,
@@ -93,14 +115,12 @@ def insert_version(
 
 def point_to_latest(connection: Connection, skill_id: int) -> None:
     """Compute a skill's latest version anew: the highest release that resolves, else the highest such pre-release."""
-    row = connection.execute(
-        select(skill_versions.c.id, skill_versions.c.namespace)
-        .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status.in_(RESOLVABLE))
-        .order_by(skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc())
-        .limit(1)
-    ).one_or_none()
-    latest = {"latest_version_id": row.id, "namespace": row.namespace} if row else {"latest_version_id": None}
-    connection.execute(update(skills).where(skills.c.id == skill_id).values(latest))
+    newest = connection.execute(_NEWEST, {"id": skill_id}).one_or_none()
+    if newest is None:
+        connection.execute(_POINT_TO_NONE, {"skill_id": skill_id})
+    else:
+        values = {"skill_id": skill_id, "latest": newest.id, "in_namespace": newest.namespace}
+        connection.execute(_POINT, values)
 
 
 def _lock_skill(connection: Connection, name: str) -> int:
@@ -108,13 +128,8 @@ def _lock_skill(connection: Connection, name: str) -> int:
 
     SQLite has one writer at a time anyway.
     """
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    connection.execute(
-        dialect.insert(skills)
-        .values(name=name, created_at=datetime.now(UTC))
-        .on_conflict_do_nothing(index_elements=["name"])
-    )
-    skill_id: int = connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update()).scalar_one()
+    connection.execute(_ADD_SKILL[connection.dialect.name], {"name": name, "created_at": datetime.now(UTC)})
+    skill_id: int = connection.execute(_LOCK_SKILL, {"skill_name": name}).scalar_one()
     return skill_id
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, bindparam, insert, update
 
 from skillery.backends import Identity
 from skillery.blobs import BlobRow, insert_blobs
@@ -16,20 +16,25 @@ from skillery.tables import runs
 Method = Literal["execute_skill", "run_code"]
 
 
+_START = insert(runs)
+_FINISH = update(runs).where(runs.c.id == bindparam("run_id"))
+
+
 def start_run(
     connection: Connection, run_id: str, method: Method, version_id: int | None, identity: Identity, server: str
 ) -> None:
     connection.execute(
-        runs.insert().values(
-            id=run_id,
-            method=method,
-            version_id=version_id,
-            status="started",
-            identity=identity.name,
-            identity_kind=identity.kind,
-            server=server,
-            started_at=datetime.now(UTC),
-        )
+        _START,
+        {
+            "id": run_id,
+            "method": method,
+            "version_id": version_id,
+            "status": "started",
+            "identity": identity.name,
+            "identity_kind": identity.kind,
+            "server": server,
+            "started_at": datetime.now(UTC),
+        },
     )
 
 
@@ -37,18 +42,18 @@ def finish_run(connection: Connection, run_id: str, answer: dict[str, Any], blob
     insert_blobs(connection, blobs, run_id)
     error = answer.get("error")
     connection.execute(
-        update(runs)
-        .where(runs.c.id == run_id)
-        .values(
-            status=answer["status"],
-            summary=answer["summary"],
-            output_json=msgspec.json.encode(answer["output"]).decode(),
-            error_json=msgspec.json.encode(error).decode() if error else None,
-            logs_preview=answer["logs_preview"],
-            duration_ms=answer["duration_ms"],
-            degraded_json=msgspec.json.encode(answer.get("degraded", [])).decode(),
-            finished_at=datetime.now(UTC),
-        )
+        _FINISH,
+        {
+            "run_id": run_id,
+            "status": answer["status"],
+            "summary": answer["summary"],
+            "output_json": msgspec.json.encode(answer["output"]).decode(),
+            "error_json": msgspec.json.encode(error).decode() if error else None,
+            "logs_preview": answer["logs_preview"],
+            "duration_ms": answer["duration_ms"],
+            "degraded_json": msgspec.json.encode(answer.get("degraded", [])).decode(),
+            "finished_at": datetime.now(UTC),
+        },
     )
 
 

@@ -90,9 +90,7 @@ class Run:
         except TimeoutError:
             self._stopped = Failure("SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds")
         except OSError as error:
-            self._stopped = Failure(
-                "SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}"
-            )
+            self._stopped = not_started(error)
         else:
             await self._let_run(dialogue)
 
@@ -220,6 +218,10 @@ class Run:
         return ended_early(self._ended.status)
 
 
+def not_started(error: OSError) -> Failure:
+    return Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
+
+
 async def cancel(*tasks: asyncio.Future[None]) -> None:
     for task in tasks:
         task.cancel()
@@ -228,7 +230,10 @@ async def cancel(*tasks: asyncio.Future[None]) -> None:
 
 async def run_job(means: Means, job: Job, host: RunHost) -> Outcome:
     with means.uids.one() as uid:
-        run = Run(means, job, host, uid)
+        try:
+            run = Run(means, job, host, uid)
+        except OSError as error:
+            return Outcome(failure=not_started(error), degraded=means.degraded)
         try:
             await run.live()
         except BaseException:

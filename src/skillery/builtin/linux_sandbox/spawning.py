@@ -48,6 +48,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), channel.fileno(), log),
+                process_group=0,  # a Ctrl-C at the terminal is for the server, which then ends its runs in order
             )
             self._pidfd = open_pidfd(self._process)
         except BaseException:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from skillery.cli.failing import CheckFailed
 from skillery.cli.options import Target, home_options, json_option
 from skillery.cli.printing import clean, print_json
 
 if TYPE_CHECKING:
     from skillery.cli.demo.background import Server
-    from skillery.cli.demo.steps import Shown, Step
+    from skillery.cli.demo.steps import Shown, Step, Walk
 
 WIDTH = 100
 
@@ -58,11 +59,18 @@ async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[St
         for number, step in enumerate(STEPS, start=1):
             if not quiet:
                 _title(f"{number}. {step.title}")
-            shown = await step.take(walk)
+            shown = await _take(number, step, walk)
             if not quiet:
                 _print_step(shown)
             done.append((step, shown))
         return done
+
+
+async def _take(number: int, step: Step, walk: Walk) -> Shown:
+    try:
+        return await step.take(walk)
+    except CheckFailed as error:
+        raise CheckFailed(f"step {number} of the demo ({step.title}): {error}") from None
 
 
 def _facts(server: Server) -> dict[str, Any]:

@@ -53,6 +53,14 @@ def find_or_start(home: Path, port: int, config: str | None) -> Server:
     if holder is not None and holder.url:
         return Server(home, holder.url, holder.pid, ours=False)
     child = _start(home, port, config)
+    try:
+        return _wait_for_url(home, child)
+    except BaseException:
+        child.terminate()
+        raise
+
+
+def _wait_for_url(home: Path, child: subprocess.Popen[bytes]) -> Server:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         holder = holder_of(home)
@@ -61,7 +69,6 @@ def find_or_start(home: Path, port: int, config: str | None) -> Server:
         if child.poll() is not None:
             raise StartupError(f"the server did not start: {_last_line(home / LOG)}")
         time.sleep(0.05)
-    child.terminate()
     raise StartupError(f"the server does not answer after {START_SECONDS:.0f} s; {home / LOG} says what it does")
 
 

@@ -1,5 +1,5 @@
-"""Mounting what only the server's root may read, for a run that is another host uid: the mount shows root's files as the
-run's own. Linux 5.12, and a filesystem that can do it."""
+"""Mounting what only the server's root may read, for a run that is another host uid: the mount shows root's files as
+the run's own. Linux 5.12, and a filesystem that can do it."""
 
 # ruff: noqa: PTH123 - importing pathlib would cost every run milliseconds
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import resource
 
 from . import kernel, landlock

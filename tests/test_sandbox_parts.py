@@ -1,0 +1,228 @@
+"""The parts of the sandboxes that can be looked at alone: the filter, the cgroups, the log, the channel."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skillery.backends import Failure, Limits
+from skillery.builtin.linux_sandbox import groups, plan, seccomp, syscalls
+from skillery.builtin.linux_sandbox.uids import Uids
+from skillery.builtin.python_runner.endings import ended_early
+from skillery.builtin.python_runner.logs import KeptLog
+from skillery.builtin.python_runner.wire import HEAD, Channel, ChannelAbused
+from skillery.errors import Busy
+
+EPERM, ENOSYS = (seccomp.REFUSE | errno.EPERM), (seccomp.REFUSE | errno.ENOSYS)
+
+
+def judge(program: bytes, architecture: int, number: int, *arguments: int) -> int:
+    """What the kernel would answer: the filter, interpreted."""
+    wide = [*arguments, *[0] * (6 - len(arguments))]
+    data = struct.pack("=IIQ6Q", number, architecture, 0, *wide)
+    code = list(struct.iter_unpack("=HBBI", program))
+    place = accumulator = 0
+    while True:
+        operation, if_true, if_false, value = code[place]
+        place += 1
+        if operation == seccomp.LOAD:
+            accumulator = struct.unpack_from("=I", data, value)[0]
+        elif operation == seccomp.AND:
+            accumulator &= value
+        elif operation == seccomp.JUMP:
+            place += value
+        elif operation == seccomp.RETURN:
+            return int(value)
+        else:
+            holds = accumulator == value if operation == seccomp.EQUAL else accumulator >= value
+            place += if_true if holds else if_false
+
+
+@pytest.mark.parametrize("cgroups", [True, False])
+@pytest.mark.parametrize("machine", syscalls.MACHINES)
+def test_the_filter_answers_every_number_as_the_tables_say(machine: str, cgroups: bool) -> None:
+    program = seccomp.program(machine, cgroups=cgroups)
+    architecture = seccomp.ARCHITECTURE[machine]
+    judged = syscalls.numbers(syscalls.BY_ARGUMENT, machine).values()
+    expected = dict.fromkeys(syscalls.numbers(syscalls.ALLOWED, machine).values(), seccomp.ALLOW)
+    memory = dict.fromkeys(
+        syscalls.numbers(syscalls.ONLY_WITH_CGROUPS, machine).values(), seccomp.ALLOW if cgroups else EPERM
+    )
+    expected |= memory | dict.fromkeys(syscalls.numbers(syscalls.FORBIDDEN, machine).values(), EPERM)
+    for number in range(1200):
+        if number not in judged:
+            assert judge(program, architecture, number) == expected.get(number, ENOSYS), number
+
+
+@pytest.mark.parametrize("machine", syscalls.MACHINES)
+def test_another_architecture_is_killed(machine: str) -> None:
+    program = seccomp.program(machine, cgroups=True)
+    assert judge(program, 0x40000003, 1) == seccomp.KILL_PROCESS
+    assert judge(program, seccomp.ARCHITECTURE[machine], 0x40000001) == seccomp.KILL_PROCESS
+
+
+@pytest.mark.parametrize("machine", syscalls.MACHINES)
+@given(high=st.integers(0, 2**32 - 1), low=st.integers(0, 2**32 - 1))
+def test_arguments_are_judged_by_what_the_kernel_looks_at(machine: str, high: int, low: int) -> None:
+    program, architecture = seccomp.program(machine, cgroups=True), seccomp.ARCHITECTURE[machine]
+    numbers = syscalls.numbers(syscalls.BY_ARGUMENT, machine)
+    wide = high << 32 | low
+    expected = {
+        ("clone", (wide,)): EPERM if low & seccomp.NEW_NAMESPACES else seccomp.ALLOW,
+        ("ioctl", (0, high << 32 | 0x5412)): EPERM,
+        ("ioctl", (0, high << 32 | 0x5401)): seccomp.ALLOW,
+        ("socketpair", (wide, 1)): seccomp.ALLOW if low == 1 else EPERM,
+        ("socket", (high << 32 | 2, 1, 6)): seccomp.ALLOW,
+        ("socket", (10, 2 | 0o2004000, 17)): seccomp.ALLOW,
+        ("socket", (2, 3, 1)): EPERM,
+        ("socket", (2, 1, 262)): EPERM,
+        ("socket", (1, 1, 0)): seccomp.REFUSE | errno.EAFNOSUPPORT,
+        ("personality", (0x40000,)): EPERM,
+        ("personality", (0,)): seccomp.ALLOW,
+    }
+    for (name, arguments), answer in expected.items():
+        assert judge(program, architecture, numbers[name], *arguments) == answer, (name, arguments)
+
+
+def test_the_tables_name_no_call_twice() -> None:
+    for machine in syscalls.MACHINES:
+        tables = (
+            syscalls.ALLOWED,
+            syscalls.BY_ARGUMENT,
+            syscalls.ONLY_WITH_CGROUPS,
+            syscalls.ABSENT,
+            syscalls.FORBIDDEN,
+        )
+        found = [number for table in tables for number in syscalls.numbers(table, machine).values()]
+        assert len(found) == len(set(found))
+
+
+@given(limit=st.integers(2, 64), pieces=st.lists(st.binary(max_size=40), max_size=30))
+def test_of_a_log_the_two_ends_are_kept_and_the_middle_is_counted(limit: int, pieces: list[bytes]) -> None:
+    log, everything = KeptLog(limit), b"".join(pieces)
+    for piece in pieces:
+        log.add(piece)
+    kept = log.finish()
+    assert len(kept.head) + len(kept.tail) <= limit
+    assert len(kept.head) + len(kept.tail) + kept.dropped == len(everything)
+    assert everything.startswith(kept.head)
+    assert everything.endswith(kept.tail)
+    if len(everything) <= limit // 2 * 2:
+        assert kept.dropped == 0
+
+
+def receive_all(sent: bytes) -> None:
+    async def talk() -> None:
+        ours, theirs = socket.socketpair()
+        channel = await Channel.over(ours)
+        theirs.sendall(sent)
+        theirs.close()
+        try:
+            while message := await channel.receive():
+                assert len(await channel.body(min(message.body, 1 << 20))) <= 1 << 20
+        finally:
+            channel.close()
+
+    asyncio.run(talk())
+
+
+@given(st.binary(max_size=400))
+def test_the_channel_survives_any_bytes(sent: bytes) -> None:
+    try:
+        receive_all(sent)
+    except ChannelAbused:
+        return
+
+
+@given(header=st.binary(max_size=100), body=st.binary(max_size=100), claimed=st.integers(0, 2**63))
+def test_the_channel_survives_any_message(header: bytes, body: bytes, claimed: int) -> None:
+    try:
+        receive_all(HEAD.pack(len(header), claimed) + header + body)
+    except ChannelAbused:
+        return
+
+
+def test_cgroups_of_both_versions_are_told_the_same() -> None:
+    limits = Limits(memory_mb=100, processes=10, cpus=1.5)
+    told = {(c, v): groups.settings_of(c, v, limits) for c in groups.CONTROLLERS for v in (1, 2)}
+    assert told["memory", 1]["memory.limit_in_bytes"] == told["memory", 2]["memory.max"] == str(100 << 20)
+    assert told["memory", 2]["memory.swap.max?"] == "0"
+    assert told["memory", 2]["memory.oom.group?"] == "1"
+    assert told["pids", 1] == told["pids", 2] == {"pids.max": "12"}
+    assert told["cpu", 1] == {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "150000"}
+    assert told["cpu", 2] == {"cpu.max": "150000 100000"}
+
+
+def test_a_limit_is_written_only_to_a_file_that_the_kernel_offers(tmp_path: Path) -> None:
+    groups.write(tmp_path, "memory.swap.max?", "0")
+    with pytest.raises(FileNotFoundError):
+        groups.write(tmp_path, "memory.max", "1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def v2_folder(folder: Path, processes: list[int]) -> groups.Hierarchy:
+    (folder / "skillery-server").mkdir()
+    texts = {
+        "cgroup.controllers": "cpuset cpu io memory pids\n",
+        "cgroup.subtree_control": "",
+        "cgroup.type": "domain\n",
+        "cgroup.procs": "".join(f"{pid}\n" for pid in processes),
+        "skillery-server/cgroup.procs": "",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return groups.Hierarchy(folder, groups.CONTROLLERS, 2)
+
+
+def test_in_a_delegated_v2_group_the_server_steps_down_into_a_leaf(tmp_path: Path) -> None:
+    found = groups.delegate(v2_folder(tmp_path, [os.getpid()]))
+    assert found.controllers == ("memory", "pids", "cpu")
+    assert (tmp_path / "skillery-server/cgroup.procs").read_text() == str(os.getpid())
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
+
+
+def test_processes_of_others_are_not_moved(tmp_path: Path) -> None:
+    groups.delegate(v2_folder(tmp_path, [os.getpid(), 1]))
+    assert (tmp_path / "skillery-server/cgroup.procs").read_text() == ""
+
+
+def test_oom_kills_are_counted_in_both_versions(tmp_path: Path) -> None:
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 3\noom_group_kill 1\n")
+    kills = [
+        groups.ControlGroup([(groups.Hierarchy(tmp_path, ("memory",), version), tmp_path)]).oom_kills()
+        for version in (1, 2)
+    ]
+    assert kills == [2, 3]
+
+
+def test_uids_are_never_shared_and_last_used_again() -> None:
+    uids = Uids(100, 2)
+    with uids.one() as first, uids.one() as second:
+        assert {first, second} == {100, 101}
+        with pytest.raises(Busy), uids.one():
+            pass
+    with uids.one() as third:
+        assert third == second
+
+
+def test_the_ways_a_process_ends_have_their_words() -> None:
+    assert ended_early(9) == Failure("ProcessKilled", "the process was killed by SIGKILL before it returned a result")
+    assert ended_early(34).message == "the process was killed by SIGRTMIN before it returned a result"
+    assert ended_early(3 << 8) == Failure(
+        "ProcessExited", "the process exited with status 3 before it returned a result"
+    )
+
+
+def test_the_folders_of_packages_are_hidden_and_lie_in_what_is_mounted() -> None:
+    mounted = ["/usr", *plan.prefixes()]
+    assert all(any(plan.is_beneath(path, root) for root in mounted) for path in plan.hidden(()))
+    assert all(Path(path).is_dir() for path in plan.hidden(()))
