@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import sqlite3
@@ -13,7 +14,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import Connection, text
 
-from bench.report import Report, median, milliseconds, shown
+from bench.report import Report, median, milliseconds_of, shown
 from skillery import migrate
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.database import Database
@@ -66,7 +67,7 @@ def _figures(database: Database, folder: Path, versions: int) -> list[str]:
     middle = _name(skills // 2)
 
     def timed(work: Callable[[Connection], object]) -> str:
-        return shown(median(milliseconds(lambda: database.read_now(work), CALLS)))
+        return shown(median(asyncio.run(milliseconds_of(lambda: database.read(work), CALLS))))
 
     places = [0, skills // 2, skills - 51]
     figures = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 BEGIN = "<!-- measured: everything below is written by `make bench` -->"
@@ -42,6 +42,18 @@ def milliseconds(work: Callable[[], object], times: int) -> list[float]:
     for _ in range(times):
         started = time.perf_counter()
         work()
+        taken.append((time.perf_counter() - started) * 1000)
+    return taken
+
+
+async def milliseconds_of(work: Callable[[], Awaitable[object]], times: int) -> list[float]:
+    """As `milliseconds`, for what is awaited."""
+    for _ in range(3):
+        await work()
+    taken = []
+    for _ in range(times):
+        started = time.perf_counter()
+        await work()
         taken.append((time.perf_counter() - started) * 1000)
     return taken
 

@@ -72,7 +72,11 @@ class TestLinuxSandbox(SandboxContract):
         for path in (skill.folder, skill.folder / "code"):
             path.chmod(0o700)
         blob.path.chmod(0o600)
-        code = "from skills.closed import main as f\nfrom runtime import blobs\ndef main(args): return blobs.read_text('blob:closed')"
+        code = """
+        from skills.closed import main as f
+        from runtime import blobs
+        def main(args): return blobs.read_text('blob:closed')
+        """
         assert await trial.value(code, skills=(skill,), blobs=(blob,)) == "content"
 
     async def test_a_closed_umask_of_the_server_does_no_harm(self, trial: Trial) -> None:
@@ -85,7 +89,7 @@ class TestLinuxSandbox(SandboxContract):
     async def test_a_server_out_of_descriptors_refuses_the_run_and_recovers(self, trial: Trial) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         for spare in range(10):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + spare, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) - 1 + spare, hard))
             try:
                 outcome = await trial.code("def main(args): pass")
             finally:
@@ -146,7 +150,9 @@ async def ask(code):
 @only_as_root
 def test_groups_of_the_server_do_not_reach_the_code() -> None:
     script = ASK + "print(asyncio.run(ask('import os\\ndef main(args): return os.getgroups()')))"
-    done = subprocess.run([sys.executable, "-c", script], extra_groups=[27, 1234], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], extra_groups=[27, 1234], capture_output=True, text=True, check=True
+    )
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 

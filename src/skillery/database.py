@@ -68,25 +68,22 @@ class Database:
         self._reading = threading.Lock()
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """What `work` makes of a connection that it only reads from."""
-        if self.is_sqlite:
-            return self.read_now(work)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_now, work)
+        """What `work` makes of a connection that it only reads from. It must be short: see `read_now`."""
+        if not self.is_sqlite:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_now, work)
+        with _speaking(), self._reading:
+            if self._reader is None:
+                self._reader = self._reads.connect()
+            return work(self._reader)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """`work` in a transaction of its own, committed when this returns; an exception takes all of it back."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._in_transaction, work)
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
-        """As `read`, on this thread."""
-        with _speaking():
-            if not self.is_sqlite:
-                with self._reads.connect() as connection:
-                    return work(connection)
-            with self._reading:
-                if self._reader is None:
-                    self._reader = self._reads.connect()
-                return work(self._reader)
+        """As `read`, for a worker thread: on a connection of its own, so `work` may take its time."""
+        with _speaking(), self._reads.connect() as connection:
+            return work(connection)
 
     def write_now(self, work: Callable[[Connection], T]) -> T:
         """As `write`, for a caller that may wait: not on an event loop."""

@@ -23,7 +23,7 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
-    return LinuxSandbox(settings.first_uid, settings.uids, allow_degraded=place.allow_degraded)
+    return LinuxSandbox(settings.first_uid, settings.uids, place)
 
 
 @hookimpl

@@ -37,6 +37,8 @@ class Means(msgspec.Struct, frozen=True):
     landlock: bool
     uids: Uids
     cpus: itertools.cycle[int]
+    private: tuple[str, ...]
+    """Folders of the server, hidden from runs where they lie in what runs are given."""
 
     @property
     def memory_held(self) -> bool:
@@ -125,6 +127,7 @@ class Run:
             program=self._means.program,
             affinity=self._means.affinity(self._job.limits.cpus),
             without_landlock=not self._means.landlock,
+            private=self._means.private,
         )
 
     # -- while the code runs -----------------------------------------------------------------------------------

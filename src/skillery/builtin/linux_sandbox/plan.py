@@ -28,13 +28,14 @@ def prefixes() -> list[str]:
     return sorted(prefix for prefix in found if not is_beneath(prefix, "/usr"))
 
 
-def hidden() -> list[str]:
-    """Where packages are installed: the server's own are neither importable nor readable inside."""
+def hidden(private: tuple[str, ...]) -> list[str]:
+    """Where packages are installed, and the `private` folders of the server: neither importable nor readable inside."""
     roots = {"/usr", "/usr/local", os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
     patterns = [f"{root}/lib*/python*/{kind}-packages" for root in sorted(roots) for kind in ("site", "dist")]
     found = {path for pattern in patterns for path in glob(pattern) if Path(path).is_dir()}  # noqa: PTH207
     if sys.prefix != sys.base_prefix:
         found.add(os.path.realpath(sys.prefix))
+    found |= {os.path.realpath(folder) for folder in private if Path(folder).is_dir()}
     mounted = ["/usr", *prefixes()]
     return sorted(path for path in found if any(is_beneath(path, root) for root in mounted))
 
@@ -63,7 +64,15 @@ def tree_limits(limits: Limits, *, cgroups: bool) -> dict[str, int]:
 
 
 def make_plan(
-    job: Job, *, root: bool, uid: int, cgroups: bool, program: bytes, affinity: list[int], without_landlock: bool
+    job: Job,
+    *,
+    root: bool,
+    uid: int,
+    cgroups: bool,
+    program: bytes,
+    affinity: list[int],
+    without_landlock: bool,
+    private: tuple[str, ...],
 ) -> dict[str, Any]:
     skills = [{"name": skill.name, "folder": os.path.realpath(skill.folder)} for skill in job.skills]
     blobs = [{"blob_id": blob.blob_id, "path": os.path.realpath(blob.path)} for blob in job.blobs]
@@ -76,7 +85,7 @@ def make_plan(
         "keeps_groups": not root,
         "without_landlock": without_landlock,
         "prefixes": prefixes(),
-        "hidden": hidden(),
+        "hidden": hidden(private),
         "runtime": runtime,
         "filter": program.hex(),
         "affinity": affinity,

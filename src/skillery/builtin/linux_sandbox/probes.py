@@ -16,7 +16,7 @@ from typing import Any
 from skillery.backends import CodeCall, Job, Limits, Outcome, Probe
 from skillery.builtin.linux_sandbox import groups, seccomp
 from skillery.builtin.linux_sandbox.cell import trying
-from skillery.builtin.linux_sandbox.plan import make_plan
+from skillery.builtin.linux_sandbox.plan import is_beneath, make_plan, prefixes
 from skillery.builtin.linux_sandbox.spawning import HERE, base_python
 
 TRY = "import sys; sys.path.append('.'); from cell import trying; trying.main(sys.argv[1])"
@@ -42,9 +42,10 @@ FIXES = {
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
 }
 OPTIONAL = {"own /proc"}
+OWN_FOLDERS = ("/tmp", "/workspace", "/skills", "/blobs", "/dev", "/proc", "/run")  # noqa: S108 - the sandbox's own
 CGROUP_FIX = (
     "make cgroups writable for the server (systemd: Delegate=yes; root in a container: mount /sys/fs/cgroup "
-    "read-write); until then {} and results say so in `degraded`"
+    "read-write); until then results say so in `degraded` where it is the memory"
 )
 WITHOUT_CGROUP = {
     "memory": "memory is held by RLIMIT_AS and a watchdog",
@@ -65,7 +66,14 @@ def probe_plan() -> dict[str, Any]:
     machine = platform.machine()
     program = seccomp.program(machine, cgroups=False) if machine in seccomp.ARCHITECTURE else b""
     return make_plan(
-        NO_OP, root=os.geteuid() == 0, uid=100_000, cgroups=False, program=program, affinity=[], without_landlock=False
+        NO_OP,
+        root=os.geteuid() == 0,
+        uid=100_000,
+        cgroups=False,
+        program=program,
+        affinity=[],
+        without_landlock=False,
+        private=(),
     )
 
 
@@ -91,11 +99,13 @@ def cgroup_probes() -> list[Probe]:
     controllers = found.controllers if found else frozenset()
     if found:
         found.close()
-    return [
-        Probe(f"cgroup {name}", name in controllers, "holds a whole run" if name in controllers else WITHOUT_CGROUP[name],
-              "" if name in controllers else CGROUP_FIX.format(WITHOUT_CGROUP[name]), required=False)
-        for name in groups.CONTROLLERS
-    ]  # fmt: skip
+    return [cgroup_probe(name, held=name in controllers) for name in groups.CONTROLLERS]
+
+
+def cgroup_probe(name: str, *, held: bool) -> Probe:
+    if held:
+        return Probe(f"cgroup {name}", True, "holds a whole run", required=False)
+    return Probe(f"cgroup {name}", False, WITHOUT_CGROUP[name], CGROUP_FIX, required=False)
 
 
 def watchdog_possible() -> bool:
@@ -107,6 +117,13 @@ def machine_probe() -> Probe:
     ok = sys.platform == "linux" and platform.machine() in seccomp.ARCHITECTURE
     fix = "" if ok else "use Linux on x86_64 or aarch64; for trusted code there is `unsafe-subprocess`"
     return Probe("machine", ok, f"{sys.platform} on {platform.machine()}", fix)
+
+
+def interpreter_probe() -> Probe:
+    """It is mounted at its own path, and must not lie where the sandbox has something of its own."""
+    covered = [prefix for prefix in prefixes() if any(is_beneath(prefix, folder) for folder in OWN_FOLDERS)]
+    fix = f"install Python elsewhere than beneath {', '.join(OWN_FOLDERS)}" if covered else ""
+    return Probe("interpreter", not covered, ", ".join(covered or ["/usr", *prefixes()]), fix)
 
 
 def run_probe(run_no_op: Callable[[], Coroutine[Any, Any, Outcome]]) -> Probe:
@@ -127,7 +144,7 @@ def all_probes(run_no_op: Callable[[], Coroutine[Any, Any, Outcome]] | None = No
     if not machine.ok:
         return [machine]
     plan = json.dumps(probe_plan()).encode()
-    found = [machine, *(tried(name, plan) for name in trying.TRIES), *cgroup_probes()]
+    found = [machine, interpreter_probe(), *(tried(name, plan) for name in trying.TRIES), *cgroup_probes()]
     if not watchdog_possible():
         fix = "make cgroups writable, or use a kernel with CONFIG_PROC_CHILDREN"
         required = not next(probe.ok for probe in found if probe.name == "cgroup memory")

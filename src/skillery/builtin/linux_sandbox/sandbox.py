@@ -8,7 +8,8 @@ import os
 import platform
 from pathlib import Path
 
-from skillery.backends import BlobWriter, Job, Outcome, Probe, RunHost
+import skillery
+from skillery.backends import BlobWriter, Job, Outcome, Place, Probe, RunHost
 from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
 from skillery.builtin.linux_sandbox.cell import landlock
 from skillery.builtin.linux_sandbox.compiling import compile_ahead
@@ -32,9 +33,10 @@ class NoHost:
 class LinuxSandbox:
     """See `skillery.backends.Sandbox`."""
 
-    def __init__(self, first_uid: int, uids: int, *, allow_degraded: bool) -> None:
+    def __init__(self, first_uid: int, uids: int, place: Place) -> None:
         self._uids = Uids(first_uid, uids)
-        self._allow_degraded = allow_degraded
+        self._allow_degraded = place.allow_degraded
+        self._private = (str(place.home), str(Path(skillery.__file__).parents[1]))
         self._means: Means | None = None
         self._starting = asyncio.Lock()
 
@@ -47,6 +49,9 @@ class LinuxSandbox:
         machine = probes.machine_probe()
         if not machine.ok:
             raise SandboxUnavailable(f"the sandbox `linux` cannot run on {machine.detail}: {machine.fix}")
+        interpreter = probes.interpreter_probe()
+        if not interpreter.ok:
+            raise SandboxUnavailable(f"the sandbox `linux` cannot use {interpreter.detail}: {interpreter.fix}")
         compile_ahead(Path(cell.__file__).parent, RUNTIME)
         means = self._look_around()
         try:
@@ -67,6 +72,7 @@ class LinuxSandbox:
             landlock=landlock.abi() > 0,
             uids=self._uids,
             cpus=itertools.cycle(sorted(os.sched_getaffinity(0))),
+            private=self._private,
         )
 
     def _refuse_what_is_weak(self, means: Means) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ class Uids:
 
     def __init__(self, first: int, count: int) -> None:
         self._free = deque(range(first, first + count))
+        self._free.rotate(-os.getpid())  # two servers on one machine are unlikely to meet
 
     @contextmanager
     def one(self) -> Iterator[int]:
