@@ -37,7 +37,7 @@ def hidden(private: tuple[str, ...]) -> list[str]:
         found.add(os.path.realpath(sys.prefix))
     found |= {os.path.realpath(folder) for folder in private if Path(folder).is_dir()}
     mounted = ["/usr", *prefixes()]
-    return sorted(path for path in found if any(is_beneath(path, root) for root in mounted))
+    return sorted(path for path in found if path not in mounted and any(is_beneath(path, root) for root in mounted))
 
 
 def is_open_to_all(path: str) -> bool:

@@ -47,6 +47,13 @@ class TimeCases(SandboxCases):
         with pytest.raises(asyncio.CancelledError):
             await running
 
+    async def test_a_flood_of_calls_does_not_hold_up_other_runs(self, trial: Trial) -> None:
+        code = "import runtime\ndef main(args):\n    while True: runtime.summary('again')"
+        flood = asyncio.ensure_future(trial.code(code, limits=Limits(timeout_ms=1500)))
+        await asyncio.sleep(0.5)
+        await asyncio.wait_for(trial.is_well(), timeout=10)
+        assert failure_type(await flood) == "TimeoutError"
+
     async def test_many_runs_at_a_time_do_not_disturb_each_other(self, trial: Trial) -> None:
         code = """
         import os
