@@ -14,8 +14,8 @@ $(UV):
 
 .venv/.installed: $(UV) requirements.lock pyproject.toml
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
-	$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock
-	$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	$(UV) pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python requirements.lock
+	$(UV) pip install --quiet --compile-bytecode --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	touch $@
 
 demo: install ## install, serve, and walk the protocol on real data

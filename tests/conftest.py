@@ -105,8 +105,9 @@ class Server:
 
 
 def clean_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without settings of Skillery."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SKILLERY_")}
+    """This process's environment without settings of Skillery, and with compiled code kept: a start is much quicker."""
+    dropped = ("SKILLERY_", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return {**kept, **(more or {})}
 
 
