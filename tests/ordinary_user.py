@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 from skillery.builtin.linux_sandbox.cell import kernel
 
@@ -39,28 +40,32 @@ def open_up(paths: list[Path]) -> None:
         kernel.mount("cover", str(folder), "tmpfs", 0, "mode=0755")
     for number, path in enumerate(paths):
         if closed[path] is not None:
-            path.mkdir(parents=True)
+            path.mkdir(parents=True, exist_ok=True)
             kernel.mount(str(stage / str(number)), str(path), None, kernel.MS_BIND | kernel.MS_REC)
     kernel.detach(str(stage))
     stage.rmdir()
 
 
-def main() -> None:
-    kernel.unshare(kernel.NEWNS)
-    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-    open_up([Path(sys.base_prefix).resolve(), Path(__file__).resolve().parents[1]])
+def become_ordinary(home: str) -> NoReturn:
+    os.chown(home, USER, USER)
     os.setgroups([])
     os.setresgid(USER, USER, USER)
     os.setresuid(USER, USER, USER)
-    home = tempfile.mkdtemp(prefix="ordinary-")
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": home,
-        "TMPDIR": home,
-        "LANG": "C.UTF-8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    os.execve(sys.argv[1], sys.argv[1:], environment | {"SKILLERY_TEST_ORDINARY_USER": "1"})
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    environment = kept | {"HOME": home, "TMPDIR": home, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+    os.execve(sys.argv[1], sys.argv[1:], environment)
+
+
+def main() -> None:
+    kernel.unshare(kernel.NEWNS)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    open_up([Path(sys.base_prefix).resolve(), Path(__file__).resolve().parents[1], Path(sys.prefix).resolve()])
+    with tempfile.TemporaryDirectory(prefix="ordinary-") as home:
+        child = os.fork()
+        if child == 0:
+            become_ordinary(home)
+        _, status = os.waitpid(child, 0)
+    sys.exit(os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":

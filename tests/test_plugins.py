@@ -219,3 +219,23 @@ def test_the_moments_are_told_and_may_refuse(tmp_path: Path, start_server: Calla
     assert '["after", {"name": "bad"' not in notes
     assert '["run", {"status": "completed", "skill": "good", "error": null}]' in notes
     assert '["run", {"status": "failed", "skill": null, "error": "ValueError"}]' in notes
+
+
+def test_a_plugin_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    (site / "greeter-1.0.dist-info").mkdir(parents=True)
+    (site / "greeter-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: greeter\nVersion: 1.0\n")
+    (site / "greeter-1.0.dist-info" / "entry_points.txt").write_text("[skillery]\ngreeter = greeter\n")
+    (site / "greeter.py").write_text(
+        START + "@hookimpl\ndef skillery_storage():\n    return Offer('greeter', lambda settings, place: None)\n"
+    )
+
+    shown = subprocess.run(
+        [sys.executable, "-m", "skillery", "plugins", "--json", "--home", str(tmp_path / "home")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=clean_environment({"PYTHONPATH": str(site)}),
+    )
+
+    assert "greeter" in shown.stdout
