@@ -42,7 +42,7 @@ def make(folder: Path, *, allow_degraded: bool = False) -> LinuxSandbox:
 
 def group_folders(pid: int) -> list[Path]:
     """The cgroups that a server with this pid has made."""
-    return [path for h in groups.candidates() for path in h.folder.glob(f"skillery-{pid}-*/**/") if path.is_dir()]
+    return [path for h in groups.candidates() for path in h.folder.glob(f"skillery-*-{pid}-*-*/**/") if path.is_dir()]
 
 
 class TestLinuxSandbox(SandboxContract):

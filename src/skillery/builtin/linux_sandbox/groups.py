@@ -160,7 +160,12 @@ def start_time(pid: int) -> str | None:
 
 def own_name() -> str:
     """A new name that says who made it; each use of the groups has its own."""
-    return f"skillery-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(4)}"
+    return f"skillery-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(4)}"
+
+
+def pid_namespace() -> int:
+    """A pid means nothing without it: two containers may see the same cgroups and not each other's processes."""
+    return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def own_paths() -> dict[str, str]:
@@ -252,8 +257,8 @@ def takes_limits(hierarchy: Hierarchy, controller: str) -> bool:
 
 def sweep(folder: Path) -> None:
     """Remove the groups of servers that are dead, and what still runs in them."""
-    for base in folder.glob("skillery-[0-9]*-[0-9]*"):
-        _, pid, started, *_ = base.name.split("-")
+    for base in folder.glob(f"skillery-{pid_namespace()}-*-*-*"):
+        _, _, pid, started, _ = base.name.split("-")
         if start_time(int(pid)) == started:
             continue
         for group in (*base.glob("run-*"), base):

@@ -20,7 +20,7 @@ class Uids:
     @contextmanager
     def one(self) -> Iterator[int]:
         if not self._free:
-            raise Busy("every uid of [sandbox.linux] is taken by a run", retry_after_ms=1000)
+            raise Busy("every uid of [backends.sandbox.linux] is taken by a run", retry_after_ms=1000)
         uid = self._free.popleft()
         try:
             yield uid

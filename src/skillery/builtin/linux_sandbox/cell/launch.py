@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 
-from . import inmate, kernel, posture, root
+from . import inmate, kernel, lockdown, posture, root
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def run(control: Control, channel: int, log: int) -> None:
     write_maps(pid, plan)
     os.write(opener, b"g")
     os.close(opener)
+    lockdown.keep_capabilities(lockdown.CAP_KILL)  # all that is left to do is to wait, and perhaps to kill
     watch(control, pid, status)
 
 

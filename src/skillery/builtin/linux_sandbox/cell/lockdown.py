@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import resource
+import struct
 
 from . import kernel, landlock
 
@@ -17,6 +18,7 @@ WRITABLE = ["/workspace", "/tmp", "/dev/shm"]
 # no root magic, no capability kept or raised over a change of uid, all of it locked
 SECUREBITS = 0xEF
 LAST_CAPABILITY = 63
+CAP_KILL = 1 << 5
 SECCOMP_SET_MODE_FILTER = 1
 
 
@@ -57,8 +59,14 @@ def drop_capabilities() -> None:
             if capability and ctypes.get_errno() == errno.EINVAL:
                 break  # past the last one that this kernel has
             raise
+    keep_capabilities(0)
+
+
+def keep_capabilities(kept: int) -> None:
+    """Of those below 32, what this set of bits says; of the others none."""
     header = CapabilityHeader(0x20080522, 0)
-    kernel.checked("capset", kernel.syscall(kernel.SYS_CAPSET, header, bytes(24)))
+    sets = struct.pack("=6I", kept, kept, 0, 0, 0, 0)
+    kernel.checked("capset", kernel.syscall(kernel.SYS_CAPSET, header, sets))
 
 
 def load_filter(program: bytes) -> None:
