@@ -38,7 +38,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for command in commands:
         subprocess.run(command, check=True, cwd=folder)
     (wheel,) = folder.glob("*.whl")
-    install: list[str | Path] = [UV, "pip", "install", "--quiet", "--python", python, "--constraint", ROOT / "requirements.lock", wheel]
+    lock = ROOT / "requirements.lock"
+    install: list[str | Path] = [UV, "pip", "install", "-q", "--python", python, "--constraint", lock, wheel]
     subprocess.run(install, check=True, cwd=folder)
     return python
 

@@ -38,7 +38,7 @@ def message(error: BaseException) -> str:
 def user_frames(traceback: TracebackType | None) -> str:
     """The frames of the code and of what it called, not ours and not the import system's."""
     # Imported only now: it costs milliseconds, and most runs do not fail.
-    from traceback import extract_tb, format_list  # noqa: PLC0415
+    from traceback import extract_tb, format_list
 
     frames = [f for f in extract_tb(traceback) if not f.filename.startswith((OWN, "<frozen importlib"))]
     return "".join(format_list(frames))

@@ -67,7 +67,7 @@ def call(job: dict[str, Any], args: bytes) -> Any:
     returned = find_export(job)(json.loads(args))
     if not hasattr(type(returned), "__await__"):
         return returned
-    import asyncio  # noqa: PLC0415 - tens of milliseconds that only async code pays
+    import asyncio  # tens of milliseconds that only async code pays
 
     async def awaited() -> Any:
         return await returned
@@ -147,7 +147,7 @@ def main(channel: int) -> NoReturn:
 
 def hold_memory(limit: int) -> None:
     """Where the system has such a limit. It counts address space, and the interpreter has taken some already."""
-    import resource  # noqa: PLC0415 - not everywhere
+    import resource  # not everywhere
 
     try:
         resource.setrlimit(resource.RLIMIT_AS, (limit + 256 * 1024 * 1024,) * 2)
