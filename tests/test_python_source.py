@@ -167,7 +167,7 @@ HOSTILE = {
     "dots": "x = '" + "a." * 200_000 + "'",
 }
 MEASURE = """
-import sys
+import resource, sys
 from skillery.formats.python_source import syntax_problem
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 syntax_problem("code/main.py", sys.stdin.buffer.read())
