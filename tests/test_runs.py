@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.conftest import Rpc, Server, manifest, skill_files
@@ -555,3 +556,18 @@ def test_a_full_queue_is_busy_and_says_when_to_come_back(start_server: Callable[
     for thread, results in waiting:
         thread.join()
         assert results[0]["output"] == "slept"
+
+
+def test_a_client_that_goes_away_in_the_queue_has_run_nothing(start_server: Callable[..., Server]) -> None:
+    server = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1"})
+    first, results = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 3}))
+    wait_for_run(server.home)
+    params = {"language": "python", "code": SLEEP, "args": {"s": 0}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "run_code", "params": params}
+    with pytest.raises(httpx.ReadTimeout):
+        Rpc(server.url).http.post("/rpc", json=call, timeout=0.5)
+
+    first.join()
+    assert results[0]["output"] == "slept"
+    assert output(server.rpc, "def main(args): return 'after'") == "after"
+    assert [status for status, _ in runs_of(server.home)] == ["completed", "completed"]

@@ -109,7 +109,9 @@ _RECORD = {
 
 def record(connection: Connection, contents: Iterable[tuple[str, int, bytes | None]]) -> None:
     """Note contents (digest, size, data where it is inline); nothing happens to those that are known already."""
-    rows = [{"sha256": sha256, "size_bytes": size, "data": data} for sha256, size, data in contents]
+    # In one order for everybody: two publishers of the same contents would else wait for each other on Postgres.
+    ordered = sorted(contents, key=lambda content: content[0])
+    rows = [{"sha256": sha256, "size_bytes": size, "data": data} for sha256, size, data in ordered]
     connection.execute(_RECORD[connection.dialect.name], rows)
 
 

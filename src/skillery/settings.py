@@ -70,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bundle_max_files: Positive = 512
     concurrent_runs: Annotated[int, msgspec.Meta(ge=0)] = 0
     queued_runs: Annotated[int, msgspec.Meta(ge=0)] = 1_000
+    queued_mb: Positive = 64
     grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     log_level: typing.Literal["debug", "info", "warning", "error"] = "info"
     limits: RunLimits = RunLimits()

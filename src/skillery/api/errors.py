@@ -27,13 +27,14 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
+NOT_FOUND = -32003
 
 # kind -> (JSON-RPC code, HTTP status of the doors that are not JSON-RPC)
 CODES: dict[type[SkilleryError], tuple[int, int]] = {
     InvalidParams: (INVALID_PARAMS, 400),
     NotAuthenticated: (-32001, 401),
     NotAllowed: (-32002, 403),
-    NotFound: (-32003, 404),
+    NotFound: (NOT_FOUND, 404),
     Conflict: (-32004, 409),
     TooLarge: (-32005, 413),
     Busy: (-32006, 503),

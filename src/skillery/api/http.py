@@ -26,7 +26,12 @@ class HttpRefusal(Exception):
 
 
 def headers_of(scope: Any) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    """Names in lower case. One that comes twice is one list (RFC 9110 §5.3): neither of two hosts is believed."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 def check_browser(services: Services, scope: Any, headers: dict[str, str]) -> None:
@@ -72,8 +77,10 @@ def _is_our_host(services: Services, scope: Any, host: str) -> bool:
 
 def _without_port(host: str) -> str:
     if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if ":" in host else host
+        name, closed, port = host[1:].partition("]")
+        return name if closed and (not port or port[0] == ":") else host
+    name, _, port = host.rpartition(":")
+    return name if name and port.isdecimal() else host
 
 
 def check_json(headers: dict[str, str]) -> None:
@@ -107,6 +114,12 @@ async def chunks_of(receive: Any) -> AsyncIterator[bytes]:
             yield message["body"]
         if not message.get("more_body"):
             return
+
+
+async def disconnected(receive: Any) -> None:
+    """Returns when the client has gone; for after its body has been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class ClientGone(Exception):

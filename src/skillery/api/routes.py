@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -16,6 +17,7 @@ from skillery.api.http import (
     authenticate,
     check_browser,
     check_json,
+    disconnected,
     headers_of,
     only,
     read_body,
@@ -28,6 +30,7 @@ from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services
 from skillery.errors import SkilleryError
+from skillery.runs.queueing import until_client_gone
 
 Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
 
@@ -37,6 +40,7 @@ async def _rpc(services: Services, scope: Any, receive: Any, send: Any, headers:
     check_json(headers)
     identity = await authenticate(services, scope, headers)
     body = await read_body(receive, headers, services.max_body_bytes)
+    until_client_gone.set(partial(disconnected, receive))
     reply = await answer(services, identity, body)
     if reply is None:
         await send({"type": "http.response.start", "status": 204, "headers": []})

@@ -12,7 +12,7 @@ from litestar import Litestar, Response
 from litestar.exceptions import HTTPException
 
 from skillery import migrate
-from skillery.api.errors import INVALID_REQUEST, plain_error, unexpected
+from skillery.api.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
 from skillery.api.services import Services
@@ -82,7 +82,7 @@ def _services(
             sandbox=sandbox,
             moments=plugins.moments,
             limits=_limit_rules(settings),
-            queue=Queue(settings.runs_at_once, settings.queued_runs),
+            queue=Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB),
             server=home.server_id,
         ),
         publisher=Publisher(
@@ -131,8 +131,11 @@ def create_app(services: Services) -> Litestar:
 def _http_error(_request: Any, error: HTTPException) -> Response[Any]:
     status = error.status_code
     kind = "not_found" if status == 404 else "method_not_allowed" if status == 405 else "http_error"
-    message = "there is nothing at this address" if status == 404 else error.detail
-    return Response({"error": plain_error(INVALID_REQUEST, message, kind)}, status_code=status, headers=error.headers)
+    if status == 404:
+        body = plain_error(NOT_FOUND, "there is nothing at this address", kind, "JSON-RPC is at POST /rpc.")
+    else:
+        body = plain_error(INVALID_REQUEST, error.detail, kind)
+    return Response({"error": body}, status_code=status, headers=error.headers)
 
 
 def _unexpected(_request: Any, error: Exception) -> Response[Any]:

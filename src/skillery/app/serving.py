@@ -14,6 +14,7 @@ import uvicorn
 from litestar import Litestar
 
 from skillery.app.building import create_app, open_services
+from skillery.app.heads import BoundedHeads
 from skillery.app.home import Home
 from skillery.errors import StartupError
 from skillery.plugins import Plugins
@@ -76,6 +77,7 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str], 
 def _config(settings: Settings, app: Litestar) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=BoundedHeads,
         log_config=None,
         access_log=False,
         lifespan="on",

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -15,7 +15,7 @@ from skillery.formats.json_values import difference
 from skillery.formats.manifest import Manifest, Runtime, parse_manifest
 from skillery.formats.paths import PATH_HINT, check_paths, path_problem
 from skillery.formats.problems import Problem, problems_of, raise_problems
-from skillery.formats.python_source import check_entrypoint, syntax_problem
+from skillery.formats.python_source import source_problem
 from skillery.formats.skill_md import SkillMd, parse_skill_md
 from skillery.formats.skill_toml import manifest_toml, toml_manifest
 from skillery.formats.wording import did_you_mean, printable, quoted
@@ -24,6 +24,10 @@ SKILL_TOML = "skill.toml"
 SKILL_MD = "SKILL.md"
 
 _T = TypeVar("_T")
+_HINT = "Mend the files and publish again; nothing was stored."
+
+Look: TypeAlias = Callable[[str, bytes, str | None], Problem | None]
+"""What is wrong with a Python file: its path, its source, and the name that it has to define."""
 
 MAX_CHECKED_BYTES = 2 * 1024 * 1024
 """Of Python files beside the entrypoint: past it they are stored without a look at their syntax."""
@@ -80,6 +84,7 @@ def make_bundle(
     skill_md: str,
     files: Sequence[BundleFile],
     limits: BundleLimits = BundleLimits(),  # noqa: B008 - frozen
+    look: Look = source_problem,
 ) -> Bundle:
     """Everything that can be known about a bundle without running it.
 
@@ -87,13 +92,14 @@ def make_bundle(
     otherwise. Raises BundleTooLarge; InvalidManifest, InvalidPath or InvalidBundle with all problems found.
     """
     _check_size(files, limits)
-    return _Maker(manifest, skill_md, files).bundle(limits)
+    return _Maker(manifest, skill_md, files, look).bundle(limits)
 
 
 class _Maker:
     """Puts one bundle together and collects what is wrong on the way."""
 
-    def __init__(self, manifest: Mapping[str, object], skill_md: str, files: Sequence[BundleFile]) -> None:
+    def __init__(self, manifest: Mapping[str, object], skill_md: str, files: Sequence[BundleFile], look: Look) -> None:
+        self.look = look
         self.raw = manifest
         self.text = skill_md
         self.files = files
@@ -164,7 +170,10 @@ class _Maker:
                 runtime.entrypoint, f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}", 1
             )
             return
-        self.attempt(lambda: check_entrypoint(file.path, file.content, runtime.export))
+        problem = self.look(file.path, file.content, runtime.export)
+        if problem:
+            self.problems.append(problem)
+            self.hints.setdefault(InvalidBundle, _HINT)
 
     def syntax_warnings(self, runtime: Runtime | None) -> Iterator[str]:
         """What does not compile beside the entrypoint: it may be data, or never imported."""
@@ -176,7 +185,7 @@ class _Maker:
             if budget < 0:
                 yield f"{file.path} was not checked: the Python files of this bundle are too large together"
                 return
-            problem = syntax_problem(file.path, file.content)
+            problem = self.look(file.path, file.content, None)
             if problem:
                 yield problem.message
 
@@ -190,7 +199,7 @@ class _Maker:
 
     def problem(self, file: str, message: str, line: int | None = None) -> None:
         self.problems.append(Problem(message, path=file, file=file, line=line))
-        self.hints.setdefault(InvalidBundle, "Mend the files and publish again; nothing was stored.")
+        self.hints.setdefault(InvalidBundle, _HINT)
 
 
 def _check_size(files: Sequence[BundleFile], limits: BundleLimits) -> None:

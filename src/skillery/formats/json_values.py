@@ -9,6 +9,8 @@ from skillery.formats.problems import Problem
 from skillery.formats.wording import has_surrogate, printable, quoted
 
 MAX_DEPTH = 32
+MAX_VALUES = 128 * 1024
+"""In all; more do not fit into the 256 KiB that a manifest may have: each takes a character and a comma."""
 
 _KINDS: dict[type, str] = {
     bool: "a boolean",
@@ -33,11 +35,16 @@ def value_problems(value: object) -> Iterator[Problem]:
     """What keeps a value out of a manifest, wherever it is nested: null, NUL, half characters, numbers that TOML or
     JSON cannot carry, depth past MAX_DEPTH. Cheap for hostile input: nothing below a refused value is looked at."""
     waiting: list[tuple[str, object, int]] = [("", value, 1)]
+    seen = 0
     while waiting:
+        seen += 1
         path, current, depth = waiting.pop()
         message = _nesting_problem(current, depth) or _scalar_problem(current)
         if message:
             yield Problem(f"{path or 'the manifest'} {message}", path=path or None)
+        elif isinstance(current, Mapping | list | tuple) and seen + len(waiting) + len(current) > MAX_VALUES:
+            yield Problem(f"{path or 'the manifest'} makes it more than {MAX_VALUES} values", path=path or None)
+            return
         elif isinstance(current, Mapping):
             waiting.extend((join(path, key), current[key], depth + 1) for key in reversed(current))
             yield from _key_problems(path, current)

@@ -53,6 +53,14 @@ def syntax_problem(path: str, source: bytes) -> Problem | None:
     return tree if isinstance(tree, Problem) else None
 
 
+def source_problem(path: str, source: bytes, export: str | None) -> Problem | None:
+    """Why `source` does not decode, does not compile or does not define `export` (None: whatever it defines)."""
+    tree = _compiled(path, source)
+    if isinstance(tree, Problem):
+        return tree
+    return None if export is None else _export_problem(path, tree, export)
+
+
 def defined_names(tree: ast.Module) -> set[str]:
     """What a module may define at its top level, `*` for a star import."""
     return {name for statement in _top_level(tree) for name in _names(statement)}

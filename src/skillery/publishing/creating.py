@@ -14,6 +14,7 @@ from skillery.contents import is_inline, put_large
 from skillery.database import Database
 from skillery.errors import Refused
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, make_bundle
+from skillery.publishing.compiling import look_apart
 from skillery.registry import NewVersion, insert_version, version_if_taken
 
 
@@ -33,7 +34,7 @@ class Publisher:
 
         The same bundle again answers as the first time did.
         """
-        bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits)
+        bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
         taken = await self._database.read(partial(version_if_taken, bundle=bundle))
         if taken is not None:
             return taken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, bindparam, literal_column, select, union_all
@@ -89,7 +89,8 @@ def _highest_in(connection: Connection, name: str, segments: tuple[Segment, ...]
     return statement.rows(connection, **parameters)
 
 
-@cache
+# Callers choose the shape, and a compiled statement holds up to a megabyte.
+@lru_cache(64)
 def _range_statement(shape: tuple[tuple[bool, bool], ...]) -> Statement:
     """The statement for segments of this shape: (releases or pre-releases, has an upper end) each."""
     parts = [_segment_statement(place, *one).subquery() for place, one in enumerate(shape)]
@@ -153,7 +154,7 @@ def _near_names(connection: Connection, name: str) -> list[str]:
     looks = (
         listed.where(skills.c.name >= name).order_by(skills.c.name).limit(20),
         listed.where(skills.c.name < name).order_by(skills.c.name.desc()).limit(20),
-        listed.where(skills.c.name >= first, skills.c.name < first + "/").order_by(skills.c.name).limit(200),
+        listed.where(skills.c.name >= first, skills.c.name < first + "/").order_by(skills.c.name).limit(40),
     )
     names = {found for look in looks for found in connection.scalars(look)}
     return difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.6)

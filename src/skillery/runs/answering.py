@@ -15,7 +15,7 @@ LOGS_PREVIEW_BYTES = 2048
 SUMMARY_CHARACTERS = 500
 MESSAGE_CHARACTERS = 1000
 TRACEBACK_CHARACTERS = 4000
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def checked(outcome: Outcome) -> Outcome:

@@ -9,6 +9,7 @@ import msgspec
 
 from skillery.backends import Limits
 from skillery.errors import InvalidParams
+from skillery.formats.wording import quoted
 
 ASKABLE = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 
@@ -26,25 +27,30 @@ class LimitRules(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.defaults, **wanted)
 
     def for_code(self, asked: Mapping[str, object]) -> Limits:
-        """Raises InvalidParams for an unknown key and for more than the maximum."""
-        return msgspec.structs.replace(
-            self.defaults, **{key: self._checked(key, value) for key, value in asked.items()}
-        )
+        """Raises InvalidParams for an unknown key and for more than the maximum; None is as if left out."""
+        checked = {
+            key: self._checked(key, value) for key, value in asked.items() if value is not None or key not in ASKABLE
+        }
+        return msgspec.structs.replace(self.defaults, **checked)
 
     def _checked(self, key: str, value: object) -> float:
         if key not in ASKABLE:
-            near = difflib.get_close_matches(key, ASKABLE, n=1, cutoff=0.0)[0]
+            near = difflib.get_close_matches(key[:80], ASKABLE, n=1, cutoff=0.0)[0]
             raise InvalidParams(
-                f"there is no limit '{key}'", hint=f"Did you mean '{near}'? There are {', '.join(ASKABLE)}.", param=key
+                f"there is no limit {quoted(key)}",
+                hint=f"Did you mean '{near}'? There are {', '.join(ASKABLE)}.",
+                param=key[:80],
             )
+        way_out = f"Ask for at most {self.maximum[key]}, or leave '{key}' out for {getattr(self.defaults, key)}."
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or (key != "cpus" and not isinstance(value, int)):
             wanted = "a number" if key == "cpus" else "an integer"
-            raise InvalidParams(f"the limit '{key}' must be {wanted}, not {value!r}"[:200], param=key)
+            raise InvalidParams(f"the limit '{key}' must be {wanted}, not {value!r}"[:200], hint=way_out, param=key)
         assert isinstance(value, int | float)
         if not 0 < value <= self.maximum[key]:
             raise InvalidParams(
-                f"the limit '{key}' is {value}; this server allows more than 0 and at most {self.maximum[key]:g}",
+                f"the limit '{key}' is {value}; this server allows more than 0 and at most {self.maximum[key]}",
+                hint=way_out,
                 param=key,
                 maximum=self.maximum[key],
             )

@@ -10,6 +10,8 @@ from skillery.formats.names import import_name
 from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.registry import VersionRow
 
+MOST_MOUNTS = 100
+
 
 class Reference(NamedTuple):
     name: str
@@ -18,6 +20,10 @@ class Reference(NamedTuple):
 
 def parse_mounts(texts: Sequence[str]) -> list[Reference]:
     """`name` or `name@<version spec>` each."""
+    if len(texts) > MOST_MOUNTS:
+        raise InvalidParams(
+            f"'mount_skills' names {len(texts)} skills, at most {MOST_MOUNTS} are allowed", param="mount_skills"
+        )
     return [Reference(*parse_reference(text)) for text in texts]
 
 

@@ -1,35 +1,118 @@
-"""How many runs at once, and what happens to one more."""
+"""How many runs at once, whose turn it is, and what happens to one more."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 
-from skillery.errors import Busy
+from skillery.errors import Busy, Unavailable
+
+until_client_gone: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("until_client_gone", default=None)
+"""Set by a door that can tell: returns when whoever asked has gone. Awaited only while a request waits for its turn."""
+
+MOST_RETRY_MS = 60_000
+SMOOTHING = 0.2
+
+
+class Place:
+    """The right to run, until `leave`."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._since = time.monotonic()
+
+    def leave(self) -> None:
+        self._queue.free(time.monotonic() - self._since)
 
 
 class Queue:
-    """`at_once` runs go on together, `waiting` more wait for a place in the order in which they came; past that a call
-    is told at once to come back later."""
+    """`at_once` runs go on together; `waiting` more, of `waiting_bytes` in all, wait for a place.
 
-    def __init__(self, at_once: int, waiting: int) -> None:
-        self._places = asyncio.Semaphore(at_once)
+    The callers take turns, whoever has asked for how much: one with a thousand waiting runs delays another by one run.
+    Within a caller's own the order is that of arrival.
+    """
+
+    def __init__(self, at_once: int, waiting: int, waiting_bytes: int) -> None:
         self._at_once = at_once
+        self._free = at_once
         self._most_waiting = waiting
+        self._most_bytes = waiting_bytes
         self._waiting = 0
+        self._waiting_bytes = 0
+        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._mean_seconds = 0.1
 
-    async def enter(self) -> None:
-        """Wait for a place, to be given back by `leave`. Raises Busy where the queue is full."""
-        if self._places.locked() and self._waiting >= self._most_waiting:
-            raise Busy(
-                f"{self._waiting} runs are waiting already",
-                hint="Try again after retry_after_ms.",
-                retry_after_ms=min(60_000, 100 * (1 + self._waiting // self._at_once)),
-            )
+    async def enter(self, caller: str, size: int) -> Place:
+        """Wait for a place. `size` is what the request holds in memory meanwhile.
+
+        Raises Busy where the queue is full, Unavailable where the client goes away first: then nothing has run.
+        """
+        if self._free and not self._lines:
+            self._free -= 1
+            return Place(self)
+        if self._waiting >= self._most_waiting or self._waiting_bytes + size > self._most_bytes:
+            raise self._busy()
         self._waiting += 1
+        self._waiting_bytes += size
         try:
-            await self._places.acquire()
+            await self._wait_in_line(caller)
         finally:
             self._waiting -= 1
+            self._waiting_bytes -= size
+        return Place(self)
 
-    def leave(self) -> None:
-        self._places.release()
+    def free(self, seconds: float) -> None:
+        """A run has ended: its place goes to the next caller in turn."""
+        self._mean_seconds += SMOOTHING * (seconds - self._mean_seconds)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._lines:
+            caller, line = next(iter(self._lines.items()))
+            turn = line.popleft()
+            del self._lines[caller]
+            if line:
+                self._lines[caller] = line  # at the end: everybody else comes first
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    async def _wait_in_line(self, caller: str) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(caller, deque()).append(turn)
+        watch = until_client_gone.get()
+        gone = asyncio.ensure_future(watch()) if watch else None
+        try:
+            await asyncio.wait({turn, gone} if gone else {turn}, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            self._give_up(caller, turn)
+            raise
+        finally:
+            if gone:
+                gone.cancel()
+        if not turn.done():
+            self._give_up(caller, turn)
+            raise Unavailable("the client has gone", hint="Nothing was run.")
+
+    def _give_up(self, caller: str, turn: asyncio.Future[None]) -> None:
+        """Out of the line; a turn that came at the same moment goes to the next."""
+        if turn.done():
+            self._pass_on()
+            return
+        turn.cancel()
+        line = self._lines[caller]
+        line.remove(turn)
+        if not line:
+            del self._lines[caller]
+
+    def _busy(self) -> Busy:
+        seconds = self._mean_seconds * (1 + self._waiting / self._at_once)
+        return Busy(
+            f"{self._waiting} runs are waiting already",
+            hint="Nothing was run. Try again after retry_after_ms.",
+            retry_after_ms=min(MOST_RETRY_MS, max(50, round(seconds * 1000))),
+        )

@@ -26,7 +26,7 @@ from skillery.backends import (
 )
 from skillery.blobs import BlobRow, Blobs, find_blob
 from skillery.database import Database
-from skillery.errors import NotExecutable, SkilleryError, Unavailable
+from skillery.errors import InvalidParams, NotExecutable, SkilleryError, Unavailable
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
 from skillery.formats.manifest import Manifest, parse_manifest
@@ -37,10 +37,11 @@ from skillery.runs.cache import Cache
 from skillery.runs.hosting import Host
 from skillery.runs.limits import LimitRules
 from skillery.runs.mounting import check_mounts, parse_mounts
-from skillery.runs.queueing import Queue
+from skillery.runs.queueing import Place, Queue
 from skillery.runs.recording import Method, finish_run, start_run
 
 log = logging.getLogger(__name__)
+MOST_BLOBS = 1_000
 
 
 class SkillRequest(msgspec.Struct, frozen=True):
@@ -155,18 +156,18 @@ class Runner:
 
     async def _run(self, identity: Identity, prepared: _Prepared) -> dict[str, Any]:
         """The run goes on and is recorded even where whoever asked for it has gone."""
-        await self._queue.enter()
+        place = await self._queue.enter(identity.name, _size(prepared.job))
         if self._closed:
-            self._queue.leave()
+            place.leave()
             raise Unavailable("the server is stopping", hint="Nothing was run. Try again in a moment.")
         task = asyncio.create_task(self._run_and_record(identity, prepared))
         self._active.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, place))
         return await asyncio.shield(task)
 
-    def _ended(self, task: asyncio.Task[dict[str, Any]]) -> None:
+    def _ended(self, place: Place, task: asyncio.Task[dict[str, Any]]) -> None:
         self._active.discard(task)
-        self._queue.leave()
+        place.leave()
 
     async def _run_and_record(self, identity: Identity, prepared: _Prepared) -> dict[str, Any]:
         job, version = prepared.job, prepared.version
@@ -234,6 +235,8 @@ class Runner:
 
     async def _find_blobs(self, identity: Identity, blob_ids: Sequence[str]) -> list[BlobRow]:
         wanted = list(dict.fromkeys(blob_ids))
+        if len(wanted) > MOST_BLOBS:
+            raise InvalidParams(f"a run was given {len(wanted)} blobs, at most {MOST_BLOBS} are allowed")
 
         def work(connection: Any) -> list[BlobRow]:
             return [find_blob(connection, identity=identity, blob_id=blob_id) for blob_id in wanted]
@@ -251,6 +254,11 @@ class Runner:
 
     async def _blob_mounts(self, rows: Sequence[BlobRow]) -> tuple[BlobMount, ...]:
         return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row)) for row in rows])
+
+
+def _size(job: Job) -> int:
+    """Bytes that a job holds while it waits."""
+    return len(job.args) + (len(job.call.code) if isinstance(job.call, CodeCall) else 0)
 
 
 def _manifest_of(version: VersionRow) -> Manifest:

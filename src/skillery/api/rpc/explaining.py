@@ -1,0 +1,81 @@
+"""What is wrong with params that could not be decoded, and what they should have been."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from skillery.api.rpc.params import Params
+from skillery.errors import InvalidParams
+
+_MISSING = re.compile(r"missing required field `(\w+)`")
+_STEP = re.compile(r"\w+|\[\d+\]")
+_names = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def explain(error: Exception, params: type[Params], text: bytes) -> InvalidParams:
+    """Names the parameter, its value where that is short, and what it takes; of an unknown one, the nearest known."""
+    known = [field.encode_name for field in msgspec.structs.fields(params)]
+    try:
+        given = _names.decode(text)
+    except msgspec.ValidationError:
+        return InvalidParams("params must be an object", hint=f"It takes {', '.join(known) or 'nothing'}.")
+    unknown = [key for key in given if key not in known]
+    if unknown:
+        return _unknown(unknown[0], known)
+    reason, _, where = str(error).partition(" - at `$")
+    where = where.removesuffix("`").lstrip(".")
+    missing = _MISSING.search(reason)
+    if missing:
+        path = f"{where}.{missing[1]}" if where else missing[1]
+        return InvalidParams(f"the parameter '{path}' is missing", hint=_takes(params, path), param=path)
+    value = bytes(given.get(where, b""))
+    shown = f"{value.decode()}, which is not valid" if 0 < len(value) <= 40 else "not valid"
+    message = f"the parameter '{where}' is {shown}: {reason[:1].lower()}{reason[1:]}"
+    return InvalidParams(message, hint=_takes(params, where), param=where)
+
+
+def _unknown(key: str, known: list[str]) -> InvalidParams:
+    near = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.0)
+    hint = f"Did you mean '{near[0]}'? " if near else ""
+    return InvalidParams(
+        f"there is no parameter {key[:80]!r}",
+        hint=f"{hint}It takes {', '.join(known) or 'no parameters'}.",
+        param=key[:80],
+    )
+
+
+def _takes(params: type[Params], path: str) -> str:
+    """What may stand at `path` (`limit`, `files[0].encoding`), as a sentence."""
+    schema = _at(params, path)
+    if "properties" in schema:
+        return f"'{path}' takes {', '.join(schema['properties'])}."
+    if "enum" in schema:
+        return f"'{path}' is one of {', '.join(schema['enum'])}."
+    kind = schema.get("type", "value")
+    article = "an" if kind[0] in "aeiou" else "a"
+    bounds = f" from {schema['minimum']} to {schema['maximum']}" if "minimum" in schema else ""
+    description = f": {schema['description']}" if "description" in schema else ""
+    return f"'{path}' is {article} {kind}{bounds}{description}."
+
+
+def _at(params: type[Params], path: str) -> dict[str, Any]:
+    """The schema at a path, as far down as it is known."""
+    schemas = _schemas(params)
+    schema: dict[str, Any] = schemas[params.__name__]
+    for step in _STEP.findall(path):
+        below = schema.get("items") if step.startswith("[") else schema.get("properties", {}).get(step)
+        if below is None:
+            break
+        schema = schemas[below["$ref"].rpartition("/")[2]] if "$ref" in below else below
+    return schema
+
+
+@cache
+def _schemas(params: type[Params]) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.schema(params)["$defs"]
+    return found

@@ -1,0 +1,132 @@
+"""The queue before the sandboxes: bounded, fair between callers, and nothing is lost in it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from skillery.errors import Busy, Unavailable
+from skillery.runs.queueing import Place, Queue, until_client_gone
+
+
+async def turns(queue: Queue, callers: list[str]) -> list[str]:
+    """Who gets a place in which order, when all ask in this order and each runs for a moment."""
+    order: list[str] = []
+
+    async def one(caller: str) -> None:
+        place = await queue.enter(caller, 1)
+        order.append(caller)
+        await asyncio.sleep(0)
+        place.leave()
+
+    await asyncio.gather(*(one(caller) for caller in callers))
+    return order
+
+
+async def test_callers_take_turns_however_much_one_asks_for() -> None:
+    order = await turns(Queue(1, 100, 1000), [*"aaaaaaaa", *"bb", "c"])
+
+    assert order == [*"aabcab", *"aaaaa"]
+
+
+async def test_one_caller_is_served_in_the_order_of_arrival() -> None:
+    queue = Queue(2, 100, 1000)
+    order: list[int] = []
+
+    async def one(number: int) -> None:
+        place = await queue.enter("a", 1)
+        order.append(number)
+        await asyncio.sleep(0)
+        place.leave()
+
+    await asyncio.gather(*(one(number) for number in range(20)))
+    assert order == list(range(20))
+
+
+@pytest.mark.parametrize(("waiting", "waiting_bytes"), [(2, 1000), (100, 8)])
+async def test_past_its_bounds_it_is_busy(waiting: int, waiting_bytes: int) -> None:
+    queue = Queue(1, waiting, waiting_bytes)
+    place = await queue.enter("a", 500)
+    line = [asyncio.ensure_future(queue.enter(caller, 4)) for caller in "bc"]
+    await asyncio.sleep(0)
+
+    with pytest.raises(Busy) as busy:
+        await queue.enter("d", 1)
+
+    assert busy.value.data["retry_after_ms"] > 0
+    place.leave()
+    for one in line:
+        (await one).leave()
+
+
+async def test_who_gives_up_leaves_the_line_and_passes_a_turn_on() -> None:
+    random.seed(3)
+    queue = Queue(2, 10_000, 10**9)
+    running: set[Place] = set()
+    most = 0
+
+    async def one(caller: str) -> None:
+        nonlocal most
+        place = await queue.enter(caller, 1)
+        running.add(place)
+        most = max(most, len(running))
+        try:
+            await asyncio.sleep(random.random() / 500)
+        finally:
+            running.discard(place)
+            place.leave()
+
+    tasks = [asyncio.ensure_future(one(random.choice("abc"))) for _ in range(400)]
+    for _ in range(200):
+        random.choice(tasks).cancel()
+        await asyncio.sleep(random.random() / 1000)
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert most == 2
+    places = [await asyncio.wait_for(queue.enter("z", 1), 5) for _ in range(2)]
+    assert len(places) == 2
+
+
+async def test_a_client_that_goes_away_leaves_the_line() -> None:
+    queue = Queue(1, 10, 1000)
+    place = await queue.enter("a", 1)
+    gone = asyncio.Event()
+
+    async def until_gone() -> None:
+        await gone.wait()
+
+    async def wait() -> Place:
+        until_client_gone.set(until_gone)
+        return await queue.enter("b", 1)
+
+    waiting = asyncio.ensure_future(wait())
+    await asyncio.sleep(0)
+    gone.set()
+
+    with pytest.raises(Unavailable):
+        await waiting
+    place.leave()
+    (await asyncio.wait_for(queue.enter("c", 1), 5)).leave()
+
+
+async def test_ten_thousand_requests_hold_no_more_than_the_bound() -> None:
+    queue = Queue(1, 1000, 10**9)
+    place = await queue.enter("a", 1)
+
+    async def one(number: int) -> bool:
+        try:
+            (await queue.enter(f"caller{number % 50}", 100)).leave()
+        except Busy:
+            return False
+        return True
+
+    asked = [asyncio.ensure_future(one(number)) for number in range(10_000)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    refused = sum(task.done() and not task.result() for task in asked)
+    place.leave()
+    served = sum(await asyncio.gather(*asked))
+
+    assert (refused, served) == (9000, 1000)
