@@ -95,6 +95,7 @@ class Runner:
         self._queue = queue
         self._server = server
         self._active: set[asyncio.Task[dict[str, Any]]] = set()
+        self._stoppable: set[asyncio.Future[Outcome]] = set()
         self._closed = False
 
     async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
@@ -148,7 +149,7 @@ class Runner:
         while self._active and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(self._active, timeout=left)
         self._closed = True
-        for task in tuple(self._active):
+        for task in tuple(self._stoppable):
             task.cancel()
         await asyncio.gather(*self._active, return_exceptions=True)
 
@@ -183,17 +184,28 @@ class Runner:
             )
         )
         host = Host(self._blobs, identity, job.limits)
-        stopped = False
+        outcome = await self._stoppable_outcome(prepared, host)
         try:
-            outcome = checked(await self._outcome(prepared, host))
-        except asyncio.CancelledError:
-            stopped = True
-            outcome = Outcome(failure=Failure("SandboxError", "the server was stopped while this ran"))
-        answer = await self._answer(prepared, outcome, host)
+            answer = await self._answer(prepared, outcome, host)
+        except SkilleryError as error:  # a full disk, when the output became a blob
+            failure = Failure("SandboxError", f"the output could not be stored: {error.message}")
+            outcome = msgspec.structs.replace(outcome, result=None, failure=failure)
+            answer = await self._answer(prepared, outcome, host)
         await self._database.write(partial(finish_run, run_id=job.run_id, answer=answer, blobs=host.written))
-        if not stopped:
-            await self._moments.run_finished(_finished(identity, prepared, answer))
+        await self._moments.run_finished(_finished(identity, prepared, answer))
         return answer
+
+    async def _stoppable_outcome(self, prepared: _Prepared, host: Host) -> Outcome:
+        """What `close` ends is this and nothing else: a run that was begun is always recorded to its end."""
+        task = asyncio.ensure_future(self._outcome(prepared, host))
+        self._stoppable.add(task)
+        if self._closed:
+            task.cancel()
+        await asyncio.wait({task})
+        self._stoppable.discard(task)
+        if task.cancelled():
+            return Outcome(failure=Failure("SandboxError", "the server was stopped while this ran"))
+        return checked(task.result())
 
     async def _outcome(self, prepared: _Prepared, host: Host) -> Outcome:
         if prepared.failure is not None:
