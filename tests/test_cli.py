@@ -193,6 +193,22 @@ def test_ctrl_c_exits_130_and_leaves_no_run_behind(home: str, tmp_path: Path) ->
         assert connection.execute("SELECT status FROM runs").fetchall() == [("failed",)]
 
 
+def test_ctrl_c_at_any_moment_leaves_no_run_open(home: str, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ndef main(args):\n    time.sleep(600)\n")
+    for milliseconds in (0, 3, 6, 12, 25, 50):
+        command = [sys.executable, "-m", "skillery", "code", str(slow), "--home", home]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, env=clean_environment(), process_group=0, **quiet)  # type: ignore[call-overload]
+        wait_for_run(Path(home))
+        time.sleep(milliseconds / 1000)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+
+    with sqlite3.connect(Path(home) / "skillery.db") as connection:
+        assert connection.execute("SELECT DISTINCT status FROM runs").fetchall() == [("failed",)]
+
+
 def wait_for_run(home: Path) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

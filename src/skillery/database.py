@@ -178,7 +178,8 @@ def _speaking() -> Iterator[None]:
 
 FULL = ("disk is full", "disk full", "no space left", "disk i/o error")
 DAMAGED = ("malformed", "not a database", "invalid page", "could not read block")
-OUT_OF_REACH = {"OperationalError", "InterfaceError", "AdminShutdown"}
+# Classes of SQLSTATE (Postgres, appendix A): connection, resources, operator's intervention, transaction rolled back.
+PASSING = ("08", "53", "57", "40")
 
 
 def _meaning(error: Exception) -> Exception:
@@ -191,6 +192,11 @@ def _meaning(error: Exception) -> Exception:
         )
     if any(words in text for words in DAMAGED):
         return Unavailable("the server's database is damaged", hint="Its admin has to restore a backup.")
-    if type(cause).__name__ in OUT_OF_REACH or isinstance(error, exc.TimeoutError):
+    is_passing = str(getattr(cause, "sqlstate", None) or "").startswith(PASSING)
+    if (
+        is_passing
+        or isinstance(error, exc.TimeoutError)
+        or type(cause).__name__ in {"OperationalError", "InterfaceError"}
+    ):
         return Unavailable("the database cannot be reached now", hint="Nothing was changed. Try again in a moment.")
     return error

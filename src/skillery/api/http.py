@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -13,6 +14,7 @@ from skillery.errors import NotAuthenticated, SkilleryError
 from skillery.settings import is_loopback
 
 JSON = "application/json"
+BODY_SILENCE_SECONDS = 60
 
 
 class HttpRefusal(Exception):
@@ -105,9 +107,14 @@ async def authenticate(services: Services, scope: Any, headers: dict[str, str]) 
 
 
 async def chunks_of(receive: Any) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises ClientGone where it breaks off."""
+    """The body as it comes. Raises ClientGone where it breaks off, HttpRefusal 408 where it stalls."""
     while True:
-        message = await receive()
+        try:
+            async with asyncio.timeout(BODY_SILENCE_SECONDS):
+                message = await receive()
+        except TimeoutError:
+            silence = f"nothing of the body came for {BODY_SILENCE_SECONDS} seconds"
+            raise HttpRefusal(408, plain_error(INVALID_REQUEST, silence, "request_timeout")) from None
         if message["type"] == "http.disconnect":
             raise ClientGone
         if message.get("body"):

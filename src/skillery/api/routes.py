@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from litestar import asgi
 
 from skillery.api import blobs, health
-from skillery.api.errors import INVALID_PARAMS, encode, plain_error, unexpected
+from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, plain_error, unexpected
 from skillery.api.http import (
     ClientGone,
     HttpRefusal,
@@ -71,6 +71,10 @@ async def _tools(services: Services, scope: Any, _receive: Any, send: Any, heade
 
 async def _blobs(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
     """`/blobs` and all below it: Litestar's ASGI routes take no path parameters."""
+    address = scope["raw_path"].partition(b"?")[0]
+    if address != b"/blobs" and not address.startswith(b"/blobs/"):
+        # A mount takes every address that begins like it.
+        raise HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found"))
     blob_id = scope["path"].strip("/")
     if blob_id:
         await blobs.send_blob(services, scope, send, headers, blob_id)

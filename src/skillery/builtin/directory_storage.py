@@ -33,7 +33,8 @@ class DirectoryStorage:
         self._incoming = folder / "incoming"
         self._incoming.mkdir(parents=True, exist_ok=True)
         for left_over in self._incoming.iterdir():
-            left_over.unlink()
+            if left_over.is_file() or left_over.is_symlink():
+                left_over.unlink()
 
     def begin(self) -> DirectoryUpload:
         return DirectoryUpload(self, self._incoming / secrets.token_hex(16))

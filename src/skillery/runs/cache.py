@@ -34,9 +34,9 @@ class Cache:
         self._known: set[str] = set()
         for old in folder.glob("*") if folder.is_dir() else ():
             if old != self._folder:
-                shutil.rmtree(old)
+                _remove(old)
         self._incoming = self._folder / "incoming"
-        shutil.rmtree(self._incoming, ignore_errors=True)
+        _remove(self._incoming)
         for part in ("incoming", "bundles", "blobs"):
             (self._folder / part).mkdir(parents=True, exist_ok=True)
 
@@ -90,6 +90,13 @@ class Cache:
                     lambda connection, sha256=file.sha256: open_content(connection, self._storage, sha256)  # type: ignore[misc]
                 )
                 copy_to(stream, path, mode)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _boot() -> str:
