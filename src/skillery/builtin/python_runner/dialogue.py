@@ -173,5 +173,10 @@ class Dialogue:
 
 
 def normal_json(body: bytes) -> bytes:
-    """The same value in the compact form. Raises where it is not JSON."""
+    """The same value in the compact form. Raises where it is not JSON.
+
+    A big one is checked as text: millions of small values would take seconds in which nobody else is served.
+    """
+    if len(body) > BIG_RESULT:
+        return msgspec.json.format(str(body, "utf-8"), indent=-1).encode()
     return msgspec.json.encode(msgspec.json.decode(body))

@@ -84,13 +84,18 @@ class Channel:
 
     async def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
         encoded = json.dumps(header).encode()
-        self._writer.write(HEAD.pack(len(encoded), len(body)) + encoded)
-        if body:
-            self._writer.write(body)
         try:
-            await self._writer.drain()
+            await self._write(HEAD.pack(len(encoded), len(body)) + encoded)
+            for start in range(0, len(body), PIECE):  # in pieces, so that there is never a second copy of it
+                await self._write(memoryview(body)[start : start + PIECE])
         except ConnectionError:
             return  # it has ended; the reader will see that
+
+    async def _write(self, piece: bytes | memoryview) -> None:
+        if self._writer.is_closing():
+            raise BrokenPipeError
+        self._writer.write(piece)
+        await self._writer.drain()
 
     def close(self) -> None:
         self._writer.transport.abort()

@@ -33,6 +33,30 @@ class BlobCases(SandboxCases):
         kinds = ["text/plain", "application/octet-stream", "application/json", "text/csv", "application/octet-stream"]
         assert [trial.host.kinds[i] for i in ids] == kinds
 
+    async def test_the_functions_take_their_arguments_by_the_names_of_the_protocol(self, trial: Trial) -> None:
+        code = """
+        from runtime import blobs, log
+        def main(args):
+            log.info(msg='one'); log.error(msg='two')
+            return blobs.read_text(blob_id=blobs.write_json(obj=[1])) + blobs.read_text(blobs.write_text(content='x'))
+        """
+        outcome = await trial.code(code)
+        assert (value_of(outcome), log_of(outcome)) == ("[1]x", "one\ntwo\n")
+
+    async def test_a_kind_that_is_no_text_of_reasonable_length_is_an_exception_inside(self, trial: Trial) -> None:
+        code = """
+        from runtime import blobs
+        def main(args):
+            seen = []
+            for kind in ('\\ud800/x', 'x/' + 'y' * 100_000):
+                try:
+                    blobs.write_text('', kind=kind)
+                except ValueError:
+                    seen.append('refused')
+            return seen
+        """
+        assert await trial.value(code) == ["refused", "refused"]
+
     async def test_what_a_run_wrote_it_can_read(self, trial: Trial) -> None:
         code = """
         from runtime import blobs

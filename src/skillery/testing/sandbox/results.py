@@ -57,6 +57,38 @@ class ResultCases(SandboxCases):
     async def test_another_function_can_be_called(self, trial: Trial) -> None:
         assert await trial.value("def other(args): return 'other'", function="other") == "other"
 
+    async def test_a_summary_of_any_text_is_taken(self, trial: Trial) -> None:
+        outcome = await trial.code("import runtime\ndef main(args): runtime.summary('a\\ud800' + 'b' * 9000)")
+        assert failure_type(outcome) is None
+        assert (outcome.summary or "").startswith("a")
+
+    async def test_an_interrupt_that_the_code_sends_itself_is_a_keyboard_interrupt(self, trial: Trial) -> None:
+        code = """
+        import os, signal, time
+        def main(args):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        """
+        assert failure_type(await trial.code(code)) == "KeyboardInterrupt"
+
+    async def test_a_traceback_holds_the_frames_of_user_code_only(self, trial: Trial) -> None:
+        outcome = await trial.code("import json\ndef main(args):\n    json.loads('{')\n")
+        assert outcome.failure is not None
+        assert "json.loads" in outcome.failure.traceback
+        assert "decoder.py" not in outcome.failure.traceback
+
+    @pytest.mark.parametrize("broken", ["len", "str", "isinstance", "open", "type", "BaseException", "getattr"])
+    async def test_code_that_breaks_builtins_breaks_only_itself_and_shows_nothing_of_ours(
+        self, trial: Trial, broken: str
+    ) -> None:
+        outcome = await trial.code(
+            f"import builtins\ndef main(args):\n    builtins.{broken} = None\n    raise ValueError"
+        )
+        assert outcome.failure is not None
+        shown = log_of(outcome) + outcome.failure.message + outcome.failure.traceback
+        assert "skillery/builtin" not in shown
+        await trial.is_well()
+
     async def test_an_async_function_is_awaited(self, trial: Trial) -> None:
         code = """
         import asyncio

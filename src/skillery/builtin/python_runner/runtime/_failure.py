@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
@@ -9,7 +10,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-OWN = __file__.rpartition("/")[0] + "/"
+# The runner, the standard library, and what is frozen into the interpreter.
+NOT_THEIRS = (__file__.rpartition("/")[0] + "/", os.__file__.rpartition("/")[0] + "/", "<frozen ")
 MESSAGE, TRACEBACK, TYPE = 1000, 4000, 200
 
 
@@ -36,11 +38,11 @@ def message(error: BaseException) -> str:
 
 
 def user_frames(traceback: TracebackType | None) -> str:
-    """The frames of the code and of what it called, not ours and not the import system's."""
+    """The frames of the code and of the skills it called, not ours and not the standard library's."""
     # Imported only now: it costs milliseconds, and most runs do not fail.
     from traceback import extract_tb, format_list
 
-    frames = [f for f in extract_tb(traceback) if not f.filename.startswith((OWN, "<frozen importlib"))]
+    frames = [f for f in extract_tb(traceback) if not f.filename.startswith(NOT_THEIRS)]
     return "".join(format_list(frames))
 
 

@@ -63,4 +63,4 @@ def summary(text: str) -> None:
     """One sentence about the run, shown as its `summary`; the last one counts."""
     if not isinstance(text, str):
         raise TypeError(f"a summary is a str, not {type(text).__name__}")
-    tell({"op": "summary", "text": text[:2000]})
+    tell({"op": "summary", "text": text[:2000].encode("utf-8", "replace").decode()})

@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import os
+import signal
 import sys
 from types import ModuleType
 
@@ -116,7 +117,10 @@ def finish(header: dict[str, Any], body: bytes, owner: int) -> NoReturn:
     flush()
     if os.getpid() != owner:  # a child that the code forked and let run back into us: it has no say in the result
         os._exit(0 if header["op"] == "result" else 1)
-    _host.tell(header, body)
+    try:
+        _host.tell(header, body)
+    except OSError:  # the code has closed or changed the channel; a traceback would show where the server lies
+        os._exit(1)
     os._exit(0)
 
 
@@ -127,14 +131,24 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     _host.connect(channel, job["lock_folder"], job["blobs_folder"])
     clear_stage(job["environment"])
     _importing.install(job["skills"], job["code_path"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the server does with it
     _wire.send(channel, {"op": "ready"})
     _wire.receive(channel)
     try:
         result = encode(call(job, args), job["result_bytes"])
-    except BaseException as error:  # noqa: BLE001 - SystemExit and KeyboardInterrupt are failures of the run as well
-        _failure.breathe()
-        finish({"op": "failure", **_failure.describe(error)}, b"", owner)
+    except:  # noqa: E722 - SystemExit is a failure of the run as well, and the code may have taken the names away
+        fail(sys.exc_info()[1], owner)
     finish({"op": "result"}, result, owner)
+
+
+def fail(error: BaseException | None, owner: int) -> NoReturn:
+    try:
+        _failure.breathe()
+        if error is not None:
+            finish({"op": "failure", **_failure.describe(error)}, b"", owner)
+    except:  # noqa: E722, S110 - the code has broken what we need: then the host sees a process that ended
+        pass
+    os._exit(1)
 
 
 def main(channel: int) -> NoReturn:

@@ -35,6 +35,8 @@ def write_bytes(content: bytes, kind: str = "application/octet-stream") -> str:
     """Keep `content` as a new blob: its id. `kind` is a media type."""
     if not isinstance(kind, str):
         raise TypeError(f"the kind of a blob is a str, not {type(kind).__name__}")
+    if len(kind) > 255 or not kind.isascii():
+        raise ValueError("the kind of a blob is a media type of at most 255 ASCII characters, like text/csv")
     body = memoryview(content).cast("B") if len(content) else b""
     return str(_host.ask({"op": "blob_write", "kind": kind}, body)[0]["blob_id"])
 
@@ -43,5 +45,5 @@ def write_text(content: str, kind: str = "text/plain") -> str:
     return write_bytes(content.encode(), kind)
 
 
-def write_json(value: Any, kind: str = "application/json") -> str:
-    return write_bytes(json.dumps(value, ensure_ascii=False).encode(), kind)
+def write_json(obj: Any, kind: str = "application/json") -> str:
+    return write_bytes(json.dumps(obj, ensure_ascii=False).encode(), kind)

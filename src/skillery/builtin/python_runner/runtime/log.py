@@ -14,9 +14,9 @@ def _write(message: object) -> None:
         line = line[os.write(1, line) :]
 
 
-def info(message: object) -> None:
-    _write(message)
+def info(msg: object) -> None:
+    _write(msg)
 
 
-def error(message: object) -> None:
-    _write(message)
+def error(msg: object) -> None:
+    _write(msg)
