@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skillery.settings import Settings
 
 MOMENTS = ("before_publish", "after_publish", "run_finished")
-_SECRET = re.compile(r"password|secret|token|key", re.IGNORECASE)
+_SECRET = re.compile(r"(password|secret|token|key)(?!_file$)", re.IGNORECASE)
 HIDDEN = "***"
 
 
@@ -55,7 +55,12 @@ def plugins(target: Target, as_json: bool) -> None:
 
 
 def _plugins(plugins: Plugins, settings: Settings) -> list[dict[str, Any]]:
-    chosen = {"sandbox": settings.sandbox, "storage": settings.storage, "authenticator": settings.auth}
+    chosen = {
+        "sandbox": settings.sandbox,
+        "storage": settings.storage,
+        "authenticator": settings.auth,
+        "secrets": settings.secrets,
+    }
     manager = plugins.manager
     found: dict[str, dict[str, Any]] = {
         name: {"name": name, "offers": [], "moments": []} for name, _ in manager.list_name_plugin()
