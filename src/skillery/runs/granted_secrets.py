@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from skillery.backends import Failure, Secrets, SecretValues
 from skillery.database import Database
 from skillery.errors import SkilleryError
 from skillery.grants import granted
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class SecretsRefused(Exception):
@@ -27,18 +33,28 @@ class GrantedSecrets:
 
     def values(self, skill: str, declared: Sequence[str]) -> SecretValues:
         """Every declared secret. Raises SecretsRefused."""
-        try:
-            allowed = self._database.read_now(lambda connection: granted(connection, skill, declared))
-            # First of all, and alone: a skill must not learn which secrets there are that it may not have.
-            if refused := [name for name in declared if name not in allowed]:
-                raise SecretsRefused(_not_granted(skill, refused))
-            found = {name: self._secrets.get(name) for name in declared}
-        except SkilleryError as error:
-            raise SecretsRefused(Failure("SecretUnavailable", error.message)) from None
+        allowed = _asked(lambda: self._database.read_now(lambda connection: granted(connection, skill, declared)))
+        # First of all, and alone: a skill must not learn which secrets there are that it may not have.
+        if refused := [name for name in declared if name not in allowed]:
+            raise SecretsRefused(_not_granted(skill, refused))
+        found = _asked(lambda: {name: self._secrets.get(name) for name in declared})
         values = SecretValues({name: value for name, value in found.items() if value})
         if missing := [name for name in declared if name not in values]:
             raise SecretsRefused(_missing(skill, missing))
         return values
+
+
+def _asked(ask: Callable[[], T]) -> T:
+    """What the database or the backend answers. Raises SecretsRefused where it cannot."""
+    try:
+        return ask()
+    except SkilleryError as error:
+        failure = Failure("SecretUnavailable", error.message)
+    except Exception as error:  # noqa: BLE001 - logged without its message: nobody can know whether a value stands in it
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        log.error("the backend of secrets raised %s\n%s", type(error).__name__, frames)
+        failure = Failure("SecretUnavailable", "the secrets of this server cannot be had now")
+    raise SecretsRefused(failure)
 
 
 def _not_granted(skill: str, names: Sequence[str]) -> Failure:
