@@ -100,6 +100,17 @@ def test_a_large_text_of_escapes_is_redacted_in_one_go() -> None:
     assert VALUE.encode() not in REDACTION.json(text)
 
 
+def test_many_lines_and_much_text_are_no_burden() -> None:
+    values = SecretValues(MANY="\n".join(f"line number {i} of a value" for i in range(5_000)), ONE="x" * 65_536)
+    text = json.dumps(["x" * 4_000_000, "\n" * 1_000_000]).encode()
+    log = Log(b"x" * 500_000, b"x" * 500_000, 1)
+
+    redaction = Redaction(values)
+
+    assert redaction.json(text).count(b"[ONE]") == 4_000_000 // 65_536
+    assert redaction.log(log).head.endswith(b"[ONE]")
+
+
 def test_of_values_that_overlap_the_longest_goes_first() -> None:
     redaction = Redaction(SecretValues(SHORT="abcd", LONG="abcdefgh"))
 

@@ -10,6 +10,8 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -280,6 +282,38 @@ def test_a_value_on_the_edge_of_a_long_log_leaves_no_piece(rpc: Rpc, secret: Com
     assert "bytes left out" in answer["logs_preview"]
     for start in range(len(value) - 4):
         assert value[start : start + 4] not in answer["logs_preview"]
+
+
+def test_a_value_is_in_no_command_line_and_no_environment_of_a_process(
+    rpc: Rpc, secret: Command, new_name: str, name: str
+) -> None:
+    value = f"value-{os.urandom(8).hex()}"
+    code = "import time, runtime\ndef main(args):\n    runtime.blobs.write_text('started')\n    time.sleep(4)\n"
+    publish_with(rpc, new_name, [name], code=code)
+    secret("set", name, value=value)
+    secret("grant", name, new_name)
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(Rpc(rpc.url)("execute_skill", name=new_name)))
+
+    thread.start()
+    places = [read_quietly(path) for _ in range(20) for path in of_all_processes()]
+    thread.join()
+
+    assert answers[0]["status"] == "completed"
+    assert [place for place in places if value.encode() in place] == []
+    assert len(places) > 100
+
+
+def of_all_processes() -> list[Path]:
+    time.sleep(0.1)
+    return [path for part in ("cmdline", "environ") for path in Path("/proc").glob(f"[0-9]*/{part}")]
+
+
+def read_quietly(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""  # it has ended meanwhile
 
 
 # -- nothing of it anywhere ------------------------------------------------------------------------------------------
