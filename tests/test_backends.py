@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select, update
 
+from skillery import migrate, tables
 from skillery.backends import Credentials
+from skillery.builtin.database_secrets import DatabaseSecrets, Keys
 from skillery.builtin.directory_storage import DirectoryStorage
+from skillery.builtin.environment_secrets import EnvironmentSecrets
 from skillery.builtin.open_authenticator import OpenAuthenticator
-from skillery.testing import AuthenticatorContract, StorageContract
+from skillery.database import Database
+from skillery.errors import Unavailable
+from skillery.testing import AuthenticatorContract, SecretsContract, StorageContract
 from skillery.testing.storage import digest_of, put
 
 
@@ -44,3 +52,63 @@ class TestOpenAuthenticator(AuthenticatorContract):
     @pytest.fixture
     def good(self) -> Credentials:
         return Credentials({}, "127.0.0.1")
+
+
+class TestDatabaseSecrets(SecretsContract):
+    @pytest.fixture
+    def database(self, database_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
+        postgres = database_kind == "postgres" and request.getfixturevalue("new_postgres_database")()
+        database = Database(postgres or f"sqlite:///{tmp_path / 'x.db'}")
+        migrate.upgrade(database)
+        yield database
+        database.close()
+
+    @pytest.fixture
+    def secrets(self, database: Database, tmp_path: Path) -> DatabaseSecrets:
+        return DatabaseSecrets(database, Keys("", tmp_path / "secrets.key", may_make=True))
+
+    def test_a_value_is_not_what_is_stored(self, secrets: DatabaseSecrets, database: Database) -> None:
+        secrets.set("API_KEY", "the-value-itself")
+
+        stored = database.read_now(lambda connection: connection.execute(select(tables.secrets)).all())
+
+        assert "the-value-itself" not in str(stored)
+
+    def test_a_stored_value_under_another_name_is_refused(self, secrets: DatabaseSecrets, database: Database) -> None:
+        secrets.set("HARMLESS", "the-value-itself")
+        database.write_now(lambda connection: connection.execute(update(tables.secrets).values(name="API_KEY")))
+
+        with pytest.raises(Unavailable, match="another name") as refused:
+            secrets.get("API_KEY")
+        assert "the-value-itself" not in str(refused.value)
+
+    def test_a_changed_token_is_refused(self, secrets: DatabaseSecrets, database: Database) -> None:
+        secrets.set("API_KEY", "the-value-itself")
+        token = database.read_now(lambda connection: connection.scalar(select(tables.secrets.c.token)))
+        assert token is not None
+        changed = token[:40] + bytes([token[40] ^ 1]) + token[41:]
+        database.write_now(lambda connection: connection.execute(update(tables.secrets).values(token=changed)))
+
+        with pytest.raises(Unavailable):
+            secrets.get("API_KEY")
+
+    def test_two_that_make_the_key_at_once_have_one(self, database: Database, tmp_path: Path) -> None:
+        several = [DatabaseSecrets(database, Keys("", tmp_path / "secrets.key", may_make=True)) for _ in range(8)]
+        threads = [threading.Thread(target=one.set, args=(f"N{i}", "value")) for i, one in enumerate(several)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert [several[0].get(f"N{i}") for i in range(8)] == ["value"] * 8
+        assert [path.name for path in tmp_path.iterdir() if "key" in path.name] == ["secrets.key"]
+
+
+class TestEnvironmentSecrets(SecretsContract):
+    @pytest.fixture
+    def secrets(self) -> EnvironmentSecrets:
+        return EnvironmentSecrets()
+
+    @pytest.fixture
+    def put(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+        return lambda name, value: monkeypatch.setenv(f"SKILLERY_SECRET_{name}", value)

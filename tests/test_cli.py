@@ -97,7 +97,7 @@ def test_the_help_names_every_verb_and_exit_code() -> None:
     said = skillery("--help").out
 
     verbs = {"serve", "publish", "list", "describe", "read", "run", "code"}
-    verbs |= {"blob", "db", "plugins", "doctor", "config", "demo"}
+    verbs |= {"secret", "blob", "db", "plugins", "doctor", "config", "demo"}
     assert [verb for verb in verbs if f"\n  {verb} " not in said] == []
     assert "130" in said
 

@@ -1,4 +1,4 @@
-"""The boundary to what admins can swap: three Protocols and the frozen values that cross them.
+"""The boundary to what admins can swap: four Protocols and the frozen values that cross them.
 
 Plugin packages import this module, `skillery.errors`, `skillery.hookimpl` and `skillery.testing`, and nothing else.
 """
@@ -85,6 +85,45 @@ class Storage(Protocol):
         ...
 
 
+# -- secrets -----------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Secrets(Protocol):
+    """Values by name, for skills that were granted them. Blocking: called from worker threads, by several at once.
+
+    No exception and no log line of a backend ever holds a value. One that cannot be reached raises Unavailable.
+    """
+
+    read_only: bool
+    """True where values are set elsewhere: `set` and `remove` raise NotAllowed with a hint that says where."""
+
+    def get(self, name: str) -> str | None:
+        """The value, None where there is none."""
+        ...
+
+    def names(self) -> list[str]:
+        """Every name that has a value, sorted."""
+        ...
+
+    def set(self, name: str, value: str) -> None:
+        """Keep a value, in place of the one before."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Forget it; False where there was nothing."""
+        ...
+
+
+class SecretValues(dict[str, str]):
+    """Secrets by name, as a run gets them: their values don't show where it is printed."""
+
+    def __repr__(self) -> str:
+        return f"SecretValues({', '.join(self)})"
+
+    __str__ = __repr__
+
+
 # -- runs --------------------------------------------------------------------------------------------------------
 
 
@@ -154,12 +193,13 @@ class Job(msgspec.Struct, frozen=True):
     blobs: tuple[BlobMount, ...] = ()
     limits: Limits = Limits()
     environment: Mapping[str, str] = {}
-    """Variables beyond the sandbox's own (secrets)."""
+    """Variables beyond the sandbox's own (secrets). Never to be logged, nor put where another process can read it."""
 
 
 class Failure(msgspec.Struct, frozen=True):
     """Why a run failed. `type` is the exception's class name or one of TimeoutError, MemoryLimitExceeded,
-    ProcessExited, ProcessKilled, InvalidOutput, ValidationError, SandboxError."""
+    ProcessExited, ProcessKilled, InvalidOutput, ValidationError, SandboxError, SecretNotGranted, SecretMissing,
+    SecretUnavailable."""
 
     type: str
     message: str
@@ -260,6 +300,9 @@ class Place(msgspec.Struct, frozen=True):
     home: Path
     """Lasting; a backend uses a folder of its own name in it."""
     allow_degraded: bool = False
+    database: Any = None
+    """The server's own database (skillery.database.Database), migrated. For built-in backends: its tables may change
+    with every release."""
 
 
 class Offer(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Every hook, on one screen. docs/hooks.md has an example for each.
 
-Three offer a backend; the settings choose one of each kind by name. Three are moments.
+Four offer a backend; the settings choose one of each kind by name. Three are moments.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ def skillery_storage() -> Offer:  # type: ignore[empty-body]
 @hookspec
 def skillery_authenticator() -> Offer:  # type: ignore[empty-body]
     """Offer an Authenticator, chosen by the setting `auth`."""
+
+
+@hookspec
+def skillery_secrets() -> Offer:  # type: ignore[empty-body]
+    """Offer a Secrets, chosen by the setting `secrets`."""
 
 
 @hookspec

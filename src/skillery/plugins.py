@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 import pluggy
@@ -23,10 +23,13 @@ from skillery.backends import Finding, FinishedRun, Offer, Place, Publication
 from skillery.errors import StartupError
 from skillery.settings import Settings
 
+if TYPE_CHECKING:
+    from skillery.database import Database
+
 log = logging.getLogger(__name__)
 
-Kind = Literal["sandbox", "storage", "authenticator"]
-KINDS: tuple[Kind, ...] = ("sandbox", "storage", "authenticator")
+Kind = Literal["sandbox", "storage", "authenticator", "secrets"]
+KINDS: tuple[Kind, ...] = ("sandbox", "storage", "authenticator", "secrets")
 GROUP = "skillery"
 T = TypeVar("T")
 
@@ -75,7 +78,7 @@ class Plugins:
         self.moments = PluginMoments(manager)
         self.offers: dict[Kind, dict[str, Offer]] = {kind: _offers(manager, kind) for kind in KINDS}
 
-    def open(self, kind: Kind, settings: Settings) -> Any:
+    def open(self, kind: Kind, settings: Settings, database: Database | None = None) -> Any:
         """The backend that the settings choose. Raises StartupError."""
         setting = "auth" if kind == "authenticator" else kind
         name = getattr(settings, setting)
@@ -91,7 +94,8 @@ class Plugins:
         if offer.unsafe:
             log.warning("%s '%s' does NOT isolate what it runs: skills can do whatever this server can", kind, name)
         values = settings.backends.get(kind, {}).get(name, {})
-        return offer.open(_backend_settings(kind, offer, values), Place(settings.home, settings.allow_degraded))
+        place = Place(settings.home, settings.allow_degraded, database)
+        return offer.open(_backend_settings(kind, offer, values), place)
 
     def check_settings(self, settings: Settings) -> None:
         """Raises StartupError for a section of settings that belongs to no backend."""

@@ -60,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sandbox: str = "linux"
     storage: str = "directory"
     auth: str = "open"
+    secrets: str = "database"
     plugins_folder: str = ""
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
@@ -238,6 +239,9 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
         name = where.removesuffix("`").partition("[")[0]
         if not name:
             raise StartupError(f"the settings are not valid: {reason}") from None
+        if name == "backends":
+            # The whole tree stands there, a backend's passwords and keys with it.
+            raise StartupError(f"the sections [backends.<kind>.<name>] are not valid: {reason.lower()}") from None
         value: Any = tree
         for part in name.split("."):
             value = value[part] if isinstance(value, dict) else value

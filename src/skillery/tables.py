@@ -176,3 +176,23 @@ Index(
     postgresql_where=blobs.c.run_id.is_not(None),
     sqlite_where=blobs.c.run_id.is_not(None),
 )
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("name", Name, primary_key=True),
+    # Encrypted, its name inside: skillery.builtin.database_secrets.
+    Column("token", LargeBinary, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+)
+
+secret_grants = Table(
+    "secret_grants",
+    metadata,
+    # No foreign key: a secret may lie with another backend.
+    Column("secret", Name, primary_key=True),
+    # A skill's name, or a namespace and `.*`.
+    Column("grantee", Name, primary_key=True),
+    Column("granted_by", String(255), nullable=False),
+    Column("granted_at", Moment, nullable=False),
+)

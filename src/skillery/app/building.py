@@ -18,7 +18,7 @@ from skillery.api.routes import make_routes
 from skillery.api.services import Services
 from skillery.app.bundled import publish_bundled
 from skillery.app.home import Home
-from skillery.backends import Authenticator, Limits, Sandbox, Storage
+from skillery.backends import Authenticator, Limits, Sandbox, Secrets, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
 from skillery.errors import StartupError
@@ -28,6 +28,7 @@ from skillery.publishing import Publisher
 from skillery.registry import cursor_key
 from skillery.runs import Runner
 from skillery.runs.cache import Cache
+from skillery.runs.granted_secrets import GrantedSecrets
 from skillery.runs.limits import LimitRules
 from skillery.runs.queueing import Queue
 from skillery.runs.recording import close_left_over
@@ -50,7 +51,8 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         storage: Storage = plugins.open("storage", settings)
         sandbox: Sandbox = plugins.open("sandbox", settings)
         stack.push_async_callback(sandbox.close)
-        services = _services(settings, plugins, home, database, storage, sandbox, authenticator)
+        secrets: Secrets = plugins.open("secrets", settings, database)
+        services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets)
         stack.push_async_callback(services.runner.close, settings.grace_seconds)
         closed = await database.write(lambda connection: close_left_over(connection, home.server_id))
         if closed:
@@ -67,6 +69,7 @@ def _services(
     storage: Storage,
     sandbox: Sandbox,
     authenticator: Authenticator,
+    secrets: Secrets,
 ) -> Services:
     blobs = Blobs(database, storage)
     return Services(
@@ -80,6 +83,7 @@ def _services(
             blobs=blobs,
             cache=Cache(home.path / "cache", database, storage, blobs),
             sandbox=sandbox,
+            secrets=GrantedSecrets(database, secrets),
             moments=plugins.moments,
             limits=_limit_rules(settings),
             queue=Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB),

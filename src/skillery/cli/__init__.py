@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from skillery.cli import blobs, checking, database, demo, runs, serving, skills
+from skillery.cli import blobs, checking, database, demo, runs, secrets, serving, skills
 from skillery.cli.failing import EXIT_CODES, Commands
 
 
@@ -47,6 +47,7 @@ for _command in (
     runs.run,
     runs.code,
     blobs.blob,
+    secrets.secret,
     database.db,
     checking.plugins,
     checking.doctor,

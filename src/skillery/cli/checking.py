@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skillery.settings import Settings
 
 MOMENTS = ("before_publish", "after_publish", "run_finished")
-_SECRET = re.compile(r"password|secret|token|key", re.IGNORECASE)
+_SECRET = re.compile(r"(password|secret|token|key)(?!_file$)", re.IGNORECASE)
 HIDDEN = "***"
 
 
@@ -55,7 +55,12 @@ def plugins(target: Target, as_json: bool) -> None:
 
 
 def _plugins(plugins: Plugins, settings: Settings) -> list[dict[str, Any]]:
-    chosen = {"sandbox": settings.sandbox, "storage": settings.storage, "authenticator": settings.auth}
+    chosen = {
+        "sandbox": settings.sandbox,
+        "storage": settings.storage,
+        "authenticator": settings.auth,
+        "secrets": settings.secrets,
+    }
     manager = plugins.manager
     found: dict[str, dict[str, Any]] = {
         name: {"name": name, "offers": [], "moments": []} for name, _ in manager.list_name_plugin()
@@ -81,7 +86,7 @@ def doctor(target: Target, as_json: bool) -> None:
 
     settings = target.load().settings
     loaded = load_plugins(settings.plugins_folder)
-    probes = [_python(), _home(settings), _database(settings), *_sandbox(loaded, settings)]
+    probes = [_python(), _home(settings), _database(settings), _secrets(loaded, settings), *_sandbox(loaded, settings)]
     healthy = all(probe.ok or not probe.required for probe in probes)
     if as_json:
         print_json({"ok": healthy, "sandbox": settings.sandbox, "probes": probes})
@@ -144,6 +149,21 @@ def _database(settings: Settings) -> Probe:
         return Probe("database", False, str(error), fix)
     behind = "" if revision == migrate.head() else ", the next start migrates it"
     return Probe("database", True, f"reachable, at revision {revision or 'none'}{behind}")
+
+
+def _secrets(plugins: Plugins, settings: Settings) -> Probe:
+    from skillery.database import Database
+
+    fix = "Look at the setting 'secrets' and its section [backends.secrets.<name>]."
+    try:
+        database = Database(settings.database_url)
+        try:
+            plugins.open("secrets", settings, database)
+        finally:
+            database.close()
+    except (StartupError, SkilleryError) as error:
+        return Probe("secrets", False, str(error), fix)
+    return Probe("secrets", True, settings.secrets)
 
 
 def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:

@@ -39,7 +39,7 @@ def upgrade(target: Target, as_json: bool) -> None:
         if not settings.database:
             stack.callback(Home(settings.home).close)
         database = stack.enter_context(_opened(settings))
-        before = _revision(database)
+        before = revision_of(database)
         migrate.upgrade(database)
         after = migrate.current(database)
     if as_json:
@@ -56,7 +56,7 @@ def current(target: Target, as_json: bool) -> None:
     from skillery import migrate
 
     with _opened(target.load().settings) as database:
-        revision = _revision(database)
+        revision = revision_of(database)
     head = migrate.head()
     if as_json:
         print_json({"revision": revision, "head": head})
@@ -73,7 +73,7 @@ def check(target: Target, as_json: bool) -> None:
 
     head = migrate.head()
     with _opened(target.load().settings) as database:
-        revision = _revision(database)
+        revision = revision_of(database)
         found = migrate.differences(database) if revision == head else []
     problems = found if revision == head else [_off_head(revision, head)]
     if as_json:
@@ -103,7 +103,7 @@ def _opened(settings: Settings) -> Iterator[Database]:
         database.close()
 
 
-def _revision(database: Database) -> str | None:
+def revision_of(database: Database) -> str | None:
     """None also for a SQLite file that is not there yet; asking must not make one."""
     from skillery import migrate
 

@@ -17,6 +17,7 @@ from skillery.formats.names import is_within, namespace_of, parse_namespace, par
 from skillery.formats.network import NETWORK_FORM, NetworkPattern, parse_network_pattern
 from skillery.formats.paths import path_problem
 from skillery.formats.problems import MAX_SHOWN, Problem, raise_problems
+from skillery.formats.secret_names import secret_name_problem
 from skillery.formats.semver import Version
 from skillery.formats.shapes import MAX_WORD, Shapes, shown
 from skillery.formats.skill_toml import manifest_toml, same_manifest, toml_manifest
@@ -315,8 +316,9 @@ class _Reader(Shapes):
         network = tuple(self.network(table))
         secrets = self.texts(table, "secrets", "permissions.secrets")
         for i, secret in enumerate(secrets):
-            if not (secret.isascii() and secret.isidentifier()):
-                self.problem(f"permissions.secrets[{i}]", f"is {quoted(secret)}, which is no name such as 'API_KEY'")
+            wrong = secret_name_problem(secret)
+            if wrong:
+                self.problem(f"permissions.secrets[{i}]", f"is {quoted(secret)}, which {wrong}")
         return Permissions(network, tuple(dict.fromkeys(secrets)))
 
     def network(self, table: Mapping[str, object]) -> Iterable[NetworkPattern]:

@@ -23,7 +23,8 @@ def checked(outcome: Outcome) -> Outcome:
     if outcome.failure is not None:
         return outcome
     try:
-        msgspec.json.decode(outcome.result or b"", type=msgspec.Raw)
+        # As text: msgspec skips over the bytes of a string without looking whether they are UTF-8.
+        msgspec.json.decode((outcome.result or b"").decode(), type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         failure = Failure("InvalidOutput", "the returned value is not JSON")
         return msgspec.structs.replace(outcome, result=None, failure=failure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -21,6 +22,7 @@ from skillery.backends import (
     Moments,
     Outcome,
     Sandbox,
+    SecretValues,
     SkillCall,
     SkillMount,
 )
@@ -34,11 +36,13 @@ from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import VersionRow, resolve
 from skillery.runs.answering import checked, error_of, large_output, logs_preview, small_output, summary_of
 from skillery.runs.cache import Cache
+from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
 from skillery.runs.hosting import Host
 from skillery.runs.limits import LimitRules
 from skillery.runs.mounting import check_mounts, parse_mounts
 from skillery.runs.queueing import Place, Queue
 from skillery.runs.recording import Method, finish_run, start_run
+from skillery.runs.redaction import Redaction
 
 log = logging.getLogger(__name__)
 MOST_BLOBS = 1_000
@@ -69,6 +73,8 @@ class _Prepared(msgspec.Struct, frozen=True):
     version: VersionRow | None = None
     failure: Failure | None = None
     """Set where the run fails before any code: args that the skill's inputs refuse."""
+    secrets: tuple[str, ...] = ()
+    """What the skill declares; it gets them where they are granted to it."""
 
 
 class Runner:
@@ -81,6 +87,7 @@ class Runner:
         blobs: Blobs,
         cache: Cache,
         sandbox: Sandbox,
+        secrets: GrantedSecrets,
         moments: Moments,
         limits: LimitRules,
         queue: Queue,
@@ -90,6 +97,7 @@ class Runner:
         self._blobs = blobs
         self._cache = cache
         self._sandbox = sandbox
+        self._secrets = secrets
         self._moments = moments
         self._limits = limits
         self._queue = queue
@@ -121,7 +129,8 @@ class Runner:
             blobs=await self._blob_mounts(rows),
             limits=limits,
         )
-        return await self._run(identity, _Prepared("execute_skill", job, version, failure))
+        prepared = _Prepared("execute_skill", job, version, failure, manifest.permissions.secrets)
+        return await self._run(identity, prepared)
 
     async def run_code(self, identity: Identity, request: CodeRequest) -> dict[str, Any]:
         """As execute_skill, for code that came with the request."""
@@ -205,18 +214,35 @@ class Runner:
         self._stoppable.discard(task)
         if task.cancelled():
             return Outcome(failure=Failure("SandboxError", "the server was stopped while this ran"))
-        return checked(task.result())
+        return task.result()
 
     async def _outcome(self, prepared: _Prepared, host: Host) -> Outcome:
+        """Nothing in it is a secret's value, as far as redaction goes: what is answered, recorded and kept is made of
+        this."""
         if prepared.failure is not None:
             return Outcome(failure=prepared.failure)
+        if prepared.version is None or not prepared.secrets:
+            return checked(await self._sandboxed(prepared.job, host, Redaction({})))
         try:
-            return await self._sandbox.run(prepared.job, host)
+            values = await asyncio.to_thread(self._secrets.values, prepared.version.name, prepared.secrets)
+        except SecretsRefused as refused:
+            return Outcome(failure=refused.failure)
+        return await self._with_secrets(prepared.job, host, values)
+
+    async def _with_secrets(self, job: Job, host: Host, values: SecretValues) -> Outcome:
+        redaction = await asyncio.to_thread(Redaction, values)
+        job = msgspec.structs.replace(job, environment=values)
+        outcome = checked(await self._sandboxed(job, host, redaction))
+        return await asyncio.to_thread(redaction.outcome, outcome)
+
+    async def _sandboxed(self, job: Job, host: Host, redaction: Redaction) -> Outcome:
+        try:
+            return await self._sandbox.run(job, host)
         except SkilleryError as error:
             return Outcome(failure=Failure("SandboxError", error.message))
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged whole, but redacted, which log.exception would not do
             # A backend promises not to raise; where one does, the run still ends and the reason is in the server's log.
-            log.exception("the sandbox raised in %s", prepared.job.run_id)
+            log.error("the sandbox raised in %s\n%s", job.run_id, redaction.text(traceback.format_exc()))
             return Outcome(failure=Failure("SandboxError", "the sandbox of this server failed"))
 
     async def _answer(self, prepared: _Prepared, outcome: Outcome, host: Host) -> dict[str, Any]:

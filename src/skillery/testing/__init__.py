@@ -3,6 +3,14 @@
 
 from skillery.testing.authenticator import AuthenticatorContract
 from skillery.testing.sandbox import SandboxContract, SandboxFunctions, SandboxIsolation
+from skillery.testing.secrets import SecretsContract
 from skillery.testing.storage import StorageContract
 
-__all__ = ["AuthenticatorContract", "SandboxContract", "SandboxFunctions", "SandboxIsolation", "StorageContract"]
+__all__ = [
+    "AuthenticatorContract",
+    "SandboxContract",
+    "SandboxFunctions",
+    "SandboxIsolation",
+    "SecretsContract",
+    "StorageContract",
+]

@@ -1,0 +1,204 @@
+"""`database`: secrets in the server's own database, encrypted with a key that is not in it.
+
+A token is Fernet (AES in CBC mode, authenticated by HMAC-SHA256) of name and value together: whoever can write the
+database, but has not the key, can neither read a value nor give one secret's value another one's name.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets as random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from sqlalchemy import Connection, delete, insert, select
+
+from skillery import hookimpl
+from skillery.backends import Offer, Place
+from skillery.database import Database
+from skillery.errors import Conflict, StartupError, Unavailable
+from skillery.tables import secrets
+
+if TYPE_CHECKING:
+    from cryptography.fernet import MultiFernet
+
+KEY_FILE = "secrets.key"
+
+
+class DatabaseSecretsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    key: str = ""
+    """32 random bytes in base64; several, parted by spaces: the first encrypts, all of them decrypt."""
+    key_file: str = ""
+    """A file with one such key a line; empty = `secrets.key` in the home, made when the first secret is set."""
+
+
+class _Plain(msgspec.Struct, array_like=True, frozen=True):
+    """What is encrypted."""
+
+    name: str
+    value: str
+
+
+class Keys:
+    """The keys, read anew each time: a file that is made or changed while a server runs counts at once."""
+
+    def __init__(self, given: str, file: Path, may_make: bool) -> None:
+        self._given = given
+        self._file = file
+        self._may_make = may_make
+
+    def check(self) -> None:
+        """Raises StartupError where there are keys and they cannot be used; none yet is no error."""
+        try:
+            self.read()
+        except _NoKey:
+            return
+        except Unavailable as error:
+            place = "[backends.secrets.database] key" if self._given else f"the key file {self._file}"
+            raise StartupError(f"{place}: {error}") from None
+
+    def read(self) -> MultiFernet:
+        """Raises _NoKey and Unavailable, neither with a key or a path in its message."""
+        from cryptography.fernet import Fernet, MultiFernet
+
+        try:
+            return MultiFernet([Fernet(key) for key in (self._given or self._read_file()).split()])
+        except ValueError:
+            # Not chained: the cause may show what it could not decode.
+            raise Unavailable("what should be a key of secrets is not 32 bytes in base64") from None
+
+    def make(self) -> None:
+        """Make the key file. Where another process was faster, its file stands."""
+        if not self._may_make:
+            raise Unavailable("the key file of secrets that the settings name is not there")
+        from cryptography.fernet import Fernet
+
+        partial = self._file.with_name(f".{self._file.name}.{random.token_hex(8)}")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(Fernet.generate_key() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            _link(partial, self._file)
+        except OSError as error:
+            raise Unavailable(f"the key file of secrets cannot be written: {error.strerror}") from None
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _read_file(self) -> str:
+        try:
+            if self._file.stat().st_mode & 0o007:
+                raise Unavailable("every user of this machine can open the key file of secrets; chmod it to 600")
+            return self._file.read_text("ascii")
+        except FileNotFoundError:
+            raise _NoKey("the key of this server's secrets is not there") from None
+        except OSError as error:
+            raise Unavailable(f"the key file of secrets cannot be read: {error.strerror}") from None
+
+
+class _NoKey(Unavailable):
+    """There is no key file."""
+
+
+class DatabaseSecrets:
+    read_only = False
+
+    def __init__(self, database: Database, keys: Keys) -> None:
+        self._database = database
+        self._keys = keys
+
+    def get(self, name: str) -> str | None:
+        token = self._database.read_now(
+            lambda connection: connection.scalar(select(secrets.c.token).where(secrets.c.name == name))
+        )
+        return None if token is None else _opened(self._keys.read(), name, token)
+
+    def names(self) -> list[str]:
+        return self._database.read_now(
+            lambda connection: list(connection.scalars(select(secrets.c.name).order_by(secrets.c.name)))
+        )
+
+    def set(self, name: str, value: str) -> None:
+        keys = self._keys_for_writing()
+        token = keys.encrypt(msgspec.json.encode(_Plain(name, value)))
+
+        def write(connection: Connection) -> None:
+            connection.execute(delete(secrets).where(secrets.c.name == name))
+            connection.execute(insert(secrets).values(name=name, token=token, changed_at=datetime.now(UTC)))
+
+        self._database.write_now(write)
+
+    def remove(self, name: str) -> bool:
+        result = self._database.write_now(
+            lambda connection: connection.execute(delete(secrets).where(secrets.c.name == name)).rowcount
+        )
+        return result > 0
+
+    def _keys_for_writing(self) -> MultiFernet:
+        """A key that also opens what is there: a second key beside a lost one would only be noticed by a run."""
+        one = self._database.read_now(
+            lambda connection: connection.execute(select(secrets.c.name, secrets.c.token).limit(1)).first()
+        )
+        try:
+            keys = self._keys.read()
+        except _NoKey:
+            if one is not None:
+                raise Unavailable(
+                    "the key that this database's secrets were encrypted with is not here",
+                    hint="Bring the key file back, or remove the secrets and set them again.",
+                ) from None
+            self._keys.make()
+            keys = self._keys.read()
+        if one is not None:
+            _check_opens(keys, one.name, one.token)
+        return keys
+
+
+def _check_opens(keys: MultiFernet, name: str, token: bytes) -> None:
+    try:
+        _opened(keys, name, token)
+    except Unavailable:
+        raise Conflict(
+            "the secrets of this database were encrypted with another key",
+            hint="Use that key, also as a second one after the new; or remove the secrets and set them again.",
+        ) from None
+
+
+def _opened(keys: MultiFernet, name: str, token: bytes) -> str:
+    from cryptography.fernet import InvalidToken
+
+    try:
+        plain = msgspec.json.decode(keys.decrypt(token), type=_Plain)
+    except InvalidToken:
+        raise Unavailable(f"the secret '{name}' cannot be decrypted with this server's key") from None
+    if plain.name != name:
+        raise Unavailable(f"what is stored as the secret '{name}' belongs to another name")
+    return plain.value
+
+
+def _link(partial: Path, file: Path) -> None:
+    """Under its name for good: what it encrypts is durable, so it has to be."""
+    try:
+        file.hardlink_to(partial)
+    except FileExistsError:
+        return
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _open(settings: DatabaseSecretsSettings, place: Place) -> DatabaseSecrets:
+    file = Path(settings.key_file).expanduser() if settings.key_file else place.home / KEY_FILE
+    keys = Keys(settings.key, file, may_make=not settings.key_file)
+    keys.check()
+    return DatabaseSecrets(place.database, keys)
+
+
+@hookimpl
+def skillery_secrets() -> Offer:
+    return Offer("database", _open, DatabaseSecretsSettings)

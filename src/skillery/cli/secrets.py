@@ -1,0 +1,207 @@
+"""`skillery secret`: the values that skills are given, and which skill may have which.
+
+These commands open the registry's database themselves, also while a server serves it: a value never crosses HTTP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.printing import clean, print_json, print_rows
+from skillery.errors import InvalidParams, NotFound
+
+if TYPE_CHECKING:
+    from skillery.backends import Secrets
+    from skillery.database import Database
+    from skillery.settings import Settings
+
+MOST_BYTES = 64 * 1024
+
+
+@click.group()
+def secret() -> None:
+    """Secrets: values for skills that declare them and were granted them.
+
+    A value goes in by a prompt or by stdin, and is never shown again.
+    """
+
+
+@secret.command("set")
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--value-from-stdin", is_flag=True, help="Read the value from stdin; a line break at its end is left out."
+)
+@home_options
+@json_option
+def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> None:
+    """Give a secret its value, in place of the one before. Without a flag it is asked for, unseen."""
+    from skillery.formats.secret_names import parse_secret_name
+
+    parse_secret_name(name)
+    with _opened(target.load().settings) as (_, secrets):
+        if secrets.read_only:
+            secrets.set(name, "")
+        secrets.set(name, _value(name, value_from_stdin))
+    _say(as_json, {"name": name}, f"{name} is set")
+
+
+def _value(name: str, from_stdin: bool) -> str:
+    """As it will be in the environment of a run. Raises InvalidParams, which never shows it."""
+    if not from_stdin and not sys.stdin.isatty():
+        raise click.UsageError("there is no terminal to ask at: give the value on stdin with --value-from-stdin")
+    try:
+        value = _from_stdin() if from_stdin else click.prompt(f"Value of {name}", hide_input=True, err=True)
+        size = len(value.encode())
+    except UnicodeError:
+        raise InvalidParams(
+            f"the value of '{name}' is not UTF-8 text", hint="Encode binary values in base64."
+        ) from None
+    if not value or "\0" in value:
+        raise InvalidParams(f"the value of '{name}' is {'empty' if not value else 'text with a NUL in it'}")
+    if size > MOST_BYTES:
+        raise InvalidParams(f"the value of '{name}' has {size} bytes, at most {MOST_BYTES} are allowed")
+    return value
+
+
+def _from_stdin() -> str:
+    text = sys.stdin.buffer.read(MOST_BYTES + 3).decode()
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+@secret.command("list")
+@home_options
+@json_option
+def list_(target: Target, as_json: bool) -> None:
+    """List the names of all secrets, and to whom each is granted. Values are never shown."""
+    from skillery.grants import list_grants
+
+    settings = target.load().settings
+    with _opened(settings) as (database, secrets):
+        with_value = set(secrets.names())
+        grants = database.read_now(list_grants)
+    names = sorted(with_value | {grant.secret for grant in grants})
+    if settings.secrets == "environment":
+        click.echo("Whether there is a value is said of this command's environment, not of a server's.", err=True)
+    if as_json:
+        by_name = {name: [grant for grant in grants if grant.secret == name] for name in names}
+        found = [{"name": name, "has_value": name in with_value, "grants": by_name[name]} for name in names]
+        print_json({"backend": settings.secrets, "secrets": found})
+        return
+    grantees = {name: ", ".join(grant.grantee for grant in grants if grant.secret == name) for name in names}
+    rows = [(name, "yes" if name in with_value else "no", grantees[name] or "nobody") for name in names]
+    print_rows(["secret", "value", "granted to"], rows)
+
+
+@secret.command("rm")
+@click.argument("name", metavar="NAME")
+@home_options
+@json_option
+def rm(name: str, target: Target, as_json: bool) -> None:
+    """Forget a secret and every grant of it."""
+    from skillery.grants import revoke_all
+
+    with _opened(target.load().settings) as (database, secrets):
+        # The grants first: what is left of a command that breaks off must not be a grant without its secret.
+        revoked = 0 if secrets.read_only else database.write_now(lambda connection: revoke_all(connection, name))
+        removed = secrets.remove(name)
+    if not removed and not revoked:
+        raise NotFound(f"there is no secret '{name}'", hint="skillery secret list shows every name.")
+    _say(as_json, {"name": name, "removed": removed, "grants_revoked": revoked}, f"{name} is removed")
+
+
+@secret.command("grant")
+@click.argument("name", metavar="NAME")
+@click.argument("grantee", metavar="SKILL|NAMESPACE.*")
+@home_options
+@json_option
+def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
+    """Let a skill have a secret that it declares, or every skill of a namespace ('acme.*').
+
+    It holds for every version, also for those that are published later.
+    """
+    from skillery.formats.secret_names import parse_grantee, parse_secret_name
+    from skillery.grants import grant
+
+    parse_secret_name(name)
+    parse_grantee(grantee)
+    with _opened(target.load().settings) as (database, _):
+        new = database.write_now(lambda connection: grant(connection, name, grantee, _who()))
+    _say(
+        as_json,
+        {"name": name, "grantee": grantee, "new": new},
+        f"{name} is granted to {grantee}" + ("" if new else " already"),
+    )
+
+
+@secret.command("revoke")
+@click.argument("name", metavar="NAME")
+@click.argument("grantee", metavar="SKILL|NAMESPACE.*")
+@home_options
+@json_option
+def revoke(name: str, grantee: str, target: Target, as_json: bool) -> None:
+    """Take a grant back. Runs that start from now on do not get the secret by it."""
+    from skillery.grants import revoke
+
+    with _opened(target.load().settings) as (database, _):
+        database.write_now(lambda connection: revoke(connection, name, grantee))
+    _say(as_json, {"name": name, "grantee": grantee}, f"{name} is no longer granted to {grantee}")
+
+
+def _say(as_json: bool, answer: dict[str, Any], line: str) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(clean(line))
+
+
+def _who() -> str:
+    """The user of this machine who grants."""
+    try:
+        return getpass.getuser()[:255]
+    except (OSError, KeyError):
+        return f"uid {os.getuid()}"
+
+
+@contextlib.contextmanager
+def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
+    """The database at this release's revision, and the backend that the settings choose."""
+    from skillery.cli.connecting import show_log
+    from skillery.database import Database
+    from skillery.plugins import load_plugins
+
+    show_log(settings)
+    plugins = load_plugins(settings.plugins_folder)
+    plugins.check_settings(settings)
+    database = _migrated(Database(settings.database_url), settings)
+    try:
+        yield database, plugins.open("secrets", settings, database)
+    finally:
+        database.close()
+
+
+def _migrated(database: Database, settings: Settings) -> Database:
+    """Servers and commands share a database that is as it must be. Only to bring it there is the home taken, so that
+    no other release is at work in it meanwhile."""
+    from skillery import migrate
+    from skillery.app.home import Home
+    from skillery.cli.database import revision_of
+
+    if revision_of(database) == migrate.head():
+        return database
+    if settings.database:
+        migrate.upgrade(database)
+        return database
+    home = Home(settings.home)
+    try:
+        migrate.upgrade(database)
+    finally:
+        home.close()
+    return database

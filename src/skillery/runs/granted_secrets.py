@@ -1,0 +1,77 @@
+"""The secrets of one run: what the skill declares and was granted, fetched when it starts and not before."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from skillery.backends import Failure, Secrets, SecretValues
+from skillery.database import Database
+from skillery.errors import SkilleryError
+from skillery.grants import granted
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class SecretsRefused(Exception):
+    """The run fails before any code; `failure` says why and which command mends it."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class GrantedSecrets:
+    """Blocking: use it from a worker thread."""
+
+    def __init__(self, database: Database, secrets: Secrets) -> None:
+        self._database = database
+        self._secrets = secrets
+
+    def values(self, skill: str, declared: Sequence[str]) -> SecretValues:
+        """Every declared secret. Raises SecretsRefused."""
+        allowed = _asked(lambda: self._database.read_now(lambda connection: granted(connection, skill, declared)))
+        # First of all, and alone: a skill must not learn which secrets there are that it may not have.
+        if refused := [name for name in declared if name not in allowed]:
+            raise SecretsRefused(_not_granted(skill, refused))
+        found = _asked(lambda: {name: self._secrets.get(name) for name in declared})
+        values = SecretValues({name: value for name, value in found.items() if value})
+        if missing := [name for name in declared if name not in values]:
+            raise SecretsRefused(_missing(skill, missing))
+        return values
+
+
+def _asked(ask: Callable[[], T]) -> T:
+    """What the database or the backend answers. Raises SecretsRefused where it cannot."""
+    try:
+        return ask()
+    except SkilleryError as error:
+        failure = Failure("SecretUnavailable", error.message)
+    except Exception as error:  # noqa: BLE001 - logged without its message: nobody can know whether a value stands in it
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        log.error("the backend of secrets raised %s\n%s", type(error).__name__, frames)
+        failure = Failure("SecretUnavailable", "the secrets of this server cannot be had now")
+    raise SecretsRefused(failure)
+
+
+def _not_granted(skill: str, names: Sequence[str]) -> Failure:
+    commands = "; ".join(f"skillery secret grant {name} {skill}" for name in names)
+    return Failure(
+        "SecretNotGranted",
+        f"'{skill}' declares {_listed(names)}, not granted to it. An admin of this server can do so: {commands}",
+    )
+
+
+def _missing(skill: str, names: Sequence[str]) -> Failure:
+    commands = "; ".join(f"skillery secret set {name}" for name in names)
+    return Failure(
+        "SecretMissing",
+        f"'{skill}' declares {_listed(names)}, without a value here. An admin of this server can set it: {commands}",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"the secret{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names)}"

@@ -1,0 +1,173 @@
+"""Takes the values of secrets out of what a run says, as well as that can be done.
+
+It protects against mistakes (a token in a traceback, a header in a log), not against code that wants to tell: whoever
+has a value can say it backwards.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import AnyStr
+from urllib.parse import quote, quote_plus
+
+import msgspec
+
+from skillery.backends import Failure, Log, Outcome
+
+SHORTEST = 4
+"""Characters of a value, and of a piece of one where something was cut off: a shorter one would blot out words that
+mean something else."""
+SHORTEST_LINE = 8
+MOST_LINES = 100
+"""Of a longer value only the whole is looked for: each form is a search through all that the run said."""
+SHORTEST_ENCODED = 8
+# The strings and numbers of a JSON text. Possessive: a string of megabytes is matched in constant memory.
+_TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*+', re.DOTALL)
+_CUTS = re.compile("(…|\n\\.\\.\\.\n)")
+
+
+class Redaction:
+    """Puts `[NAME]` in place of each value. Without values it changes nothing and costs nothing."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        names = {form: name for name, value in values.items() for form in forms_of(value)}
+        # The longest first: of a value within another one nothing is left then.
+        forms = sorted(names, key=lambda form: (-len(form), form))
+        self._marks = {form: f"[{names[form]}]" for form in forms}
+        self._marks_in_bytes = {form.encode(): mark.encode() for form, mark in self._marks.items()}
+
+    def outcome(self, outcome: Outcome) -> Outcome:
+        """Everything of an outcome but the blobs that were written."""
+        if not self._marks:
+            return outcome
+        failure = outcome.failure
+        return msgspec.structs.replace(
+            outcome,
+            result=self.json(outcome.result) if outcome.result is not None else None,
+            failure=failure
+            and Failure(self.text(failure.type), self.text(failure.message), self.text(failure.traceback)),
+            summary=outcome.summary and self.text(outcome.summary),
+            log=self.log(outcome.log),
+        )
+
+    def text(self, text: str) -> str:
+        """Also what a cut of the sandbox left of a value before `…` or around a line of dots."""
+        pieces = _CUTS.split(_replaced(text, self._marks)) if self._marks else [text]
+        last = len(pieces) - 1
+        for i in range(0, last, 2):
+            pieces[i] = _without_end(pieces[i], self._marks)
+            pieces[i + 2] = _without_start(pieces[i + 2], self._marks)
+        return "".join(pieces)
+
+    def json(self, text: bytes) -> bytes:
+        """Valid JSON in, valid JSON out: within strings and keys; a number that is all of a value becomes a string."""
+        plainly = any(form in text for form in self._marks_in_bytes)
+        if not plainly and (b"\\" not in text or not self._marks):
+            return text
+
+        shortest = min(map(len, self._marks))
+
+        def redacted(match: re.Match[bytes]) -> bytes:
+            token = match[0]
+            return self._token(token) if len(token) >= shortest and (plainly or b"\\" in token) else token
+
+        return _TOKENS.sub(redacted, text)
+
+    def log(self, log: Log) -> Log:
+        """Also a value that lies across head and tail, and what is left of one where the middle was dropped."""
+        if not self._marks:
+            return log
+        marks = self._marks_in_bytes
+        if not log.dropped:
+            return Log(head=_replaced(log.head + log.tail, marks))
+        head = _without_end(_replaced(log.head, marks), marks)
+        tail = _without_start(_replaced(log.tail, marks), marks)
+        return Log(head, tail, log.dropped)
+
+    def _token(self, token: bytes) -> bytes:
+        if not token.startswith(b'"'):
+            mark = self._marks.get(token.decode())
+            return f'"{mark}"'.encode() if mark else token
+        string: str = json.loads(token, strict=False)
+        redacted = self.text(string)
+        return token if redacted == string else json.dumps(redacted, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def forms_of(value: str) -> set[str]:
+    """The value as it may turn up: as it is, quoted, in a URL, in hex, in base64 alone or within something longer."""
+    if len(value) < SHORTEST:
+        return set()
+    whole = {form for text in (value, value.strip()) for form in _written(text)}
+    lines = [line.strip() for line in value.splitlines()]
+    if len(lines) <= MOST_LINES:
+        whole.update(line for line in lines if len(line) >= SHORTEST_LINE)
+    return {form for form in whole if len(form) >= SHORTEST}
+
+
+def _written(text: str) -> Iterator[str]:
+    yield text
+    yield text.replace("\r\n", "\n")
+    yield repr(text)[1:-1]
+    yield json.dumps(text)[1:-1]
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
+    for escaped in (quote(text), quote(text, safe=""), quote_plus(text)):
+        yield escaped
+        yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), escaped)
+    raw = text.encode()
+    yield raw.hex()
+    yield raw.hex().upper()
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield encode(raw).decode()
+        yield from _within_base64(raw, encode)
+
+
+def _within_base64(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
+    """What of the value's base64 stays the same whatever stands before and behind it (`user:password`): one text for
+    each of the three ways in which it can lie on the groups of three bytes."""
+    for before in range(3):
+        first, last = -(-before * 8 // 6), (before + len(raw)) * 8 // 6
+        inner = encode(bytes(before) + raw).decode()[first:last]
+        if len(inner) >= SHORTEST_ENCODED:
+            yield inner
+
+
+def _replaced(text: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
+    # One search for each form: measured, that is quicker than a pattern of all of them, and it has no bad cases.
+    for form, mark in marks.items():
+        text = text.replace(form, mark)
+    return text
+
+
+def _without_end(piece: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
+    """`piece` of a text that was cut off behind it, without what it ends with of a value."""
+    size, mark = max((_head_at_end(piece, form), mark) for form, mark in marks.items())
+    return piece[: len(piece) - size] + mark if size else piece
+
+
+def _without_start(piece: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
+    """`piece` of a text that was cut off before it, without what it begins with of a value."""
+    size, mark = max((_tail_at_start(piece, form), mark) for form, mark in marks.items())
+    return mark + piece[size:] if size else piece
+
+
+def _head_at_end(piece: AnyStr, form: AnyStr) -> int:
+    """How much of the beginning of `form` stands at the end of `piece`; less than SHORTEST is none."""
+    at = piece.find(form[:SHORTEST], max(0, len(piece) - len(form) + 1))
+    while at >= 0:
+        if form.startswith(piece[at:]):
+            return len(piece) - at
+        at = piece.find(form[:SHORTEST], at + 1)
+    return 0
+
+
+def _tail_at_start(piece: AnyStr, form: AnyStr) -> int:
+    """How much of the end of `form` stands at the beginning of `piece`; less than SHORTEST is none."""
+    at = piece.rfind(form[-SHORTEST:], 0, len(form) - 1)
+    while at >= 0:
+        if form.endswith(piece[: at + SHORTEST]):
+            return at + SHORTEST
+        at = piece.rfind(form[-SHORTEST:], 0, at + SHORTEST - 1)
+    return 0
