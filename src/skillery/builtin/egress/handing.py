@@ -17,7 +17,7 @@ ENVIRONMENT = {
 
 
 async def receive_listener(channel: socket.socket) -> socket.socket:
-    """Raises EOFError where the other end has gone."""
+    """Raises EOFError where the other end has gone, or sends something else."""
     channel.setblocking(False)
     loop = asyncio.get_running_loop()
     while True:

@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from skillery.backends import NetworkUse
+from skillery.builtin.egress.handing import receive_listener
 from skillery.builtin.egress.log import Event, Uses
 from skillery.builtin.egress.orders import Order
 from skillery.builtin.egress.policy import Policy
 from skillery.builtin.egress.resolving import AddressRules
 from skillery.builtin.egress.streams import Caps
+from skillery.builtin.python_runner.dialogue import BrokenSetup
 
 END_SECONDS = 5.0
 MAX_LINE = 64 * 1024
@@ -106,6 +108,14 @@ class Egress:
             raise
         writer.write(msgspec.json.encode(msgspec.structs.replace(self._order, patterns=tuple(patterns))) + b"\n")
         return Session(reader, writer, note)
+
+    async def open_over(self, channel: socket.socket, patterns: Sequence[str], note: Callable[[str], None]) -> Session:
+        """As `open`, with the listener that comes over `channel` first."""
+        try:
+            listener = await receive_listener(channel)
+        except EOFError:
+            raise BrokenSetup("the sandbox ended before it had a way to the network") from None
+        return await self.open(patterns, listener, note)
 
     def _hand_over(self, listener: socket.socket) -> socket.socket:
         """The socket that the proxy reports to."""
