@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from skillery.backends import CodeCall, Job, Limits, NetworkUse, Outcome, Place
+from skillery.builtin.egress.handing import ENVIRONMENT
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.cell import landlock
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
@@ -26,6 +29,7 @@ from tests.conftest import Server, publisher
 from tests.upstreams import CA, Upstream, redirect, upstream
 
 NAMES = ("api.test", "a.api.test", "b.api.test", "other.test", "evil.test")
+HERE = Path(__file__).parent
 HOSTS: dict[str, tuple[str, ...]] = dict.fromkeys(NAMES, ("127.0.0.1",))
 OPEN = LinuxSandboxSettings(allow_private=("127.0.0.1",), hosts=HOSTS)
 FETCH = """
@@ -269,7 +273,7 @@ async def test_the_proxy_is_all_there_is(runs: Runs, plain: Upstream) -> None:
     assert found["bind_other"] in ({"EACCES"} if held else {"bound"})
     assert found["proxy"] == "connected"
     assert len([number for number in found["descriptors"] if number <= 3]) == 4
-    assert found["variables"] == ["HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"]
+    assert found["variables"] == sorted(ENVIRONMENT)
     assert found["http"] == "http://127.0.0.1:3128"
     assert plain.connections == 0
 
@@ -371,6 +375,43 @@ async def test_a_proxy_that_is_killed_ends_no_run(runs: Runs, plain: Upstream) -
     assert again.failure is None
     assert runs.sandbox.egress.pid != pid
     await runs.sandbox.egress.close()
+
+
+async def test_a_proxy_that_hangs_is_replaced(runs: Runs, plain: Upstream) -> None:
+    pid = runs.sandbox.egress.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    outcome = await runs("def main(args): return 'done'", "http://api.test")
+    assert value_of(outcome) == "done"
+    again = await runs(
+        f"def main(args): return fetch('http://api.test:{plain.port}/')", f"http://api.test:{plain.port}"
+    )
+    assert again.failure is None
+    assert runs.sandbox.egress.pid != pid
+    await runs.sandbox.egress.close()
+
+
+async def test_names_that_the_operator_has_not_written_down_are_looked_up_by_the_host(runs: Runs) -> None:
+    outcome = await runs("def main(args): return fetch('http://localhost/')", "http://localhost")
+    assert outcome.failure is not None
+    [use] = outcome.network
+    assert "public address" in use.reason or "could not be looked up" in use.reason or use.reason.startswith("no conn")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_users_server_has_the_same_way_out() -> None:
+    command = (
+        sys.executable,
+        str(HERE / "ordinary_user.py"),
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        str(Path(__file__)),
+    )
+    cases = "allowed_host or all_there_is or without_a_list or refusal_tells or cancelled"
+    done = subprocess.run((*command, "-k", cases), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 
 
 # -- through the front door ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ CA = DATA / "ca.pem"
 
 
 class Upstream:
-    """Answers one request on each connection, once it ends with `until`: 200 with the request line as body, or what
+    """Answers one request on each connection, once `until` has come: 200 with the request line as body, or what
     `answer` makes of it."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Upstream:
                 connection = self._tls.wrap_socket(connection, server_side=True)
             with connection:
                 head = b""
-                while not head.endswith(self._until):
+                while self._until not in head:
                     piece = connection.recv(65536)
                     if not piece:
                         return

@@ -117,6 +117,7 @@ class Exchange:
                 await self._client.send(CONTINUE)
             head = heads.forwarded_head(request, target, path)
             await self._carry(rule, self._ask(head, body, upstream), upstream, inward_ends=True)
+            await self._client.end_gently(FAREWELL_SECONDS)  # it may still be sending what nobody waited for
         finally:
             upstream.close()
 

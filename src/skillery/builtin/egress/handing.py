@@ -12,8 +12,8 @@ ENVIRONMENT = {
     name: value
     for upper, value in {"HTTP_PROXY": URL, "HTTPS_PROXY": URL, "NO_PROXY": ""}.items()
     for name in (upper, upper.lower())
-}
-"""For the code of a run that may use the network."""
+} | {"NODE_USE_ENV_PROXY": "1"}
+"""For the code of a run that may use the network. The last one makes Node.js look at the others."""
 
 
 async def receive_listener(channel: socket.socket) -> socket.socket:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -31,9 +32,17 @@ class EgressBroken(Exception):
 class Session:
     """The proxy of one run, as long as the run lasts."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        note: Callable[[str], None],
+        give_up: Callable[[], None],
+    ) -> None:
+        """`give_up` is called where the proxy does not answer any more."""
         self._writer = writer
         self._note = note
+        self._give_up = give_up
         self._uses = Uses()
         self._ending = False
         self._listening = asyncio.ensure_future(self._listen(reader))
@@ -57,6 +66,8 @@ class Session:
         with contextlib.suppress(OSError, RuntimeError):  # the proxy has gone, or was told before
             self._writer.write_eof()
         await asyncio.wait({self._listening}, timeout=END_SECONDS)
+        if not self._listening.done():
+            self._give_up()
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
         self._writer.transport.abort()
@@ -107,7 +118,7 @@ class Egress:
             report.close()
             raise
         writer.write(msgspec.json.encode(msgspec.structs.replace(self._order, patterns=tuple(patterns))) + b"\n")
-        return Session(reader, writer, note)
+        return Session(reader, writer, note, partial(self._bury, self._process))
 
     async def open_over(self, channel: socket.socket, patterns: Sequence[str], note: Callable[[str], None]) -> Session:
         """As `open`, with the listener that comes over `channel` first."""
@@ -133,13 +144,14 @@ class Egress:
         try:
             socket.send_fds(self._running(), [b"r"], descriptors)
         except ConnectionError:  # it has died; the second one is new
-            self._bury()
+            self._bury(self._process)
             socket.send_fds(self._running(), [b"r"], descriptors)
 
-    def _bury(self) -> None:
-        process = self._process
-        self._forget()
-        if process is not None:
+    def _bury(self, process: subprocess.Popen[bytes] | None) -> None:
+        """End this proxy at once; the next run starts another one."""
+        if process is self._process:
+            self._forget()
+        if process is not None and process.returncode is None:
             process.kill()
             process.wait()
 
