@@ -335,7 +335,7 @@ async def test_a_wildcard_is_good_for_so_many_names(plain: Upstream) -> None:
         for name in ("a", "b", "a"):
             assert b"200 OK" in await opened.send(get(f"{name}.api.test", plain.port))
         answer = await opened.send(get("c.api.test", plain.port))
-    assert b"403 Forbidden: the run has asked for 2 different hosts" in answer
+    assert b"403 Forbidden: c.api.test: the run has asked for 2 different hosts" in answer
     assert opened.names.asked == ["a.api.test", "b.api.test", "a.api.test"]
 
 

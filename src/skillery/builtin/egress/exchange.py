@@ -67,9 +67,11 @@ class Exchange:
         return heads.parse_request(head)
 
     async def _refuse(self, denied: Denied) -> None:
-        self._run.tell(Event(*self._where, False, denied.reason, denied.advice))
+        host = self._where[0]
+        reason = denied.reason if host in denied.reason else f"{host}: {denied.reason}"
+        self._run.tell(Event(*self._where, False, reason, denied.advice))
         if self._speaks == "http":
-            await self._client.send(heads.refusal(denied.status, sentence(denied.reason, denied.advice)))
+            await self._client.send(heads.refusal(denied.status, sentence(reason, denied.advice)))
         elif self._speaks == "tls":
             await self._client.send(ACCESS_DENIED_ALERT)
         await self._client.end_gently(FAREWELL_SECONDS)

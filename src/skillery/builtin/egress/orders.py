@@ -6,6 +6,9 @@ import msgspec
 
 from skillery.builtin.egress.streams import Caps
 
+GOODBYE = b"\n"
+"""The proxy's last line to the server: all that happened has been reported."""
+
 
 class Order(msgspec.Struct, frozen=True):
     """What the run may do, and what the operator has set."""

@@ -19,7 +19,7 @@ import sys
 import msgspec
 
 from skillery.builtin.egress.log import Event
-from skillery.builtin.egress.orders import Order
+from skillery.builtin.egress.orders import GOODBYE, Order
 from skillery.builtin.egress.policy import Policy
 from skillery.builtin.egress.proxy import RunProxy
 from skillery.builtin.egress.resolving import AddressRules, FixedHosts, Resolver, SystemResolver
@@ -52,6 +52,7 @@ async def serve_run(listener: socket.socket, report: socket.socket, system: Reso
         await reader.read()
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+    writer.write(GOODBYE)
     writer.close()
 
 

@@ -15,7 +15,7 @@ import msgspec
 from skillery.backends import NetworkUse
 from skillery.builtin.egress.handing import receive_listener
 from skillery.builtin.egress.log import Event, Uses
-from skillery.builtin.egress.orders import Order
+from skillery.builtin.egress.orders import GOODBYE, Order
 from skillery.builtin.egress.policy import Policy
 from skillery.builtin.egress.resolving import AddressRules
 from skillery.builtin.egress.streams import Caps
@@ -44,15 +44,15 @@ class Session:
         self._note = note
         self._give_up = give_up
         self._uses = Uses()
-        self._ending = False
         self._listening = asyncio.ensure_future(self._listen(reader))
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
+                if line == GOODBYE:
+                    return
                 self._take(msgspec.json.decode(line, type=Event))
-        if not self._ending:
-            self._take(Event("", 0, False, "the proxy of this run has ended"))
+        self._take(Event("", 0, False, "the proxy of this run has ended"))
 
     def _take(self, event: Event) -> None:
         self._uses.add(event)
@@ -62,7 +62,6 @@ class Session:
 
     async def close(self) -> tuple[NetworkUse, ...]:
         """End every connection of the run; what became of all of them. The second time says the same."""
-        self._ending = True
         with contextlib.suppress(OSError, RuntimeError):  # the proxy has gone, or was told before
             self._writer.write_eof()
         await asyncio.wait({self._listening}, timeout=END_SECONDS)
