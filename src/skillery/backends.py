@@ -194,6 +194,8 @@ class Job(msgspec.Struct, frozen=True):
     limits: Limits = Limits()
     environment: Mapping[str, str] = {}
     """Variables beyond the sandbox's own (secrets). Never to be logged, nor put where another process can read it."""
+    network: tuple[str, ...] = ()
+    """What the executed skill may reach, as `permissions.network` writes it; empty: nothing."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -216,6 +218,21 @@ class Log(msgspec.Struct, frozen=True):
     """Bytes left out between the two."""
 
 
+class NetworkUse(msgspec.Struct, frozen=True):
+    """Connections of a run that had the same goal and the same fate."""
+
+    host: str
+    """As it was asked for; what is no host name is escaped and cut."""
+    port: int
+    allowed: bool
+    reason: str
+    """The pattern that allowed it, or why it was refused."""
+    connections: int = 1
+    bytes_out: int = 0
+    """From the code to the host."""
+    bytes_in: int = 0
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """How a run ended: exactly one of `result` and `failure` is set."""
 
@@ -228,6 +245,8 @@ class Outcome(msgspec.Struct, frozen=True):
     duration_ms: float = 0.0
     degraded: tuple[str, ...] = ()
     """Limits that were held by weaker means than usual on this host, e.g. `memory_tree`."""
+    network: tuple[NetworkUse, ...] = ()
+    """Every connection that was let through or refused, counted together by goal and fate."""
 
 
 class BlobWriter(Protocol):

@@ -143,6 +143,8 @@ runs = Table(
     Column("logs_preview", Text, nullable=False, server_default=""),
     Column("duration_ms", Float, nullable=True),
     Column("degraded_json", Text, nullable=False, server_default="[]"),
+    # Where it connected to, and where it was not let: what NetworkUse holds.
+    Column("network_json", Text, nullable=False, server_default="[]"),
     Column("started_at", Moment, nullable=False),
     Column("finished_at", Moment, nullable=True),
     CheckConstraint("status IN ('started', 'completed', 'failed')", name="status"),

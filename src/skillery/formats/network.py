@@ -32,12 +32,15 @@ class NetworkPattern(msgspec.Struct, frozen=True):
 
 def parse_network_pattern(text: str) -> NetworkPattern | str:
     """The pattern, or why it is none (the end of a sentence about it)."""
+    # First of all: case folding makes ASCII letters of some others (the Kelvin sign, the long s).
+    if not text.isascii():
+        return "is not ASCII; write international names in their 'xn--' form"
     match = _PATTERN.fullmatch(text)
     if match is None:
         return f"is not {NETWORK_FORM}; no path, user or bare '*'"
     scheme: Literal["http", "https"] = "https" if match[1].lower() == "https" else "http"
     host = match[3].lower()
-    problem = _host_problem(host)
+    problem = host_problem(host)
     if problem:
         return problem
     port = int(match[4]) if match[4] else _DEFAULT_PORTS[scheme]
@@ -48,7 +51,8 @@ def parse_network_pattern(text: str) -> NetworkPattern | str:
     return NetworkPattern(scheme, host, port, wildcard, f"{scheme}://{'*.' if wildcard else ''}{host}{shown_port}")
 
 
-def _host_problem(host: str) -> str | None:
+def host_problem(host: str) -> str | None:
+    """Why `host`, in lower case, is no DNS name (the end of a sentence about what it stands in); None where it is."""
     labels = host.split(".")
     if not host.isascii():
         return "has a host that is not ASCII; write international names in their 'xn--' form"

@@ -52,6 +52,7 @@ def finish_run(connection: Connection, run_id: str, answer: dict[str, Any], blob
             "logs_preview": answer["logs_preview"],
             "duration_ms": answer["duration_ms"],
             "degraded_json": msgspec.json.encode(answer.get("degraded", [])).decode(),
+            "network_json": msgspec.json.encode(answer.get("network", [])).decode(),
             "finished_at": datetime.now(UTC),
         },
     )

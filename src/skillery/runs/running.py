@@ -128,6 +128,7 @@ class Runner:
             skills=await self._mounts([version]),
             blobs=await self._blob_mounts(rows),
             limits=limits,
+            network=tuple(pattern.text for pattern in manifest.permissions.network),
         )
         prepared = _Prepared("execute_skill", job, version, failure, manifest.permissions.secrets)
         return await self._run(identity, prepared)
@@ -267,6 +268,8 @@ class Runner:
             answer["skill"] = {"name": version.name, "version": version.version, "digest": version.digest}
         if outcome.degraded:
             answer["degraded"] = list(outcome.degraded)
+        if outcome.network:
+            answer["network"] = [msgspec.structs.asdict(use) for use in outcome.network]
         return answer
 
     # -- what a job needs ----------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ import msgspec
 
 from skillery import hookimpl
 from skillery.backends import Offer, Place
+from skillery.builtin.egress.service import Egress
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.errors import StartupError
 
 
 class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,10 +22,19 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     to nobody else."""
     uids: int = 20_000
     """How many there are from there on."""
+    allow_private: tuple[str, ...] = ()
+    """Addresses and networks that runs may reach though they are not public (`10.1.2.3`, `10.1.0.0/16`), by a name
+    that their skill's `permissions.network` allows."""
+    hosts: dict[str, tuple[str, ...]] = {}
+    """Addresses for names that runs may reach, instead of looking these up."""
 
 
 def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
-    return LinuxSandbox(settings.first_uid, settings.uids, place)
+    try:
+        egress = Egress(settings.allow_private, settings.hosts)
+    except ValueError as error:
+        raise StartupError(f"[backends.sandbox.linux]: {error}") from None
+    return LinuxSandbox(settings.first_uid, settings.uids, egress, place)
 
 
 @hookimpl

@@ -12,6 +12,8 @@ import time
 import msgspec
 
 from skillery.backends import Failure, Job, Outcome, RunHost
+from skillery.builtin.egress.handing import ENVIRONMENT as PROXY_ENVIRONMENT
+from skillery.builtin.egress.service import Egress, EgressBroken, Session
 from skillery.builtin.linux_sandbox import watchdog
 from skillery.builtin.linux_sandbox.groups import ControlGroup, ControlGroups
 from skillery.builtin.linux_sandbox.plan import make_plan
@@ -36,6 +38,7 @@ class Means(msgspec.Struct, frozen=True):
     groups: ControlGroups | None
     landlock: bool
     uids: Uids
+    egress: Egress
     cpus: itertools.cycle[int]
     private: tuple[str, ...]
     """Folders of the server, hidden from runs where they lie in what runs are given."""
@@ -71,6 +74,8 @@ class Run:
         self._uid = uid
         self._log = LogPipe(job.limits.log_kb * 1024)
         self._channel: Channel | None = None
+        self._end_of_channel: socket.socket | None = None
+        self._way_out: Session | None = None
         self._launcher: Launcher | None = None
         self._grouping: asyncio.Future[ControlGroup | None] | None = None
         self._group: ControlGroup | None = None
@@ -89,6 +94,8 @@ class Run:
         except BrokenSetup as broken:
             self._ended = await self._launcher.event() if self._launcher else None
             self._stopped = Failure("SandboxError", (self._ended and self._ended.message) or str(broken))
+        except EgressBroken as broken:
+            self._stopped = Failure("SandboxError", str(broken))
         except TimeoutError:
             self._stopped = Failure("SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds")
         except OSError as error:
@@ -97,9 +104,8 @@ class Run:
             await self._let_run(dialogue)
 
     async def _set_up(self) -> Dialogue:
-        ours, theirs = socket.socketpair()
+        self._end_of_channel, theirs = socket.socketpair()
         with theirs:
-            self._channel = await Channel.over(ours)
             self._launcher = Launcher(self._means.python, theirs, self._log.write_end)
         self._log.close_write_end()
         # The interpreter starts meanwhile: joining a group can take the kernel as long as that.
@@ -107,11 +113,19 @@ class Run:
         await self._launcher.connect()
         self._group = await asyncio.shield(self._grouping)
         self._launcher.tell_plan(self._plan())
+        self._channel = await self._open_channel(self._end_of_channel)
         self._dialogue = Dialogue(self._channel, self._job, self._host)
-        header = job_header(self._job, {**BASE_ENVIRONMENT, **self._job.environment}, Places())
+        proxy = PROXY_ENVIRONMENT if self._job.network else {}
+        header = job_header(self._job, {**BASE_ENVIRONMENT, **proxy, **self._job.environment}, Places())
         await self._channel.send(header, self._job.args)
         await self._dialogue.wait_ready()
         return self._dialogue
+
+    async def _open_channel(self, end: socket.socket) -> Channel:
+        """The first thing that comes over it is the listener of a run that may use the network."""
+        if self._job.network:
+            self._way_out = await self._means.egress.open_over(end, self._job.network, self._log.note)
+        return await Channel.over(end)
 
     async def _join_groups(self, pid: int) -> ControlGroup | None:
         if self._means.groups is None:
@@ -183,10 +197,13 @@ class Run:
             self._ended = self._ended or await self._launcher.event()
         oom_killed = self._oom_kills() > 0
         await self._leave_groups()
+        network = await self._way_out.close() if self._way_out is not None else ()
         log = await self._log.finish(LOG_SECONDS)
         self._log.close()
         if self._channel is not None:
             self._channel.close()
+        elif self._end_of_channel is not None:
+            self._end_of_channel.close()
         dialogue = self._dialogue
         failure = self._failure(oom_killed=oom_killed)
         return Outcome(
@@ -196,6 +213,7 @@ class Run:
             log=log,
             duration_ms=self._duration,
             degraded=self._means.degraded,
+            network=network,
         )
 
     async def _leave_groups(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from skillery.backends import Job, Limits
 from skillery.builtin import python_runner
+from skillery.builtin.egress.handing import PORT as PROXY_PORT
 
 MEBIBYTE = 1 << 20
 RUNTIME = Path(python_runner.__file__).parent / "runtime"
@@ -88,6 +89,7 @@ def make_plan(
         "hidden": hidden(private),
         "runtime": runtime,
         "filter": program.hex(),
+        "network": PROXY_PORT if job.network else None,
         "affinity": affinity,
         "limits": tree_limits(job.limits, cgroups=cgroups),
         "skills": skills,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import skillery
 from skillery.backends import BlobWriter, Job, Outcome, Place, Probe, RunHost
+from skillery.builtin.egress.service import Egress
 from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
 from skillery.builtin.linux_sandbox.cell import landlock
 from skillery.builtin.linux_sandbox.compiling import compile_ahead
@@ -33,7 +34,8 @@ class NoHost:
 class LinuxSandbox:
     """See `skillery.backends.Sandbox`."""
 
-    def __init__(self, first_uid: int, uids: int, place: Place) -> None:
+    def __init__(self, first_uid: int, uids: int, egress: Egress, place: Place) -> None:
+        self.egress = egress
         self._uids = Uids(first_uid, uids)
         self._allow_degraded = place.allow_degraded
         self._private = (str(place.home), str(Path(skillery.__file__).parents[1]))
@@ -71,6 +73,7 @@ class LinuxSandbox:
             groups=found,
             landlock=landlock.abi() > 0,
             uids=self._uids,
+            egress=self.egress,
             cpus=itertools.cycle(sorted(os.sched_getaffinity(0))),
             private=self._private,
         )
@@ -114,6 +117,7 @@ class LinuxSandbox:
         return await run_job(self._means, job, host)
 
     async def close(self) -> None:
+        await self.egress.close()
         if self._means is not None:
             self._means.close()
         self._means = None

@@ -72,6 +72,12 @@ class LogPipe:
         self._loop.remove_reader(self._read_end)
         self._ended.set_result(None)
 
+    def note(self, line: str) -> None:
+        """A line of the host's own, after all that the code has printed until now."""
+        if not self._ended.done():
+            self._drain()
+        self._kept.add(line.encode("utf-8", "replace") + b"\n")
+
     def close_write_end(self) -> None:
         if self.write_end >= 0:
             os.close(self.write_end)

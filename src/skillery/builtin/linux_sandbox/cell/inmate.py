@@ -77,7 +77,7 @@ def prepare(plan: dict[str, Any], job: dict[str, Any], keep: set[int]) -> int:
     if plan["affinity"]:
         os.sched_setaffinity(0, plan["affinity"])
     kernel.limit_heaps(2)
-    return lockdown.lock(plan["limits"], bytes.fromhex(plan["filter"]), keep)
+    return lockdown.lock(plan["limits"], bytes.fromhex(plan["filter"]), keep, plan["network"])
 
 
 def let_in(plan: dict[str, Any], job: dict[str, Any], args: bytes, status: int, abi: int, serve: Serve) -> None:

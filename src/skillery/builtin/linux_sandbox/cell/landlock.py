@@ -11,9 +11,9 @@ EXECUTE, WRITE_FILE, READ_FILE, READ_FOLDER, MAKE_DEVICES = 1 << 0, 1 << 1, 1 <<
 READ = EXECUTE | READ_FILE | READ_FOLDER
 FILE_RIGHTS_BY_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 TRUNCATE = 1 << 14
-BIND_AND_CONNECT_TCP = 3
+BIND_AND_CONNECT_TCP, CONNECT_TCP = 3, 2
 SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 3
-ON_FOLDER = 1
+ON_FOLDER, ON_PORT = 1, 2
 VERSION_QUERY = 1
 
 
@@ -25,6 +25,10 @@ class Beneath(ctypes.Structure):
     _pack_ = 1
     _layout_ = "ms"
     _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
+
+
+class Port(ctypes.Structure):
+    _fields_ = (("allowed", ctypes.c_uint64), ("port", ctypes.c_uint64))
 
 
 def abi() -> int:
@@ -44,9 +48,17 @@ def allow(ruleset: int, folder: str, rights: int) -> None:
     os.close(descriptor)
 
 
-def restrict(writable: list[str]) -> int:
-    """Read everywhere, write only beneath `writable` and to the devices, no TCP. Returns the ABI, 0 where there is
-    none; no_new_privs must be set."""
+def allow_connecting(ruleset: int, version: int, port: int) -> None:
+    """Kernels before version 4 hold no ports: there the empty net namespace alone does."""
+    if version < 4:
+        return
+    result = kernel.syscall(kernel.SYS_LANDLOCK_ADD, ruleset, ON_PORT, Port(CONNECT_TCP, port), 0)
+    kernel.checked(f"landlock rule for port {port}", result)
+
+
+def restrict(writable: list[str], port: int | None = None) -> int:
+    """Read everywhere, write only beneath `writable` and to the devices, no TCP but connecting to `port`. Returns the
+    ABI, 0 where there is none; no_new_privs must be set."""
     version = abi()
     if version == 0:
         return 0
@@ -58,6 +70,8 @@ def restrict(writable: list[str]) -> int:
     allow(ruleset, "/dev", (READ | WRITE_FILE | TRUNCATE) & every)
     for folder in writable:
         allow(ruleset, folder, every & ~MAKE_DEVICES)
+    if port is not None:
+        allow_connecting(ruleset, version, port)
     kernel.checked("landlock_restrict_self", kernel.syscall(kernel.SYS_LANDLOCK_RESTRICT, ruleset, 0))
     os.close(ruleset)
     return version

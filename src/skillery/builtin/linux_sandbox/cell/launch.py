@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 
-from . import inmate, kernel, lockdown, posture, root
+from . import inmate, kernel, lockdown, outlet, posture, root
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def be_first(plan: dict[str, Any], channel: int, log: int, gate: int, status: in
         arrange_descriptors(channel, log)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)  # pid 1 then ignores it when it comes from inside
+        if plan["network"]:
+            outlet.hand_over_listener(inmate.CHANNEL, plan["network"])
         job, args = wire.receive(inmate.CHANNEL)
         abi = inmate.prepare(plan, job, {0, 1, 2, inmate.CHANNEL, status})
         child = os.fork()

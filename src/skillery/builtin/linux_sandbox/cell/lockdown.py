@@ -77,12 +77,13 @@ def load_filter(program: bytes) -> None:
     kernel.checked("seccomp", kernel.syscall(kernel.SYS_SECCOMP, SECCOMP_SET_MODE_FILTER, 0, wanted))
 
 
-def lock(limits: dict[str, Any], program: bytes, keep: set[int]) -> int:
-    """From here on this process and all its children are what a run may be. Returns the Landlock ABI (0: none)."""
+def lock(limits: dict[str, Any], program: bytes, keep: set[int], port: int | None) -> int:
+    """From here on this process and all its children are what a run may be: all of TCP that is left to it is to connect
+    to `port`. Returns the Landlock ABI (0: none)."""
     set_limits(limits)
     drop_capabilities()
     kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.close_others(keep)
-    version = landlock.restrict(WRITABLE)
+    version = landlock.restrict(WRITABLE, port)
     load_filter(program)
     return version

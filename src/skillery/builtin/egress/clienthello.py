@@ -1,0 +1,123 @@
+"""The first message of a TLS client, read just far enough to know whom it wants to speak to (RFC 8446 §4, RFC 6066 §3).
+
+What comes is written by code that nobody trusts: every length is checked against what is there, nothing is copied
+twice, and anything unusual is refused rather than understood.
+"""
+
+from __future__ import annotations
+
+MAX_BYTES = 16 * 1024
+"""Of the whole message with its record headers; real ones have 200 to 2,000."""
+HANDSHAKE_RECORD, CLIENT_HELLO = 22, 1
+SERVER_NAME, ENCRYPTED_CLIENT_HELLO = 0, 0xFE0D
+HOST_NAME = 0
+MAX_RECORD = 1 << 14
+
+
+class BadHello(Exception):
+    """This is no ClientHello that says in the open whom it is for."""
+
+
+class Fields:
+    """A cursor over bytes that never reads past their end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        end = self._at + size
+        if end > len(self._data):
+            raise BadHello("a length in the ClientHello points past its end")
+        taken = self._data[self._at : end]
+        self._at = end
+        return taken
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def vector(self, length_size: int) -> bytes:
+        return self.take(self.number(length_size))
+
+    @property
+    def done(self) -> bool:
+        return self._at == len(self._data)
+
+
+def server_name(received: bytes) -> str | None:
+    """The one host name of the ClientHello at the start of `received`; None while more bytes are needed.
+
+    Raises BadHello for anything else: another protocol, no name or two, a name twice, an encrypted hello.
+    """
+    message = handshake_message(received)
+    return None if message is None else name_in(message)
+
+
+def handshake_message(received: bytes) -> bytes | None:
+    """The body of the ClientHello, put together from its records; None while it is not whole."""
+    message = bytearray()
+    rest = received[:MAX_BYTES]
+    while record := first_record(rest):
+        message += record
+        rest = rest[5 + len(record) :]
+        if message[0] != CLIENT_HELLO:
+            raise BadHello("the first TLS message is not a ClientHello")
+        size = 4 + int.from_bytes(message[1:4], "big")
+        if len(message) > max(size, 4):
+            raise BadHello("something follows the ClientHello in its record")
+        if len(message) >= 4 and len(message) == size:
+            return bytes(message[4:])
+    if len(received) >= MAX_BYTES:
+        raise BadHello(f"a ClientHello of more than {MAX_BYTES} bytes")
+    return None
+
+
+def first_record(data: bytes) -> bytes | None:
+    """What the TLS record at the start of `data` carries; None while it is not whole."""
+    if data[:1] not in {b"", bytes([HANDSHAKE_RECORD])} or data[1:2] not in {b"", b"\x03"}:
+        raise BadHello("this is not TLS")
+    if len(data) < 5:
+        return None
+    size = int.from_bytes(data[3:5], "big")
+    if not 0 < size <= MAX_RECORD:
+        raise BadHello("a TLS record of a forbidden size")
+    return data[5 : 5 + size] if len(data) >= 5 + size else None
+
+
+def name_in(message: bytes) -> str:
+    fields = Fields(message)
+    fields.take(2 + 32)  # version, random
+    fields.vector(1)  # session id
+    fields.vector(2)  # ciphers
+    fields.vector(1)  # compressions
+    extensions = {} if fields.done else extensions_of(fields.vector(2))
+    if not fields.done:
+        raise BadHello("something follows the extensions of the ClientHello")
+    if ENCRYPTED_CLIENT_HELLO in extensions:
+        raise BadHello("the ClientHello is encrypted (ECH); whom it is for has to be in the open")
+    if SERVER_NAME not in extensions:
+        raise BadHello("the ClientHello names no host (SNI)")
+    return only_name(extensions[SERVER_NAME])
+
+
+def extensions_of(data: bytes) -> dict[int, bytes]:
+    fields = Fields(data)
+    found: dict[int, bytes] = {}
+    while not fields.done:
+        kind = fields.number(2)
+        if kind in found:
+            raise BadHello("an extension of the ClientHello stands there twice")
+        found[kind] = fields.vector(2)
+    return found
+
+
+def only_name(extension: bytes) -> str:
+    outer = Fields(extension)
+    names = Fields(outer.vector(2))
+    kind, name = names.number(1), names.vector(2)
+    if kind != HOST_NAME or not names.done or not outer.done:
+        raise BadHello("the ClientHello does not name exactly one host (SNI)")
+    try:
+        return name.decode("ascii").lower()
+    except UnicodeDecodeError:
+        raise BadHello("the host of the ClientHello (SNI) is not ASCII") from None

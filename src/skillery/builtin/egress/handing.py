@@ -1,0 +1,47 @@
+"""The listener of a run on its way from inside to the host: one byte with a descriptor, the first on the channel."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+PORT = 3128
+"""Of 127.0.0.1 inside the run."""
+URL = f"http://127.0.0.1:{PORT}"
+ENVIRONMENT = {
+    name: value
+    for upper, value in {"HTTP_PROXY": URL, "HTTPS_PROXY": URL, "NO_PROXY": ""}.items()
+    for name in (upper, upper.lower())
+} | {"NODE_USE_ENV_PROXY": "1"}
+"""For the code of a run that may use the network. The last one makes Node.js look at the others."""
+
+
+async def receive_listener(channel: socket.socket) -> socket.socket:
+    """Raises EOFError where the other end has gone, or sends something else."""
+    channel.setblocking(False)
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+        except BlockingIOError:
+            await readable(loop, channel)
+            continue
+        if not descriptors:
+            raise EOFError
+        listener = socket.socket(fileno=descriptors[0])
+        listener.setblocking(False)
+        return listener
+
+
+async def readable(loop: asyncio.AbstractEventLoop, end: socket.socket) -> None:
+    arrived: asyncio.Future[None] = loop.create_future()
+
+    def arrive() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
+
+    loop.add_reader(end.fileno(), arrive)
+    try:
+        await arrived
+    finally:
+        loop.remove_reader(end.fileno())

@@ -1,0 +1,160 @@
+"""Heads of HTTP/1.1 messages (RFC 9112), read strictly: what two readers could understand differently is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from skillery.builtin.egress.policy import Denied, Target, parse_target
+
+MAX_HEAD = 64 * 1024
+MAX_FIELDS = 200
+END = b"\r\n\r\n"
+
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t\x20-\x7e\x80-\xff]*)")
+_ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(/[^#]*|\?[^#]*)?")
+_HOP = {
+    b"connection",
+    b"keep-alive",
+    b"proxy-connection",
+    b"proxy-authorization",
+    b"proxy-authenticate",
+    b"te",
+    b"trailer",
+    b"upgrade",
+    b"http2-settings",
+    b"expect",
+}
+
+Fields = list[tuple[bytes, bytes]]
+
+
+class BadHead(Exception):
+    """Not a head of HTTP/1.1, or one that could be read in two ways."""
+
+
+class Body(msgspec.Struct, frozen=True):
+    """How the end of a body is found."""
+
+    kind: Literal["none", "length", "chunked"]
+    size: int = 0
+
+
+class Request(msgspec.Struct, frozen=True):
+    method: bytes
+    target: str
+    fields: Fields
+    """Names as they were sent."""
+
+    def values(self, name: bytes) -> list[bytes]:
+        return [value for key, value in self.fields if key.lower() == name]
+
+
+def parse_request(head: bytes) -> Request:
+    """`head` without the empty line at its end. Raises BadHead."""
+    first, *rest = head.split(b"\r\n")
+    match = _REQUEST_LINE.fullmatch(first)
+    if match is None:
+        raise BadHead("the first line is not METHOD TARGET HTTP/1.1")
+    return Request(match[1], match[2].decode("ascii"), parse_fields(rest))
+
+
+def parse_fields(lines: Sequence[bytes]) -> Fields:
+    if len(lines) > MAX_FIELDS:
+        raise BadHead(f"more than {MAX_FIELDS} header fields")
+    fields: Fields = []
+    for line in lines:
+        match = _FIELD.fullmatch(line)
+        if match is None:
+            raise BadHead("a header field is malformed")
+        fields.append((match[1], match[2].strip(b" \t")))
+    return fields
+
+
+def body_of(request: Request) -> Body:
+    """Raises BadHead where length and coding could be understood in two ways (RFC 9112 §6.3)."""
+    lengths, codings = request.values(b"content-length"), request.values(b"transfer-encoding")
+    if lengths and codings:
+        raise BadHead("both Content-Length and Transfer-Encoding")
+    if len(lengths) > 1 or len(codings) > 1:
+        raise BadHead("two headers that say how long the body is")
+    if codings:
+        if codings[0].lower() != b"chunked":
+            raise BadHead("a Transfer-Encoding other than chunked")
+        return Body("chunked")
+    if not lengths:
+        return Body("none")
+    if not re.fullmatch(rb"[0-9]{1,18}", lengths[0]):
+        raise BadHead("a Content-Length that is not a number")
+    return Body("length", int(lengths[0]))
+
+
+def forward_target(request: Request) -> tuple[Target, str]:
+    """Where a request in absolute form goes, and the path to ask for there. Raises BadHead and Denied."""
+    match = _ABSOLUTE.fullmatch(request.target)
+    if match is None:
+        raise BadHead("the target of a request to a proxy is http://HOST/PATH; for https there is CONNECT")
+    target = parse_target("http", match[1])
+    hosts = request.values(b"host")
+    if len(hosts) != 1:
+        raise BadHead(f"{len(hosts)} Host headers; one is needed")
+    if parse_target("http", hosts[0].decode("latin-1")) != target:
+        raise Denied("the Host header and the target of the request name different hosts")
+    path = match[2] or "/"
+    return target, path if path.startswith("/") else "/" + path
+
+
+def forwarded_head(request: Request, target: Target, path: str) -> bytes:
+    """The head as the upstream gets it: origin form, the host that was checked, nothing that was meant for us."""
+    port = "" if target.port == 80 else f":{target.port}"
+    lines = [b"%s %s HTTP/1.1" % (request.method, path.encode("ascii")), f"Host: {target.host}{port}".encode()]
+    return join_head(lines, end_to_end(request.fields, {b"host"}))
+
+
+def end_to_end(fields: Fields, also: set[bytes]) -> Fields:
+    """Without the fields that are for the next hop only, and those that Connection names."""
+    named = {
+        word.strip().lower() for key, value in fields if key.lower() == b"connection" for word in value.split(b",")
+    } - {b"content-length", b"transfer-encoding", b"host"}
+    return [(key, value) for key, value in fields if key.lower() not in _HOP | named | also]
+
+
+def answered_head(head: bytes) -> tuple[int, bytes]:
+    """The status of an upstream's answer, and its head as the client gets it. Raises BadHead."""
+    first, *rest = head.split(b"\r\n")
+    match = _STATUS_LINE.fullmatch(first)
+    if match is None:
+        raise BadHead("the answer is not HTTP/1.1")
+    return int(match[1]), join_head([first], end_to_end(parse_fields(rest), set()))
+
+
+def join_head(lines: list[bytes], fields: Fields) -> bytes:
+    """With `Connection: close`: there is one request on each connection."""
+    shown = [b"%s: %s" % field for field in fields]
+    return b"\r\n".join([*lines, *shown, b"Connection: close"]) + END
+
+
+def chunk_size(line: bytes) -> int:
+    """The size in the first line of a chunk, without its end. Extensions are refused. Raises BadHead."""
+    if not re.fullmatch(rb"[0-9A-Fa-f]{1,12}", line):
+        raise BadHead("a chunk without a plain size")
+    return int(line, 16)
+
+
+def refusal(status: int, message: str) -> bytes:
+    """An answer of the proxy itself. The message is in the status line too: for CONNECT that is all clients show."""
+    words = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway", 504: "Gateway Timeout"}
+    message = "".join(character if character.isprintable() else "?" for character in message)
+    body = message.encode("utf-8", "replace") + b"\n"
+    line = f"HTTP/1.1 {status} {words.get(status, 'Refused')}: {message}".encode("ascii", "replace")
+    fields: Fields = [
+        (b"Content-Type", b"text/plain; charset=utf-8"),
+        (b"Content-Length", str(len(body)).encode()),
+        (b"X-Skillery-Egress", b"denied" if status in {400, 403} else b"failed"),
+    ]
+    return join_head([line], fields) + body

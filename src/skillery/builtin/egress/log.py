@@ -1,0 +1,60 @@
+"""What became of each connection of a run, as the record of the run keeps it, and as the code's own log shows it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from skillery.backends import NetworkUse
+
+MAX_USES = 256
+MAX_LINES = 100
+OTHERS = "…"
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One connection was let through (`bytes_*` are 0), refused, or has ended (`ended`: add its bytes)."""
+
+    host: str
+    port: int
+    allowed: bool
+    reason: str
+    advice: str = ""
+    ended: bool = False
+    bytes_out: int = 0
+    bytes_in: int = 0
+
+
+class Uses:
+    """Events, counted together. Bounded, however many hosts a run asks for: the rest is counted under `…`."""
+
+    def __init__(self) -> None:
+        self._uses: dict[tuple[str, int, bool, str], NetworkUse] = {}
+        self._lines = 0
+
+    def add(self, event: Event) -> None:
+        key = (event.host, event.port, event.allowed, event.reason)
+        if key not in self._uses and len(self._uses) >= MAX_USES - 2:
+            key = (OTHERS, 0, event.allowed, "more hosts than are listed one by one")
+        use = self._uses.get(key) or NetworkUse(*key, connections=0)
+        self._uses[key] = msgspec.structs.replace(
+            use,
+            connections=use.connections + (not event.ended),
+            bytes_out=use.bytes_out + event.bytes_out,
+            bytes_in=use.bytes_in + event.bytes_in,
+        )
+
+    def line(self, event: Event) -> str | None:
+        """What the run's log says of it; only refusals are worth a line, and not the thousandth."""
+        if event.allowed or event.ended or self._lines > MAX_LINES:
+            return None
+        self._lines += 1
+        if self._lines > MAX_LINES:
+            return "network: more was refused, which the record of the run counts"
+        return "network: " + sentence(event.reason, event.advice)
+
+    def finish(self) -> tuple[NetworkUse, ...]:
+        return tuple(self._uses.values())
+
+
+def sentence(reason: str, advice: str) -> str:
+    return f"{reason}; {advice}" if advice else reason

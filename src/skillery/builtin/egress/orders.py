@@ -1,0 +1,19 @@
+"""What the server tells the proxy of one run."""
+
+from __future__ import annotations
+
+import msgspec
+
+from skillery.builtin.egress.streams import Caps
+
+GOODBYE = b"\n"
+"""The proxy's last line to the server: all that happened has been reported."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the run may do, and what the operator has set."""
+
+    patterns: tuple[str, ...]
+    allow_private: tuple[str, ...] = ()
+    hosts: dict[str, tuple[str, ...]] = {}
+    caps: Caps = Caps()

@@ -1,0 +1,115 @@
+"""The proxy as a program: one process for all runs of a server, so that no byte of a run is parsed or carried where the
+server answers, and no descriptor of a run's connections is the server's.
+
+`python -m skillery.builtin.egress.process FD`: over FD (SOCK_SEQPACKET) come pairs of descriptors, the listener of a
+run and a socket to report to. What a run may do is the first line on that socket; events go back, a line each. Either
+end closes it when the run is over. The process ends with the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import encodings.ascii
+import encodings.latin_1  # noqa: F401
+import os
+import resource
+import socket
+import sys
+
+import msgspec
+
+from skillery.builtin.egress.log import Event
+from skillery.builtin.egress.orders import GOODBYE, Order
+from skillery.builtin.egress.policy import Policy
+from skillery.builtin.egress.proxy import RunProxy
+from skillery.builtin.egress.resolving import AddressRules, FixedHosts, Resolver, SystemResolver
+
+MAX_ORDER = 1 << 20
+NOBODY = 65_534
+MAX_UNREAD = 1 << 20
+
+
+async def serve_run(listener: socket.socket, report: socket.socket, system: Resolver) -> None:
+    """Until the server ends the report."""
+    reader, writer = await asyncio.open_connection(sock=report, limit=MAX_ORDER)
+    with listener:
+        order = msgspec.json.decode(await reader.readline(), type=Order)
+        encoder = msgspec.json.Encoder()
+
+        def tell(event: Event) -> None:
+            if writer.transport.get_write_buffer_size() > MAX_UNREAD:
+                serving.cancel()  # nobody reads what must be recorded: then nothing more is let through
+            writer.write(encoder.encode(event) + b"\n")
+
+        proxy = RunProxy(
+            Policy.parse(order.patterns),
+            FixedHosts(order.hosts, system),
+            AddressRules(order.allow_private),
+            tell,
+            order.caps,
+        )
+        serving = asyncio.ensure_future(proxy.serve(listener))
+        await reader.read()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+    writer.write(GOODBYE)
+    writer.close()
+
+
+def take_orders(control: socket.socket, ended: asyncio.Future[None]) -> None:
+    """Called whenever something has come over `control`."""
+    loop = asyncio.get_running_loop()
+    system = SystemResolver()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def take() -> None:
+        try:
+            message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+        except BlockingIOError:
+            return
+        if not message:
+            loop.remove_reader(control)
+            ended.set_result(None)
+            return
+        ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        for end in ends:
+            end.setblocking(False)
+        if len(ends) != 2:  # out of descriptors; the server sees the report end
+            for end in ends:
+                end.close()
+            return
+        task = loop.create_task(serve_run(ends[0], ends[1], system))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    loop.add_reader(control, take)
+
+
+def become_nobody() -> None:
+    """What carries the bytes of strangers needs no rights; where the server is root, it gives them up."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+async def serve(control: socket.socket) -> None:
+    ended = asyncio.get_running_loop().create_future()
+    take_orders(control, ended)
+    become_nobody()
+    await ended
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.setblocking(False)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    asyncio.run(serve(control))
+    # Look-ups under way would keep the interpreter waiting for their threads.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

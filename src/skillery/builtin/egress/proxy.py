@@ -1,0 +1,97 @@
+"""The proxy of one run: accepts on the listener made inside the run, and lets through what its policy allows."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from skillery.builtin.egress.exchange import Exchange
+from skillery.builtin.egress.log import OTHERS, Event
+from skillery.builtin.egress.policy import Denied, Policy, Target
+from skillery.builtin.egress.resolving import AddressRules, Resolver, checked_addresses, dial
+from skillery.builtin.egress.streams import Caps, Spent, Stream
+
+PAUSE_SECONDS = 0.1
+LOOK_UPS_AT_ONCE = 4
+"""Of one run, so that slow names of one keep no thread from the others."""
+
+
+class RunProxy:
+    """`serve` until cancelled. Which run it is for, the listener says: nobody but that run can reach it."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        resolver: Resolver,
+        rules: AddressRules,
+        tell: Callable[[Event], None],
+        caps: Caps,
+    ) -> None:
+        self._policy = policy
+        self._resolver = resolver
+        self._rules = rules
+        self._hosts: set[str] = set()
+        self._look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
+        self.tell = tell
+        self.caps = caps
+        self.spent = Spent(caps)
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Takes the listener over, and closes it at the end with every connection that is left."""
+        slots = asyncio.Semaphore(self.caps.open_at_once)
+        tasks: set[asyncio.Task[None]] = set()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            slots.release()
+
+        try:
+            for _ in range(self.caps.in_all):
+                await slots.acquire()
+                task = asyncio.create_task(self._serve_one(await accept(listener)))
+                tasks.add(task)
+                task.add_done_callback(ended)
+            listener.close()
+            reason = f"the run has made {self.caps.in_all} connections, as many as it may"
+            self.tell(Event(OTHERS, 0, False, reason))
+            await asyncio.wait(tasks)
+        finally:
+            listener.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve_one(self, connection: socket.socket) -> None:
+        client = Stream(connection)
+        try:
+            async with asyncio.timeout(self.caps.total_seconds):
+                await Exchange(self, client).run()
+        except (OSError, EOFError, TimeoutError):
+            return  # one of the two has gone; what was carried until then is recorded
+        finally:
+            client.close()
+
+    def admit(self, target: Target) -> str:
+        """The pattern that allows the target. Raises Denied."""
+        rule = self._policy.check(target)
+        if target.host not in self._hosts and len(self._hosts) >= self.caps.hosts:
+            raise Denied(f"the run has asked for {self.caps.hosts} different hosts, as many as it may")
+        self._hosts.add(target.host)
+        return rule
+
+    async def connect(self, target: Target) -> Stream:
+        """Raises Denied where the host has an address that must not be dialled, or none that answers."""
+        async with self._look_ups:
+            addresses = await checked_addresses(self._resolver, self._rules, target.host)
+        return Stream(await dial(addresses, target.port))
+
+
+async def accept(listener: socket.socket) -> socket.socket:
+    while True:
+        try:
+            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+        except OSError:  # out of descriptors for a moment, or a client that has gone already
+            await asyncio.sleep(PAUSE_SECONDS)
+        else:
+            return connection

@@ -1,0 +1,149 @@
+"""From a name to an address that may be dialled. Names are looked up on the host, once for each connection, and what
+is dialled is exactly what was checked: a name server that answers differently a moment later changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from skillery.builtin.egress.policy import Denied
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+LOOK_UP_SECONDS = 10.0
+DIAL_SECONDS = 10.0
+MAX_ADDRESSES = 16
+LOOK_UP_THREADS = 16
+GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
+# What `is_global` of one Python version or another lets pass, or what leads to an IPv4 address inside.
+NOT_PUBLIC: tuple[Network, ...] = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "0.0.0.0/8",
+        "100.64.0.0/10",
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "198.18.0.0/15",
+        "224.0.0.0/3",
+        "2001::/23",
+        "2001:db8::/32",
+        "2002::/16",
+        "3fff::/20",
+        "64:ff9b::/96",
+        "64:ff9b:1::/48",
+    )
+)
+
+
+class Resolver(Protocol):
+    async def look_up(self, host: str) -> list[str]:
+        """The addresses of a canonical host. Raises OSError where there are none."""
+        ...
+
+
+class SystemResolver:
+    """The host's own resolver, in threads of its own: slow names keep nobody waiting but each other."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(LOOK_UP_THREADS, "look-up")
+
+    async def look_up(self, host: str) -> list[str]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, system_addresses, host)
+
+
+def system_addresses(host: str) -> list[str]:
+    # The dot at the end: a search domain of the host must not turn a public name into one of the house.
+    found = socket.getaddrinfo(f"{host}.".encode("ascii"), None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class FixedHosts:
+    """Names whose addresses the operator has written down; all others are another resolver's."""
+
+    def __init__(self, hosts: Mapping[str, Sequence[str]], others: Resolver) -> None:
+        self._hosts = {host.lower().removesuffix("."): list(addresses) for host, addresses in hosts.items()}
+        self._others = others
+
+    async def look_up(self, host: str) -> list[str]:
+        return self._hosts[host] if host in self._hosts else await self._others.look_up(host)
+
+
+class AddressRules:
+    """Which addresses may be dialled: public ones, and those that the operator lists."""
+
+    def __init__(self, allow_private: Sequence[str] = ()) -> None:
+        """Addresses or networks (`10.1.0.0/16`). Raises ValueError."""
+        self._allowed = [ipaddress.ip_network(text) for text in allow_private]
+
+    def problem(self, text: str) -> str | None:
+        """Why this address is not dialled, None where it may be."""
+        address = ipaddress.ip_address(text.partition("%")[0])
+        if "%" not in text and any(address in network for network in self._allowed):
+            return None
+        if not is_public(address):
+            return "is not a public address"
+        return "is an address of this server" if is_own(address) else None
+
+
+def is_public(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and address not in GLOBAL_IPV6:
+        return False  # loopback, link-local, unique local, mapped and compatible IPv4, NAT64, multicast
+    return address.is_global and not address.is_multicast and not any(address in network for network in NOT_PUBLIC)
+
+
+def is_own(address: Address) -> bool:
+    """Whether the kernel would deliver it to this very machine: it then speaks from the address that it speaks to.
+
+    Connecting a datagram socket sends nothing.
+    """
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(address), 9))
+            return ipaddress.ip_address(probe.getsockname()[0]) == address
+        except OSError:
+            return False  # there is no way to it at all
+
+
+async def checked_addresses(resolver: Resolver, rules: AddressRules, host: str) -> list[str]:
+    """Where `host` may be dialled. Raises Denied where it has no address, or even one that must not be dialled."""
+    try:
+        async with asyncio.timeout(LOOK_UP_SECONDS):
+            addresses = (await resolver.look_up(host))[:MAX_ADDRESSES]
+    except (OSError, UnicodeError, TimeoutError):
+        raise Denied(f"{host} could not be looked up", status=502) from None
+    if not addresses:
+        raise Denied(f"{host} has no address", status=502)
+    for address in addresses:
+        problem = rules.problem(address)
+        if problem:
+            advice = "the operator of the server can list it in allow_private"
+            raise Denied(f"{host} has the address {address}, which {problem}", advice=advice)
+    return addresses
+
+
+async def dial(addresses: Sequence[str], port: int) -> socket.socket:
+    """A connection to the first of the addresses that answers. Raises Denied."""
+    loop = asyncio.get_running_loop()
+    reason = ""
+    for text in addresses:
+        family = socket.AF_INET if ipaddress.ip_address(text).version == 4 else socket.AF_INET6
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                await loop.sock_connect(connection, (text, port))
+        except (OSError, TimeoutError) as error:
+            connection.close()
+            reason = getattr(error, "strerror", None) or "no answer"
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise Denied(f"no connection to port {port}: {reason.lower()}", status=502)

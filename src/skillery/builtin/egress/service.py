@@ -1,0 +1,194 @@
+"""The server's end: starts the proxy when a run first needs it, gives it the run's listener, keeps what it reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from skillery.backends import NetworkUse
+from skillery.builtin.egress.handing import receive_listener
+from skillery.builtin.egress.log import Event, Uses
+from skillery.builtin.egress.orders import GOODBYE, Order
+from skillery.builtin.egress.policy import Policy
+from skillery.builtin.egress.resolving import AddressRules
+from skillery.builtin.egress.streams import Caps
+from skillery.builtin.python_runner.dialogue import BrokenSetup
+
+END_SECONDS = 5.0
+MAX_LINE = 64 * 1024
+
+
+class EgressBroken(Exception):
+    """The proxy could not be had; the message is for the caller."""
+
+
+class Session:
+    """The proxy of one run, as long as the run lasts."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        note: Callable[[str], None],
+        give_up: Callable[[], None],
+    ) -> None:
+        """`give_up` is called where the proxy does not answer any more."""
+        self._writer = writer
+        self._note = note
+        self._give_up = give_up
+        self._uses = Uses()
+        self._listening = asyncio.ensure_future(self._listen(reader))
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                if line == GOODBYE:
+                    return
+                self._take(msgspec.json.decode(line, type=Event))
+        self._take(Event("", 0, False, "the proxy of this run has ended"))
+
+    def _take(self, event: Event) -> None:
+        self._uses.add(event)
+        line = self._uses.line(event)
+        if line:
+            self._note(line)
+
+    async def close(self) -> tuple[NetworkUse, ...]:
+        """End every connection of the run; what became of all of them. The second time says the same."""
+        with contextlib.suppress(OSError, RuntimeError):  # the proxy has gone, or was told before
+            self._writer.write_eof()
+        await asyncio.wait({self._listening}, timeout=END_SECONDS)
+        if not self._listening.done():
+            self._give_up()
+        self._listening.cancel()
+        await asyncio.gather(self._listening, return_exceptions=True)
+        self._writer.transport.abort()
+        return self._uses.finish()
+
+
+class Egress:
+    """One proxy process for all runs of a server; a new one where it has ended."""
+
+    def __init__(
+        self,
+        allow_private: Sequence[str] = (),
+        hosts: Mapping[str, Sequence[str]] | None = None,
+        caps: Caps | None = None,
+    ) -> None:
+        """`allow_private`: addresses and networks that may be dialled though they are not public. `hosts`: addresses
+        for names, instead of looking them up. Raises ValueError."""
+        AddressRules(allow_private)
+        self._order = Order(
+            patterns=(),
+            allow_private=tuple(allow_private),
+            hosts={name: tuple(addresses) for name, addresses in (hosts or {}).items()},
+            caps=caps or Caps(),
+        )
+        for addresses in self._order.hosts.values():
+            AddressRules(addresses)
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the proxy, None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    async def open(self, patterns: Sequence[str], listener: socket.socket, note: Callable[[str], None]) -> Session:
+        """Let the proxy accept on `listener`, which is taken over. `note` gets the lines for the run's log. Raises
+        EgressBroken."""
+        with listener:
+            try:
+                Policy.parse(patterns)
+                report = self._hand_over(listener)
+            except (ValueError, OSError) as error:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                raise EgressBroken(f"the run has no way to the network: {reason}") from None
+        try:
+            reader, writer = await asyncio.open_connection(sock=report, limit=MAX_LINE)
+        except BaseException:
+            report.close()
+            raise
+        writer.write(msgspec.json.encode(msgspec.structs.replace(self._order, patterns=tuple(patterns))) + b"\n")
+        return Session(reader, writer, note, partial(self._bury, self._process))
+
+    async def open_over(self, channel: socket.socket, patterns: Sequence[str], note: Callable[[str], None]) -> Session:
+        """As `open`, with the listener that comes over `channel` first."""
+        try:
+            listener = await receive_listener(channel)
+        except EOFError:
+            raise BrokenSetup("the sandbox ended before it had a way to the network") from None
+        return await self.open(patterns, listener, note)
+
+    def _hand_over(self, listener: socket.socket) -> socket.socket:
+        """The socket that the proxy reports to."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            with theirs:
+                self._send(listener.fileno(), theirs.fileno())
+        except BaseException:
+            ours.close()
+            raise
+        return ours
+
+    def _send(self, *descriptors: int) -> None:
+        try:
+            socket.send_fds(self._running(), [b"r"], descriptors)
+        except ConnectionError:  # it has died; the second one is new
+            self._bury(self._process)
+            socket.send_fds(self._running(), [b"r"], descriptors)
+
+    def _bury(self, process: subprocess.Popen[bytes] | None) -> None:
+        """End this proxy at once; the next run starts another one."""
+        if process is self._process:
+            self._forget()
+        if process is not None and process.returncode is None:
+            process.kill()
+            process.wait()
+
+    def _running(self) -> socket.socket:
+        if self._process is not None and self._process.poll() is not None:
+            self._forget()
+        if self._control is None:
+            self._start()
+        if self._control is None:
+            raise OSError("the proxy could not be started")
+        return self._control
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        command = [sys.executable, "-I", "-m", "skillery.builtin.egress.process", str(theirs.fileno())]
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    command, env={}, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), process_group=0
+                )
+        except BaseException:
+            ours.close()
+            raise
+        self._control = ours
+
+    def _forget(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        self._control = self._process = None
+
+    async def close(self) -> None:
+        process = self._process
+        self._forget()
+        if process is None:
+            return
+        try:
+            await asyncio.to_thread(process.wait, END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)

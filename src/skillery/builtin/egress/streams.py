@@ -1,0 +1,154 @@
+"""Sockets with a bounded buffer, and bytes carried between two of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+
+import msgspec
+
+from skillery.builtin.egress.policy import Denied
+
+PIECE = 64 * 1024
+IDLE_CHECKS = 4
+
+
+class Caps(msgspec.Struct, frozen=True):
+    """What the connections of one run may use."""
+
+    open_at_once: int = 32
+    """More wait until one ends."""
+    in_all: int = 10_000
+    """Past that the proxy listens no more."""
+    hosts: int = 256
+    """Different names that are looked up: a wildcard is no channel for what can be written into labels."""
+    bytes_out: int = 1 << 30
+    bytes_in: int = 4 << 30
+    head_seconds: float = 15.0
+    """For the head of a request, or a ClientHello, to arrive."""
+    idle_seconds: float = 60.0
+    total_seconds: float = 3_600.0
+
+
+class Spent:
+    """Bytes of one connection, checked against what all connections of its run may carry."""
+
+    def __init__(self, caps: Caps, run: Spent | None = None) -> None:
+        self._caps = caps
+        self._run = run
+        self.bytes_out = 0
+        self.bytes_in = 0
+        self.moved = time.monotonic()
+
+    def out(self, size: int) -> None:
+        """Raises Denied past the cap, before the bytes are sent on."""
+        self.bytes_out += size
+        self.moved = time.monotonic()
+        if self._run is not None:
+            self._run.out(size)
+        elif self.bytes_out > self._caps.bytes_out:
+            raise Denied(f"the run has sent {self._caps.bytes_out} bytes, as much as it may")
+
+    def into(self, size: int) -> None:
+        self.bytes_in += size
+        self.moved = time.monotonic()
+        if self._run is not None:
+            self._run.into(size)
+        elif self.bytes_in > self._caps.bytes_in:
+            raise Denied(f"the run has received {self._caps.bytes_in} bytes, as much as it may")
+
+
+class Stream:
+    """A connected, non-blocking socket. Reading stops where nobody takes the bytes on: memory stays flat."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._unread = b""
+        self._loop = asyncio.get_running_loop()
+
+    async def some(self, most: int = PIECE) -> bytes:
+        """The next bytes, empty at the end."""
+        if self._unread:
+            taken, self._unread = self._unread[:most], self._unread[most:]
+            return taken
+        return await self._loop.sock_recv(self._socket, most)
+
+    async def more(self) -> bytes:
+        """Everything that is buffered after at least one more piece has come; it stays buffered. Raises EOFError."""
+        piece = await self._loop.sock_recv(self._socket, PIECE)
+        if not piece:
+            raise EOFError
+        self._unread += piece
+        return self._unread
+
+    @property
+    def buffered(self) -> bytes:
+        return self._unread
+
+    async def until(self, end: bytes, most: int) -> bytes | None:
+        """What comes before `end`, which is taken too; None where it is not within `most` bytes. Raises EOFError."""
+        looked_at = 0
+        while (at := self._unread.find(end, max(0, looked_at - len(end)))) < 0:
+            looked_at = len(self._unread)
+            if looked_at > most:
+                return None
+            await self.more()
+        if at > most:
+            return None
+        taken, self._unread = self._unread[:at], self._unread[at + len(end) :]
+        return taken
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._socket, data)
+
+    def end_writing(self) -> None:
+        with contextlib.suppress(OSError):  # it may be gone already
+            self._socket.shutdown(socket.SHUT_WR)
+
+    async def end_gently(self, seconds: float) -> None:
+        """Let the other end read our last word: closing with unread bytes would reset the connection."""
+        self.end_writing()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(seconds):
+                for _ in range(64):
+                    if not await self._loop.sock_recv(self._socket, PIECE):
+                        return
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+async def carry_out(client: Stream, upstream: Stream, spent: Spent) -> None:
+    """From the code to the host, until the code has ended its half."""
+    while piece := await client.some():
+        spent.out(len(piece))
+        await upstream.send(piece)
+    upstream.end_writing()
+
+
+async def carry_in(upstream: Stream, client: Stream, spent: Spent) -> None:
+    while piece := await upstream.some():
+        spent.into(len(piece))
+        await client.send(piece)
+    client.end_writing()
+
+
+async def both(
+    outward: asyncio.Task[None], inward: asyncio.Task[None], spent: Spent, idle_seconds: float, *, inward_ends: bool
+) -> None:
+    """Until both are done (or only `inward`, where `inward_ends`), one has failed, or nothing has moved for long."""
+    try:
+        while not (inward.done() and (inward_ends or outward.done())):
+            waiting = {task for task in (outward, inward) if not task.done()}
+            await asyncio.wait(waiting, timeout=idle_seconds / IDLE_CHECKS, return_when=asyncio.FIRST_COMPLETED)
+            for task in (outward, inward):
+                if task.done():
+                    task.result()
+            if time.monotonic() - spent.moved > idle_seconds:
+                raise Denied(f"nothing moved for {idle_seconds:.0f} seconds", status=504)
+    finally:
+        outward.cancel()
+        inward.cancel()
+        await asyncio.gather(outward, inward, return_exceptions=True)
