@@ -48,7 +48,7 @@ def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> No
     parse_secret_name(name)
     with _opened(target.load().settings) as (_, secrets):
         if secrets.read_only:
-            secrets.set(name, "")
+            secrets.set(name, "")  # refuses, and says where values are set, before one is asked for
         secrets.set(name, _value(name, value_from_stdin))
     _say(as_json, {"name": name}, f"{name} is set")
 
