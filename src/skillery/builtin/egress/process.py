@@ -1,8 +1,8 @@
 """The proxy as a program: one process for all runs of a server, so that no byte of a run is parsed or carried where the
 server answers, and no descriptor of a run's connections is the server's.
 
-`python -m skillery.builtin.egress.process FD`: over FD (SOCK_SEQPACKET) come pairs of descriptors, the listener of a
-run and a socket to report to. What a run may do is the first line on that socket; events go back, a line each. Either
+Over the descriptor that it is started with (SOCK_SEQPACKET) come pairs of descriptors, the listener of a run and a
+socket to report to. What a run may do is the first line on that socket; events go back, a line each. Either
 end closes it when the run is over. The process ends with the server.
 """
 
@@ -109,7 +109,3 @@ def main() -> None:
     # Look-ups under way would keep the interpreter waiting for their threads.
     sys.stdout.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -23,6 +23,7 @@ from skillery.builtin.python_runner.dialogue import BrokenSetup
 
 END_SECONDS = 5.0
 MAX_LINE = 64 * 1024
+START = "import sys; sys.path[:] = sys.argv[2:]; from skillery.builtin.egress.process import main; main()"
 
 
 class EgressBroken(Exception):
@@ -166,7 +167,8 @@ class Egress:
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        command = [sys.executable, "-I", "-m", "skillery.builtin.egress.process", str(theirs.fileno())]
+        # Isolated, but with our own way to the packages, however this server was started.
+        command = [sys.executable, "-I", "-c", START, str(theirs.fileno()), *filter(None, sys.path)]
         try:
             with theirs:
                 self._process = subprocess.Popen(
