@@ -86,6 +86,7 @@ def make_plan(
         "without_landlock": without_landlock,
         "prefixes": prefixes(),
         "hidden": hidden(private),
+        "without_zero": not cgroups,
         "runtime": runtime,
         "filter": program.hex(),
         "affinity": affinity,
