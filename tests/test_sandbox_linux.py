@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,13 +15,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from skillery.backends import CodeCall, Job, Limits, Place, SkillMount
 from skillery.builtin.linux_sandbox import groups, skillery_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.builtin.linux_sandbox.spawning import Launcher
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import descendants
+from skillery.testing.sandbox.trial import failure_type, log_of
 
 TESTS = Path(__file__).parent
 AS_ORDINARY_USER = (sys.executable, str(TESTS / "ordinary_user.py"), sys.executable)
@@ -30,8 +34,92 @@ only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become some
 ORDINARY_CASES = (
     "capability or group or nobody or memory or children or fork_bomb or threads or processor or zombies or daemons or "
     "written or read_only or host or packages or reached or forbidden or pid_1 or composes or blobs_are or flood or "
-    "degraded or cannot_be_mounted or user_namespaces"
+    "degraded or cannot_be_mounted or user_namespaces or others_do or pid_1 or mounted_folder"
 )
+
+# Each tries for 500 MB that are in no process's own account.
+HIDDEN_MEMORY = {
+    "a shared mapping of which one page is left": """
+        import ctypes, mmap
+        def main(args):
+            kept = []
+            for _ in range(50):
+                kept.append(mmap.mmap(-1, 10 << 20))
+                address = ctypes.addressof(ctypes.c_char.from_buffer(kept[-1]))
+                ctypes.memset(address, 1, 10 << 20)
+                ctypes.CDLL(None).munmap(ctypes.c_void_p(address + 4096), ctypes.c_size_t((10 << 20) - 4096))
+        """,
+    "a shared mapping of a device": """
+        import ctypes, mmap, os
+        def main(args):
+            kept, device = [], os.open('/dev/zero', os.O_RDWR)
+            for _ in range(50):
+                kept.append(mmap.mmap(device, 10 << 20))
+                address = ctypes.addressof(ctypes.c_char.from_buffer(kept[-1]))
+                ctypes.memset(address, 1, 10 << 20)
+                ctypes.CDLL(None).munmap(ctypes.c_void_p(address + 4096), ctypes.c_size_t((10 << 20) - 4096))
+        """,
+    "what waits in sockets": """
+        import socket, time
+        def main(args):
+            kept = []
+            for _ in range(480):
+                kept += socket.socketpair()
+                for end in kept[-2:]:
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+                    end.setblocking(False)
+                    try:
+                        while end.send(bytes(32_000)): pass
+                    except BlockingIOError: pass
+            time.sleep(2)
+        """,
+    "processes without their first thread": """
+        import ctypes, os, platform, threading, time
+        def fill():
+            time.sleep(0.3)
+            kept = b'x' * (70 << 20)
+            time.sleep(1e6)
+        def main(args):
+            for _ in range(7):
+                if os.fork() == 0:
+                    threading.Thread(target=fill).start()
+                    ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[platform.machine()], 0)
+            time.sleep(10)
+        """,
+    "page tables": """
+        import ctypes, os, time
+        mmap = ctypes.CDLL(None).mmap
+        mmap.restype = ctypes.c_void_p
+        def main(args):
+            for _ in range(3):
+                if os.fork() == 0:
+                    for number in range(20_000):
+                        place = 0x10000000000 + (number << 30)
+                        mmap(ctypes.c_void_p(place), ctypes.c_size_t(4096), 1, 0x32, -1, ctypes.c_long(0))
+                        ctypes.string_at(place, 1)
+                    time.sleep(1e6)
+            time.sleep(10)
+        """,
+    "pages that only a pipe holds": """
+        import ctypes, mmap, os
+        libc = ctypes.CDLL(None, use_errno=True)
+        class Piece(ctypes.Structure): _fields_ = [('base', ctypes.c_void_p), ('size', ctypes.c_size_t)]
+        def main(args):
+            kept = []
+            for _ in range(20):
+                memory = mmap.mmap(-1, 28 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                memory.madvise(14)  # MADV_HUGEPAGE
+                address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+                ctypes.memset(address, 1, 28 << 20)
+                kept.append(os.pipe())
+                for number in range(14):
+                    piece = Piece(address + (number << 21), 1)
+                    if libc.vmsplice(kept[-1][1], ctypes.byref(piece), ctypes.c_size_t(1), 0) < 0:
+                        raise PermissionError(ctypes.get_errno())
+                libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(28 << 20))
+                kept.append(memory)
+        """,
+}
 
 
 def make(folder: Path, *, allow_degraded: bool = False) -> LinuxSandbox:
@@ -103,6 +191,66 @@ class TestLinuxSandbox(SandboxContract):
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
+
+    @pytest.mark.parametrize("way", HIDDEN_MEMORY)
+    async def test_memory_that_no_process_shows_is_held_too(self, trial: Trial, way: str) -> None:
+        outcome = await trial.code(HIDDEN_MEMORY[way], limits=Limits(timeout_ms=20_000, memory_mb=96))
+        assert failure_type(outcome) in {"MemoryLimitExceeded", "PermissionError", "FileNotFoundError", "MemoryError"}
+
+    async def test_what_others_do_with_shared_files_is_not_seen(self, trial: Trial) -> None:
+        code = """
+        import ctypes, fcntl, os
+        def refused(act):
+            try: act()
+            except OSError: return True
+        def main(args):
+            folder, file = os.open('/usr/bin', os.O_RDONLY), open(os.__file__)
+            return [ctypes.CDLL(None).inotify_init1(0), refused(lambda: fcntl.fcntl(folder, fcntl.F_NOTIFY, 1)),
+                refused(lambda: fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK))]
+        """
+        assert await trial.value(code) == [-1, True, True]
+
+    async def test_a_socket_of_the_host_in_a_mounted_folder_cannot_be_reached(self, trial: Trial) -> None:
+        skill = trial.skill("talks", {"code/main.py": "def main(args): pass"})
+        address = skill.folder / "socket"
+        code = """
+        import socket
+        def main(args):
+            try:
+                a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+                return a.sendto(b'x', '/skills/talks/socket')
+            except OSError: return None
+        """
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as host:
+            host.bind(str(address))
+            address.chmod(0o777)
+            assert await trial.value(code, skills=(skill,)) is None
+
+    async def test_the_limits_of_pid_1_are_not_the_codes_to_set(self, trial: Trial) -> None:
+        code = """
+        import resource
+        def main(args):
+            try: return resource.prlimit(1, resource.RLIMIT_CPU, (0, 0))
+            except PermissionError: return resource.getrlimit(resource.RLIMIT_CPU) is not None
+        """
+        assert await trial.value(code) is True
+
+    async def test_a_broken_channel_shows_no_path_of_the_host(self, trial: Trial) -> None:
+        outcome = await trial.code("import os\ndef main(args): os.close(3)")
+        assert failure_type(outcome) == "ProcessExited"
+        assert log_of(outcome) == ""
+
+    async def test_a_big_result_is_compact_and_checked(self, trial: Trial) -> None:
+        code = """
+        import os, struct, time
+        def main(args):
+            body = b'[' + b' "' + args['tail'].encode('latin-1') + b'",' * 1 + b'[ ] ,' * 200_000 + b'1]'
+            os.write(3, struct.pack('>IQ', 15, len(body)) + b'{"op":"result"}')
+            while body: body = body[os.write(3, body):]
+            time.sleep(20)
+        """
+        assert await trial.value(code, {"tail": "x"}) == ["x", *([[]] * 200_000), 1]
+        assert failure_type(await trial.code(code, {"tail": "\xff"})) == "InvalidOutput"
 
     async def test_hundreds_of_blobs_are_mounted(self, trial: Trial) -> None:
         blobs = tuple(trial.blob(f"blob:{number}", str(number).encode()) for number in range(300))
@@ -199,6 +347,51 @@ async def test_runs_die_with_a_killed_server_and_the_next_start_sweeps_up(tmp_pa
     await sandbox.start()
     assert group_folders(server.pid) == []
     await sandbox.close()
+
+
+def test_a_launcher_that_is_killed_at_any_moment_fails_its_run_and_leaves_nothing(tmp_path: Path) -> None:
+    """In the event loop that servers use: it refuses to write to what has been closed."""
+
+    async def main() -> list[str | None]:
+        sandbox = make(tmp_path)
+        await sandbox.start()
+        trial, failures, descriptors = Trial(sandbox, tmp_path), [], len(list(Path("/proc/self/fd").iterdir()))
+        for delay in (0, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1):
+            running = asyncio.ensure_future(trial.code("import time\ndef main(args): time.sleep(1e6)"))
+            while not (launched := descendants(os.getpid())):
+                await asyncio.sleep(0)
+            await asyncio.sleep(delay)
+            os.kill(min(launched), signal.SIGKILL)
+            failures.append(failure_type(await running))
+        await trial.is_well()
+        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+        await sandbox.close()
+        return failures
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert set(runner.run(main())) == {"SandboxError"}
+    assert group_folders(os.getpid()) == []
+
+
+def test_a_launcher_that_hangs_up_and_lives_on_is_ended(tmp_path: Path) -> None:
+    program = tmp_path / "launcher"
+    program.write_text(f"#!{sys.executable}\nimport os, time\nos.closerange(3, 256)\ntime.sleep(1e6)\n")
+    program.chmod(0o700)
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            launcher = Launcher(str(program), theirs, theirs.fileno())
+            await launcher.connect()
+            assert await launcher.event() is None
+            for _ in range(3):
+                launcher.tell(b"anybody there?")
+                await asyncio.sleep(0.01)
+            await launcher.end()
+            assert groups.start_time(launcher.pid) is None
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
 
 
 async def test_it_starts_by_itself_when_it_is_first_used(tmp_path: Path) -> None:

@@ -80,6 +80,12 @@ def test_arguments_are_judged_by_what_the_kernel_looks_at(machine: str, high: in
         ("ioctl", (0, high << 32 | 0x5412)): EPERM,
         ("ioctl", (0, high << 32 | 0x5401)): seccomp.ALLOW,
         ("socketpair", (wide, 1)): seccomp.ALLOW if low == 1 else EPERM,
+        ("socketpair", (high << 32 | 1, 5 | 0o2004000)): seccomp.ALLOW,
+        ("socketpair", (1, 2)): EPERM,
+        ("fcntl", (0, wide)): EPERM if low in {1024, 1026} else seccomp.ALLOW,
+        ("prctl", (high << 32 | 78,)): EPERM,
+        ("prlimit64", (wide,)): EPERM if low else seccomp.ALLOW,
+        ("mmap", (0, 0, 0, wide)): seccomp.ALLOW,
         ("socket", (high << 32 | 2, 1, 6)): seccomp.ALLOW,
         ("socket", (10, 2 | 0o2004000, 17)): seccomp.ALLOW,
         ("socket", (2, 3, 1)): EPERM,
@@ -90,6 +96,17 @@ def test_arguments_are_judged_by_what_the_kernel_looks_at(machine: str, high: in
     }
     for (name, arguments), answer in expected.items():
         assert judge(program, architecture, numbers[name], *arguments) == answer, (name, arguments)
+
+
+@pytest.mark.parametrize("machine", syscalls.MACHINES)
+@given(flags=st.integers(0, 2**64 - 1))
+def test_without_cgroups_memory_that_no_watchdog_sees_cannot_be_had(machine: str, flags: int) -> None:
+    program, architecture = seccomp.program(machine, cgroups=False), seccomp.ARCHITECTURE[machine]
+    numbers = syscalls.numbers(syscalls.BY_ARGUMENT, machine)
+    shared_anonymous = flags & 0x21 == 0x21
+    answer = judge(program, architecture, numbers["mmap"], 0, 0, 0, flags)
+    assert answer == (EPERM if shared_anonymous else seccomp.ALLOW)
+    assert judge(program, architecture, numbers["setsockopt"], 3, 1, 7) == seccomp.REFUSE  # no error, and no effect
 
 
 def test_the_tables_name_no_call_twice() -> None:

@@ -87,6 +87,7 @@ def make_plan(
         "without_landlock": without_landlock,
         "prefixes": prefixes(),
         "hidden": hidden(private),
+        "without_zero": not cgroups,
         "runtime": runtime,
         "filter": program.hex(),
         "network": PROXY_PORT if job.network else None,

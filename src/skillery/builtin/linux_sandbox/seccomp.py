@@ -24,6 +24,11 @@ X32 = 0x40000000
 
 NEW_NAMESPACES = 0x7E020000
 FAMILY_UNIX, FAMILY_INET, FAMILY_INET6 = 1, 2, 10
+STREAM, DATAGRAM, SEQUENCED = 1, 2, 5
+F_SETLEASE, F_NOTIFY = 1024, 1026
+PR_SCHED_CORE, PR_FUTEX_HASH = 62, 78
+SHARED_ANONYMOUS = 0x21  # MAP_SHARED_VALIDATE has the bit of MAP_SHARED too
+BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their privileged twins
 TERMINAL_INJECTION = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 HARMLESS_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
@@ -49,24 +54,46 @@ def one_of(index: int, values: tuple[int, ...], then: Code, otherwise: Code) -> 
     return (load_argument(index), *tests, *then, *otherwise)
 
 
-def by_argument() -> dict[str, Code]:
+def socket_type(*types: int) -> Code:
+    """Goes on behind itself where argument 1 is one of the types, whatever flags it carries."""
+    last = len(types)
+    tests = tuple((EQUAL, last - place, 0, value) for place, value in enumerate(types))
+    return (load_argument(1), (AND, 0, 0, 0xF), *tests, *refuse(errno.EPERM))
+
+
+def by_argument(*, cgroups: bool) -> dict[str, Code]:
     """What decides each call that is judged by its arguments."""
     allow, eperm = answer(ALLOW), refuse(errno.EPERM)
     # TCP and UDP only: raw sockets, ping sockets and the rarely used protocols are kernel surface for nothing.
-    stream_or_datagram = (load_argument(1), (AND, 0, 0, 0xF), (EQUAL, 2, 0, 1), (EQUAL, 1, 0, 2), *eperm)
-    internet = (*stream_or_datagram, *one_of(2, (0, 6, 17), allow, eperm))
+    internet = (*socket_type(STREAM, DATAGRAM), *one_of(2, (0, 6, 17), allow, eperm))
     return {
         "clone": (load_argument(0), (AND, 0, 0, NEW_NAMESPACES), (EQUAL, 0, 1, 0), *allow, *eperm),
         "socket": one_of(0, (FAMILY_INET, FAMILY_INET6), internet, refuse(errno.EAFNOSUPPORT)),
-        "socketpair": one_of(0, (FAMILY_UNIX,), allow, eperm),
+        # A datagram socket, paired or not, sends to any address: that of a socket of the host in a folder we mount.
+        "socketpair": (*socket_type(STREAM, SEQUENCED), *one_of(0, (FAMILY_UNIX,), allow, eperm)),
         "ioctl": one_of(1, TERMINAL_INJECTION, eperm, allow),
         "personality": one_of(0, HARMLESS_PERSONALITIES, allow, eperm),
+        # Leases and notices are about files that the host and other runs use as well.
+        "fcntl": one_of(1, (F_SETLEASE, F_NOTIFY), eperm, allow),
+        "prctl": one_of(0, (PR_SCHED_CORE, PR_FUTEX_HASH), eperm, allow),
+        # Of itself only: pid 1 is the same uid, and would die of its limits.
+        "prlimit64": one_of(0, (0,), allow, eperm),
+        **(by_what_a_watchdog_sees() if not cgroups else {"mmap": allow, "setsockopt": allow}),
+    }
+
+
+def by_what_a_watchdog_sees() -> dict[str, Code]:
+    """Memory stays where it is counted: none of a mapping that is gone, no socket that holds more than usual."""
+    allow, eperm, ignored = answer(ALLOW), refuse(errno.EPERM), refuse(0)
+    return {
+        "mmap": (load_argument(3), (AND, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS), *eperm, *allow),
+        "setsockopt": one_of(2, BUFFER_SIZES, ignored, allow),
     }
 
 
 def verdicts(machine: str, *, cgroups: bool) -> dict[int, Code]:
     """What happens to each call that is known, by number."""
-    checks = by_argument()
+    checks = by_argument(cgroups=cgroups)
     allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
     tables: tuple[tuple[str, Code], ...] = (
         (syscalls.ALLOWED, allow),

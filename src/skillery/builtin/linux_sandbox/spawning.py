@@ -76,7 +76,7 @@ class Launcher:
         return self._process.pid
 
     def tell(self, line: bytes) -> None:
-        if self._writer is not None:
+        if self._writer is not None and not self._writer.is_closing():  # it may have been killed by others
             self._writer.write(line + b"\n")
 
     def tell_plan(self, plan: dict[str, Any]) -> None:

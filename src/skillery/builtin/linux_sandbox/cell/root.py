@@ -76,8 +76,10 @@ def add_system() -> None:
             bind_folder(f"/{name}", f"/{name}")
 
 
-def add_devices() -> None:
+def add_devices(plan: dict[str, Any]) -> None:
     for name in DEVICES:
+        if name == "zero" and plan["without_zero"]:
+            continue  # a shared mapping of it is memory that stays when it is unmapped, and no watchdog sees it
         bind_file(f"/dev/{name}", f"/dev/{name}", kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC)
     for name, target in LINKS.items():
         os.symlink(target, f"/dev/{name}")
@@ -118,7 +120,7 @@ def build(plan: dict[str, Any]) -> None:
     for folder in MOUNT_POINTS:
         os.makedirs(folder, 0o755)
     add_system()
-    add_devices()
+    add_devices(plan)
     for prefix in plan["prefixes"]:
         bind_folder(prefix, prefix)
     # The new procfs of stage two may only be mounted where one is visible already; it then lies on top of this one.
