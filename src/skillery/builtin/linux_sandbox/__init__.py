@@ -9,7 +9,9 @@ import msgspec
 
 from skillery import hookimpl
 from skillery.backends import Offer, Place
+from skillery.builtin.linux_sandbox.pool import Warmth
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.builtin.linux_sandbox.uids import Uids
 
 
 class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,10 +22,18 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     to nobody else."""
     uids: int = 20_000
     """How many there are from there on."""
+    prepared: int = 3
+    """Sandboxes that wait for a run, so that one starts in a millisecond. Runs beyond them do not wait for them."""
+    recycle_runs: int = 1_000
+    """Runs are forked from one process, and share its memory layout and hash seed; after so many a new one takes its
+    place. 1: each run has its own, and costs the start of an interpreter."""
+    recycle_minutes: int = 60
+    """So old it may become while it is in use."""
 
 
 def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
-    return LinuxSandbox(settings.first_uid, settings.uids, place)
+    warmth = Warmth(settings.prepared, settings.recycle_runs, settings.recycle_minutes * 60.0)
+    return LinuxSandbox(Uids(settings.first_uid, settings.uids), warmth, place)
 
 
 @hookimpl

@@ -32,7 +32,7 @@ def settings_of(controller: str, version: int, limits: Limits) -> dict[str, str]
     """File name to content: what one controller is told of the limits. A name that ends in `?` may be missing."""
     memory = str(limits.memory_mb << 20)
     quota = str(max(1000, int(limits.cpus * PERIOD_US)))
-    processes = str(limits.processes + 2)  # the launcher and pid 1 are ours
+    processes = str(limits.processes + 1)  # pid 1 is ours
     if version == 1:
         return {
             "memory": {
@@ -90,13 +90,13 @@ class ControlGroups:
             if hierarchy.version == 2:
                 write(base, "cgroup.subtree_control", " ".join(f"+{name}" for name in hierarchy.controllers))
 
-    def make(self, limits: Limits, pid: int) -> ControlGroup:
-        """Groups with these limits and this process in them. Raises OSError; nothing is left then."""
+    def make(self, pid: int) -> ControlGroup:
+        """Groups with this process in them, without limits yet. Raises OSError; nothing is left then."""
         self._next += 1
         folders = [(hierarchy, base / f"run-{self._next}") for hierarchy, base in self._bases]
         group = ControlGroup(folders)
         try:
-            group.set_up(limits)
+            group.set_up()
             group.join(pid)
         except BaseException:
             group.remove_now()
@@ -113,9 +113,13 @@ class ControlGroup:
     def __init__(self, folders: list[tuple[Hierarchy, Path]]) -> None:
         self._folders = folders
 
-    def set_up(self, limits: Limits) -> None:
-        for hierarchy, folder in self._folders:
+    def set_up(self) -> None:
+        for _, folder in self._folders:
             folder.mkdir()
+
+    def limit(self, limits: Limits) -> None:
+        """To be done once, before any code. Raises OSError."""
+        for hierarchy, folder in self._folders:
             for controller in hierarchy.controllers:
                 for name, content in settings_of(controller, hierarchy.version, limits).items():
                     write(folder, name, content)

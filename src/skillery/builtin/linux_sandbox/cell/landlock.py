@@ -44,12 +44,12 @@ def allow(ruleset: int, folder: str, rights: int) -> None:
     os.close(descriptor)
 
 
-def restrict(writable: list[str]) -> int:
-    """Read everywhere, write only beneath `writable` and to the devices, no TCP. Returns the ABI, 0 where there is
-    none; no_new_privs must be set."""
+def prepare(writable: list[str]) -> tuple[int, int]:
+    """Read everywhere, write only beneath `writable` and to the devices, no TCP: the ABI and a descriptor of the
+    rules. ABI 0, and no rules, where there is none."""
     version = abi()
     if version == 0:
-        return 0
+        return 0, -1
     every = file_rights(version)
     wanted = Ruleset(every, BIND_AND_CONNECT_TCP, SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
     size = 8 if version < 4 else 16 if version < 6 else 24
@@ -58,6 +58,19 @@ def restrict(writable: list[str]) -> int:
     allow(ruleset, "/dev", (READ | WRITE_FILE | TRUNCATE) & every)
     for folder in writable:
         allow(ruleset, folder, every & ~MAKE_DEVICES)
+    return version, ruleset
+
+
+def enforce(ruleset: int) -> None:
+    """From here on, for this process and its children. Nothing where there are no rules; no_new_privs must be set."""
+    if ruleset < 0:
+        return
     kernel.checked("landlock_restrict_self", kernel.syscall(kernel.SYS_LANDLOCK_RESTRICT, ruleset, 0))
     os.close(ruleset)
+
+
+def restrict(writable: list[str]) -> int:
+    """Both at once. Returns the ABI."""
+    version, ruleset = prepare(writable)
+    enforce(ruleset)
     return version

@@ -1,0 +1,240 @@
+"""Places for runs: a few prepared ahead, any number forked on demand, from a zygote that is replaced when it is due."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from skillery.builtin.linux_sandbox.cells import Cell
+from skillery.builtin.linux_sandbox.groups import ControlGroups
+from skillery.builtin.linux_sandbox.uids import Uids
+from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote, ZygoteLost
+
+log = logging.getLogger(__name__)
+ATTEMPTS = 4
+PREPARE_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+
+
+class Warmth(msgspec.Struct, frozen=True):
+    """How much is kept ready, and for how long."""
+
+    prepared: int
+    recycle_runs: int
+    recycle_seconds: float
+
+    @property
+    def enough(self) -> int:
+        """Runs after which the next zygote is begun, so that it is there when it is needed."""
+        return self.recycle_runs - self.recycle_runs // 10
+
+
+class Pool:
+    """`take` a cell, use it once, `drop` it. Nothing runs, and nothing is timed, while nobody asks."""
+
+    def __init__(
+        self,
+        python: str,
+        plan: dict[str, Any],
+        uids: Uids,
+        groups: ControlGroups | None,
+        warmth: Warmth,
+        limits: dict[str, int],
+    ) -> None:
+        self._python = python
+        self._plan = plan
+        self._uids = uids
+        self._groups = groups
+        self._warmth = warmth
+        self._limits = limits
+        self._ready: deque[Cell] = deque()
+        self._current: Zygote | None = None
+        self._coming: asyncio.Task[None] | None = None
+        self._refilling: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._zygotes: set[Zygote] = set()
+        self._busy = 0
+        self._closed = False
+
+    async def start(self) -> None:
+        """Raises CannotStart."""
+        await self._zygote()
+        await self._refill()
+
+    # -- cells -------------------------------------------------------------------------------------------------
+
+    async def take(self, limits: dict[str, int]) -> Cell:
+        """A prepared cell, or else one on demand. Raises CannotStart, OSError, Busy."""
+        self._limits = limits
+        self._busy += 1
+        try:
+            while self._ready:
+                cell = self._ready.popleft()
+                if cell.lives and not cell.home.lost:
+                    return cell
+                self.drop(cell, busy=False)
+            return await self._whole(self._make())
+        except BaseException:
+            self._busy -= 1
+            raise
+        finally:
+            self._consider()
+
+    async def _whole(self, making: Any) -> Cell:
+        """A cell that is being made is made to the end, also where whoever wanted it has gone; others use it then."""
+        task: asyncio.Task[Cell] = self._keep(making)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._adopt)
+            raise
+
+    def _adopt(self, task: asyncio.Task[Cell]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self.drop(task.result(), busy=False)
+
+    async def _make(self) -> Cell:
+        """In its cgroups, and told so."""
+        for attempt in range(ATTEMPTS):
+            zygote = await self._zygote()
+            uid = self._uids.take()
+            try:
+                cell = await zygote.cell(uid, self._limits)
+            except ZygoteLost:
+                self._uids.give_back(uid)
+                log.warning("the zygote %d is lost; another takes its place (%d)", zygote.pid, attempt + 1)
+                self._retire(zygote)
+                continue
+            except BaseException:
+                self._uids.give_back(uid)
+                raise
+            cell.when_gone(lambda cell: self._uids.give_back(cell.uid))
+            return await self._joined(cell)
+        raise CannotStart("one zygote after the other was lost")
+
+    async def _joined(self, cell: Cell) -> Cell:
+        try:
+            if self._groups is not None:
+                cell.group = await asyncio.to_thread(self._groups.make, cell.pid)
+            cell.tell({"event": "joined"})
+        except BaseException:
+            self.drop(cell, busy=False)
+            raise
+        return cell
+
+    def drop(self, cell: Cell, *, busy: bool = True) -> None:
+        """It has been used, or is not wanted. What is left of it is cleared away meanwhile."""
+        self._busy -= busy
+        self._keep(self._clear(cell))
+        self._consider()
+
+    async def _clear(self, cell: Cell) -> None:
+        await cell.end()
+        cell.close()
+        if cell.group is not None:
+            await cell.group.remove()
+        for zygote in [zygote for zygote in self._zygotes if zygote.retired and not zygote.cells]:
+            await self._bury(zygote)
+
+    # -- the few that are ready ----------------------------------------------------------------------------------
+
+    def _consider(self) -> None:
+        """Prepare ahead what was taken, where there is a processor to spare."""
+        wanting = len(self._ready) < self._warmth.prepared and self._busy <= self._spare()
+        if wanting and not self._closed and (self._refilling is None or self._refilling.done()):
+            self._refilling = self._keep(self._refill())
+
+    def _spare(self) -> int:
+        return max(1, len(os.sched_getaffinity(0)) // 2)
+
+    async def _refill(self) -> None:
+        while len(self._ready) < self._warmth.prepared and self._busy <= self._spare() and not self._closed:
+            try:
+                self._ready.append(await self._prepared())
+            except (CannotStart, OSError, TimeoutError) as error:
+                log.warning("no place could be prepared ahead: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _prepared(self) -> Cell:
+        cell = await self._make()
+        async with asyncio.timeout(PREPARE_SECONDS):
+            event = await cell.event(wanted=("prepared", "failed"))
+        if event is None or event.event != "prepared":
+            self.drop(cell, busy=False)
+            raise CannotStart(event.message if event else "the place ended while it was being made")
+        return cell
+
+    # -- zygotes -------------------------------------------------------------------------------------------------
+
+    async def _zygote(self) -> Zygote:
+        while True:
+            if self._closed:
+                raise CannotStart("the sandbox is closed")
+            zygote = self._current
+            if zygote is not None and not zygote.lost and zygote.served < self._warmth.recycle_runs:
+                if self._is_due(zygote):
+                    self._replace()
+                return zygote
+            await asyncio.shield(self._replace())
+
+    def _is_due(self, zygote: Zygote) -> bool:
+        old = time.monotonic() - zygote.started > self._warmth.recycle_seconds
+        return old or zygote.served >= self._warmth.enough
+
+    def _replace(self) -> asyncio.Task[None]:
+        if self._coming is None or self._coming.done():
+            self._coming = self._keep(self._start_another())
+        return self._coming
+
+    async def _start_another(self) -> None:
+        zygote = Zygote(self._python)
+        self._zygotes.add(zygote)
+        try:
+            await zygote.prepare(self._plan)
+        except BaseException:
+            self._zygotes.discard(zygote)
+            await zygote.close()
+            raise
+        before, self._current = self._current, zygote
+        if before is not None:
+            self._retire(before)
+
+    def _retire(self, zygote: Zygote) -> None:
+        """Its runs go on; it is gone when they are."""
+        if self._current is zygote:
+            self._current = None
+        if not zygote.retired:
+            zygote.retired = True
+            if not zygote.cells:
+                self._keep(self._bury(zygote))
+
+    async def _bury(self, zygote: Zygote) -> None:
+        if zygote in self._zygotes:
+            self._zygotes.discard(zygote)
+            await zygote.close()
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _keep(self, doing: Any) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Nothing is left when this returns."""
+        self._closed = True
+        if self._refilling is not None:
+            await asyncio.wait({self._refilling})
+        while self._ready:
+            self.drop(self._ready.popleft(), busy=False)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        for zygote in tuple(self._zygotes):
+            await self._bury(zygote)
