@@ -35,12 +35,14 @@ class Home(Protocol):
 class Cell:
     """`pid` is pid 1 of the run, as the host counts. It is used once, or not at all."""
 
-    def __init__(self, home: Home, pid: int, pidfd: int, control: Packets, uid: int, slot: int) -> None:
+    def __init__(
+        self, home: Home, pid: int, pidfd: int, control: Packets, uid: int, slot: int, group: ControlGroup | None
+    ) -> None:
         self.home = home
         self.pid = pid
         self.uid = uid
         self.slot = slot
-        self.group: ControlGroup | None = None
+        self.group = group
         self._pidfd = pidfd
         self._control = control
         self._loop = asyncio.get_running_loop()

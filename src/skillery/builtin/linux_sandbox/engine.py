@@ -105,6 +105,8 @@ class Run:
         dialogue = self._dialogue = Dialogue(self._channel, self._job, self._host)
         header = job_header(self._job, {**BASE_ENVIRONMENT, **self._job.environment}, Places())
         await self._channel.send(header, self._job.args)
+        # It may go as soon as it is ready: a question less. Nothing of the code has run when `ready` is on its way.
+        await dialogue.go()
         await dialogue.wait_ready()
         return dialogue
 
@@ -143,7 +145,6 @@ class Run:
     async def _let_run(self, dialogue: Dialogue) -> None:
         timeout = self._job.limits.timeout_ms
         started = time.monotonic()
-        await dialogue.go()
         listening = asyncio.ensure_future(self._listen(dialogue))
         guarding = asyncio.ensure_future(self._exceeds_memory())
         try:

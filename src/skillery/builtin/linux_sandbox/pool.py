@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from skillery.builtin.linux_sandbox.cells import Cell
-from skillery.builtin.linux_sandbox.groups import ControlGroups
+from skillery.builtin.linux_sandbox.groups import ControlGroup, ControlGroups
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote, ZygoteLost
 
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 4
 PREPARE_SECONDS = 10.0
 RETRY_SECONDS = 1.0
+GROUPS_AHEAD = 8
 
 
 class Warmth(msgspec.Struct, frozen=True):
@@ -59,6 +60,8 @@ class Pool:
         self._refilling: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._zygotes: set[Zygote] = set()
+        self._groups_ahead: deque[ControlGroup] = deque()
+        self._making_groups: asyncio.Task[None] | None = None
         self._busy = 0
         self._closed = False
 
@@ -83,8 +86,6 @@ class Pool:
         except BaseException:
             self._busy -= 1
             raise
-        finally:
-            self._consider()
 
     async def _whole(self, making: Any) -> Cell:
         """A cell that is being made is made to the end, also where whoever wanted it has gone; others use it then."""
@@ -103,30 +104,40 @@ class Pool:
         """In its cgroups, and told so."""
         for attempt in range(ATTEMPTS):
             zygote = await self._zygote()
-            uid = self._uids.take()
             try:
-                cell = await zygote.cell(uid, self._limits)
+                return await self._forked(zygote)
             except ZygoteLost:
-                self._uids.give_back(uid)
                 log.warning("the zygote %d is lost; another takes its place (%d)", zygote.pid, attempt + 1)
                 self._retire(zygote)
-                continue
-            except BaseException:
-                self._uids.give_back(uid)
-                raise
-            cell.when_gone(lambda cell: self._uids.give_back(cell.uid))
-            return await self._joined(cell)
         raise CannotStart("one zygote after the other was lost")
 
-    async def _joined(self, cell: Cell) -> Cell:
+    async def _forked(self, zygote: Zygote) -> Cell:
+        uid = self._uids.take()
+        group: ControlGroup | None = None
         try:
-            if self._groups is not None:
-                cell.group = await asyncio.to_thread(self._groups.make, cell.pid)
-            cell.tell({"event": "joined"})
+            group = self._group()
+            cell = await zygote.cell(uid, self._limits, group)
         except BaseException:
-            self.drop(cell, busy=False)
+            self._uids.give_back(uid)
+            if group is not None:
+                self._keep(group.remove())
             raise
+        cell.when_gone(lambda cell: self._uids.give_back(cell.uid))
         return cell
+
+    def _group(self) -> ControlGroup | None:
+        """One that was made ahead, or else a new one."""
+        if self._groups is None:
+            return None
+        if len(self._groups_ahead) < GROUPS_AHEAD and (self._making_groups is None or self._making_groups.done()):
+            self._making_groups = self._keep(self._make_groups(self._groups))
+        if self._groups_ahead:
+            return self._groups_ahead.popleft()
+        return self._groups.make()
+
+    async def _make_groups(self, groups: ControlGroups) -> None:
+        while len(self._groups_ahead) < GROUPS_AHEAD and not self._closed:
+            self._groups_ahead.append(await asyncio.to_thread(groups.make))
 
     def drop(self, cell: Cell, *, busy: bool = True) -> None:
         """It has been used, or is not wanted. What is left of it is cleared away meanwhile."""
@@ -222,7 +233,7 @@ class Pool:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _keep(self, doing: Any) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(doing)
+        task: asyncio.Task[Any] = asyncio.create_task(doing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -238,3 +249,5 @@ class Pool:
             await asyncio.wait(self._tasks)
         for zygote in tuple(self._zygotes):
             await self._bury(zygote)
+        for group in self._groups_ahead:
+            group.remove_now()

@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from skillery.builtin.linux_sandbox.cells import Cell
+from skillery.builtin.linux_sandbox.groups import ControlGroup
 from skillery.builtin.linux_sandbox.links import Packets, Received
 
 HERE = Path(__file__).parent
@@ -87,7 +89,7 @@ class Answers:
             for message in messages:
                 self.link.send({**message, "number": number}, descriptors)
             async with asyncio.timeout(ANSWER_SECONDS):
-                received = await asked
+                received: Received = await asked
         except (TimeoutError, OSError):
             self.lose()
             raise ZygoteLost from None
@@ -162,11 +164,15 @@ class Zygote:
         self._forks.lose()
         self._gone.set_result(None)
 
-    async def cell(self, uid: int, limits: dict[str, int]) -> Cell:
-        """A new place, still being made ready. Raises ZygoteLost, OSError."""
+    async def cell(self, uid: int, limits: dict[str, int], group: ControlGroup | None) -> Cell:
+        """A new place, still being made ready; the first thing it does is to join the group. Raises ZygoteLost,
+        OSError."""
         control = Packets()
         slot = self._free_slots.pop() if self._free_slots else -1
         try:
+            doors: AbstractContextManager[list[int]] = group.doors() if group else nullcontext([])
+            with doors as opened:
+                control.send({"event": "join"}, opened)
             message = {"uid": uid, "slot": slot, "limits": limits}
             received = await self._forks.ask([message], (control.theirs.fileno(),))
             control.theirs.close()
@@ -174,7 +180,7 @@ class Zygote:
             control.close()  # where it was made all the same, that ends it; its slot is given to nobody else
             raise
         self.served += 1
-        cell = Cell(self, received.content["pid"], received.descriptors[0], control, uid, slot)
+        cell = Cell(self, received.content["pid"], received.descriptors[0], control, uid, slot, group)
         self.cells.add(cell)
         cell.when_gone(self._forget)
         return cell

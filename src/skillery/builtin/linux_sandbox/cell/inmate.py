@@ -1,8 +1,8 @@
 """Stage two: one run's own namespaces. Pid 1 mounts what belongs to the run and becomes a tiny init; pid 2 waits for
 the run, mounts what it is given, locks itself in, looks at itself, and lets the code in.
 
-Both talk to the server over one socket. In: `joined` (the process is in its cgroups), then `run` with the descriptors
-of log, channel and mounts. Out: `prepared`, then `ended` with the wait status of the code, or `failed`.
+Both talk to the server over one socket. In: the doors of the cgroups, then the order with the descriptors of log,
+channel and mounts. Out: `prepared`, then `ended` with the wait status of the code, or `failed`.
 """
 
 # ruff: noqa: S108 - the paths are those of the sandbox
@@ -126,13 +126,12 @@ def complain(link: Link, error: Exception) -> None:
 def live(plan: dict[str, Any], limits: dict[str, Any], link: Link) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)  # pid 1 then ignores it when it comes from inside
+    join_groups(link.hear()[1])
     become_nobody(keeps_groups=plan["keeps_groups"])
     kernel.set_hostname("sandbox")
     mount_own(limits)
     os.chdir("/workspace")
     kernel.limit_heaps(2)
-    link.hear()  # we are in the cgroups of this run: that is where our view of them begins
-    kernel.unshare(kernel.NEWCGROUP)
     locked, hold = os.pipe()
     child = os.fork()
     if child == 0:
@@ -147,6 +146,14 @@ def live(plan: dict[str, Any], limits: dict[str, Any], link: Link) -> None:
     status = wait_for(child, link, woken[0])
     link.say(event="ended", status=status)
     os._exit(0)
+
+
+def join_groups(doors: list[int]) -> None:
+    """Before anything else: what we use from here on counts, and our view of cgroups begins there."""
+    for door in doors:
+        os.write(door, b"0")
+        os.close(door)
+    kernel.unshare(kernel.NEWCGROUP)
 
 
 def watch_children() -> tuple[int, int]:
@@ -179,7 +186,7 @@ def wait_for(child: int, link: Link, woken: int) -> int:
 # -- pid 2 ---------------------------------------------------------------------------------------------------------
 
 
-def be_second(plan: dict[str, Any], limits: dict[str, Any], link: Link, locked: int) -> NoReturn:
+def be_second(plan: dict[str, Any], limits: dict[str, Any], link: Link, locked: int) -> None:
     """A session without a terminal; it waits, and becomes the run."""
     wire = importlib.import_module("runtime._wire")
     running = importlib.import_module("runtime._run")
@@ -188,6 +195,11 @@ def be_second(plan: dict[str, Any], limits: dict[str, Any], link: Link, locked: 
         os.setsid()
         version, ruleset = landlock.prepare(lockdown.WRITABLE)
         lockdown.close_bounds()
+        running.set_stage()
+        if not link.has_more():  # there is time, and what is done now need not be done later
+            running.rehearse()
+            posture.status()
+            posture.open_descriptors()
         link.say(event="prepared")
         order, descriptors = link.hear()
         log, channel, *trees = descriptors
