@@ -84,10 +84,7 @@ class Run:
         try:
             async with asyncio.timeout(SETUP_SECONDS):
                 dialogue = await self._set_up()
-        except BrokenSetup as broken:
-            self._ended = await self._cell.event() if self._cell else None
-            self._stopped = Failure("SandboxError", (self._ended and self._ended.message) or str(broken))
-        except (CannotStart, CannotMount) as problem:
+        except (BrokenSetup, CannotStart, CannotMount) as problem:
             self._stopped = Failure("SandboxError", str(problem))
         except TimeoutError:
             self._stopped = Failure("SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds")
@@ -97,33 +94,46 @@ class Run:
             await self._let_run(dialogue)
 
     async def _set_up(self) -> Dialogue:
+        """Until the code could start. A place that is lost before that is nothing to the run: it takes another."""
+        entries = given(self._job, root=self._means.root)
+        for attempt in range(ATTEMPTS):
+            try:
+                dialogue = self._dialogue = await self._enter(entries)
+            except ZygoteLost as lost:
+                if attempt == ATTEMPTS - 1:
+                    raise CannotStart(str(lost) or "one zygote after the other was lost") from None
+                self._leave()
+            else:
+                self._log.close_write_end()
+                return dialogue
+        raise AssertionError
+
+    async def _enter(self, entries: list[dict[str, Any]]) -> Dialogue:
         ours, theirs = socket.socketpair()
         with theirs:
             self._channel = await Channel.over(ours)
-            await self._enter(theirs)
-        self._log.close_write_end()
-        dialogue = self._dialogue = Dialogue(self._channel, self._job, self._host)
+            self._cell = await self._means.pool.take(self._limits)
+            await self._equip(self._cell, theirs, entries)
+        dialogue = Dialogue(self._channel, self._job, self._host)
         header = job_header(self._job, {**BASE_ENVIRONMENT, **self._job.environment}, Places())
         await self._channel.send(header, self._job.args)
         # It may go as soon as it is ready: a question less. Nothing of the code has run when `ready` is on its way.
         await dialogue.go()
-        await dialogue.wait_ready()
+        try:
+            await dialogue.wait_ready()
+        except BrokenSetup as broken:
+            said = await self._cell.event()
+            if broken.explained or (said is not None and said.message):
+                raise BrokenSetup((said and said.message) or str(broken)) from None
+            raise ZygoteLost(str(broken)) from None
         return dialogue
 
-    async def _enter(self, channel: socket.socket) -> None:
-        """Until a place knows what to do. Nothing of the run has begun before that, so it can be tried again."""
-        entries = given(self._job, root=self._means.root)
-        for attempt in range(ATTEMPTS):
-            self._cell = await self._means.pool.take(self._limits)
-            try:
-                await self._equip(self._cell, channel, entries)
-            except ZygoteLost:
-                self._means.pool.drop(self._cell)
-                self._cell = None
-                if attempt == ATTEMPTS - 1:
-                    raise CannotStart("one zygote after the other was lost") from None
-            else:
-                return
+    def _leave(self) -> None:
+        if self._cell is not None:
+            self._means.pool.drop(self._cell)
+        if self._channel is not None:
+            self._channel.close()
+        self._cell = self._channel = None
 
     async def _equip(self, cell: Cell, channel: socket.socket, entries: list[dict[str, Any]]) -> None:
         trees = await cell.home.trees(cell.uid, entries) if entries else None

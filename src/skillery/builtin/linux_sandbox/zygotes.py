@@ -167,6 +167,7 @@ class Zygote:
     async def cell(self, uid: int, limits: dict[str, int], group: ControlGroup | None) -> Cell:
         """A new place, still being made ready; the first thing it does is to join the group. Raises ZygoteLost,
         OSError."""
+        self.served += 1
         control = Packets()
         slot = self._free_slots.pop() if self._free_slots else -1
         try:
@@ -179,7 +180,6 @@ class Zygote:
         except BaseException:
             control.close()  # where it was made all the same, that ends it; its slot is given to nobody else
             raise
-        self.served += 1
         cell = Cell(self, received.content["pid"], received.descriptors[0], control, uid, slot, group)
         self.cells.add(cell)
         cell.when_gone(self._forget)
