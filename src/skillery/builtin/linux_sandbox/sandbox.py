@@ -57,7 +57,7 @@ class LinuxSandbox:
         if not interpreter.ok:
             raise SandboxUnavailable(f"the sandbox `linux` cannot use {interpreter.detail}: {interpreter.fix}")
         compile_ahead(Path(cell.__file__).parent, RUNTIME)
-        means = self._look_around(self._warmth)
+        means = self.look_around(self._warmth)
         try:
             self._refuse_what_is_weak(means)
             await self._insist(means)
@@ -67,7 +67,8 @@ class LinuxSandbox:
             raise
         return means
 
-    def _look_around(self, warmth: Warmth) -> Means:
+    def look_around(self, warmth: Warmth) -> Means:
+        """What there is, and places for runs that nobody else uses; to be closed."""
         found = groups.find()
         root, held = os.geteuid() == 0, found is not None and "memory" in found.controllers
         has_landlock = landlock.abi() > 0
@@ -108,7 +109,7 @@ class LinuxSandbox:
 
     async def _run_no_op(self) -> Outcome:
         """Independent of what is in use, so that it can be asked for from any thread."""
-        means = self._look_around(COLD)
+        means = self.look_around(COLD)
         try:
             return await run_job(means, probes.NO_OP, NoHost())
         finally:

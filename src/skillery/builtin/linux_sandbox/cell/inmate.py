@@ -1,5 +1,5 @@
-"""Stage two: one run's own namespaces. Pid 1 mounts what belongs to the run and becomes a tiny init; pid 2 waits for
-the run, mounts what it is given, locks itself in, looks at itself, and lets the code in.
+"""Stage two: one run's own namespaces. Pid 1 locks itself in and is a tiny init; pid 2 mounts what belongs to the run,
+waits for it, mounts what it is given, locks itself in, looks at itself, and lets the code in.
 
 Both talk to the server over one socket. In: the doors of the cgroups, then the order with the descriptors of log,
 channel and mounts. Out: `prepared`, then `ended` with the wait status of the code, or `failed`.
@@ -128,10 +128,6 @@ def live(plan: dict[str, Any], limits: dict[str, Any], link: Link) -> None:
         signal.signal(number, signal.SIG_DFL)  # pid 1 then ignores it when it comes from inside
     join_groups(link.hear()[1])
     become_nobody(keeps_groups=plan["keeps_groups"])
-    kernel.set_hostname("sandbox")
-    mount_own(limits)
-    os.chdir("/workspace")
-    kernel.limit_heaps(2)
     locked, hold = os.pipe()
     child = os.fork()
     if child == 0:
@@ -193,6 +189,10 @@ def be_second(plan: dict[str, Any], limits: dict[str, Any], link: Link, locked: 
     talking = False
     try:
         os.setsid()
+        kernel.set_hostname("sandbox")
+        mount_own(limits)
+        os.chdir("/workspace")
+        kernel.limit_heaps(2)
         version, ruleset = landlock.prepare(lockdown.WRITABLE)
         lockdown.close_bounds()
         running.set_stage()
