@@ -54,7 +54,8 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     report.table(["what", "p50 ms", "p99 ms", "p50 ratio to bare Python"], rows)
     report.text(
         f"Straight to the sandbox, four at a time: {figures.per_second:.0f} runs a second. Memory of its own for "
-        f"each prepared sandbox: {figures.megabytes:.1f} MB; processor time of an idle engine: {figures.idle_ms:.0f} ms a second."
+        f"each prepared sandbox: {figures.megabytes:.1f} MB; processor time of an idle "
+        f"engine: {figures.idle_ms:.0f} ms a second."
     )
     report.text(f"Four callers together: {loaded.per_second:.0f} runs a second; one: {alone.per_second:.0f}.")
 

@@ -154,6 +154,8 @@ class ControlGroup:
 
     async def remove(self) -> None:
         """The last process may take a moment to leave; a group that stays is swept at the next start."""
+        if self.remove_now():
+            return
         deadline = time.monotonic() + PATIENCE
         while not await asyncio.to_thread(self.remove_now):
             if time.monotonic() > deadline:

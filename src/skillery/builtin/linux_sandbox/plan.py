@@ -1,4 +1,4 @@
-"""What a run is given of the host, and what it may use: the plan that the launcher carries out."""
+"""What runs are given of the host, and what one may use: the plan that a zygote is built by, and the orders of runs."""
 
 from __future__ import annotations
 

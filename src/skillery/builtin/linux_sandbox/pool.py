@@ -82,7 +82,7 @@ class Pool:
                 if cell.lives and not cell.home.lost:
                     return cell
                 self.drop(cell, busy=False)
-            return await self._whole(self._make())
+            return await self._whole(self._make(ahead=False))
         except BaseException:
             self._busy -= 1
             raise
@@ -100,23 +100,23 @@ class Pool:
         if not task.cancelled() and task.exception() is None:
             self.drop(task.result(), busy=False)
 
-    async def _make(self) -> Cell:
+    async def _make(self, *, ahead: bool) -> Cell:
         """In its cgroups, and told so."""
         for attempt in range(ATTEMPTS):
             zygote = await self._zygote()
             try:
-                return await self._forked(zygote)
+                return await self._forked(zygote, ahead=ahead)
             except ZygoteLost:
                 log.warning("the zygote %d is lost; another takes its place (%d)", zygote.pid, attempt + 1)
                 self._retire(zygote)
         raise CannotStart("one zygote after the other was lost")
 
-    async def _forked(self, zygote: Zygote) -> Cell:
+    async def _forked(self, zygote: Zygote, *, ahead: bool) -> Cell:
         uid = self._uids.take()
         group: ControlGroup | None = None
         try:
             group = self._group()
-            cell = await zygote.cell(uid, self._limits, group)
+            cell = await zygote.cell(uid, self._limits, group, ahead=ahead)
         except BaseException:
             self._uids.give_back(uid)
             if group is not None:
@@ -129,15 +129,21 @@ class Pool:
         """One that was made ahead, or else a new one."""
         if self._groups is None:
             return None
-        if len(self._groups_ahead) < GROUPS_AHEAD and (self._making_groups is None or self._making_groups.done()):
+        if len(self._groups_ahead) < GROUPS_AHEAD // 2 and (self._making_groups is None or self._making_groups.done()):
             self._making_groups = self._keep(self._make_groups(self._groups))
         if self._groups_ahead:
             return self._groups_ahead.popleft()
         return self._groups.make()
 
     async def _make_groups(self, groups: ControlGroups) -> None:
-        while len(self._groups_ahead) < GROUPS_AHEAD and not self._closed:
-            self._groups_ahead.append(await asyncio.to_thread(groups.make))
+        def make() -> None:
+            while len(self._groups_ahead) < GROUPS_AHEAD:
+                self._groups_ahead.append(groups.make())
+
+        try:
+            await asyncio.to_thread(make)
+        except OSError as error:
+            log.warning("no cgroups could be made ahead: %s", error.strerror)
 
     def drop(self, cell: Cell, *, busy: bool = True) -> None:
         """It has been used, or is not wanted. What is left of it is cleared away meanwhile."""
@@ -173,7 +179,7 @@ class Pool:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _prepared(self) -> Cell:
-        cell = await self._make()
+        cell = await self._make(ahead=True)
         async with asyncio.timeout(PREPARE_SECONDS):
             event = await cell.event(wanted=("prepared", "failed"))
         if event is None or event.event != "prepared":

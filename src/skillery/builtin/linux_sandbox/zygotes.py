@@ -164,7 +164,7 @@ class Zygote:
         self._forks.lose()
         self._gone.set_result(None)
 
-    async def cell(self, uid: int, limits: dict[str, int], group: ControlGroup | None) -> Cell:
+    async def cell(self, uid: int, limits: dict[str, int], group: ControlGroup | None, *, ahead: bool) -> Cell:
         """A new place, still being made ready; the first thing it does is to join the group. Raises ZygoteLost,
         OSError."""
         self.served += 1
@@ -174,7 +174,7 @@ class Zygote:
             doors: AbstractContextManager[list[int]] = group.doors() if group else nullcontext([])
             with doors as opened:
                 control.send({"event": "join"}, opened)
-            message = {"uid": uid, "slot": slot, "limits": limits}
+            message = {"uid": uid, "slot": slot, "limits": limits, "ahead": ahead}
             received = await self._forks.ask([message], (control.theirs.fileno(),))
             control.theirs.close()
         except BaseException:

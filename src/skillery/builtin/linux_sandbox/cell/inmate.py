@@ -99,13 +99,13 @@ def out_of_the_way(descriptor: int) -> int:
 # -- pid 1 ---------------------------------------------------------------------------------------------------------
 
 
-def be_first(plan: dict[str, Any], limits: dict[str, Any], control: int, gate: int) -> NoReturn:
+def be_first(plan: dict[str, Any], message: dict[str, Any], control: int, gate: int) -> NoReturn:
     """Pid 1 of the run, from its first instruction to its last."""
     link = Link(control)
     try:
         if os.read(gate, 1) == b"g":
             os.close(gate)
-            live(plan, limits, link)
+            live(plan, message, link)
     except (kernel.SetupError, OSError, EOFError) as error:
         complain(link, error)
     os._exit(1)
@@ -123,20 +123,20 @@ def complain(link: Link, error: Exception) -> None:
         return  # the server has gone
 
 
-def live(plan: dict[str, Any], limits: dict[str, Any], link: Link) -> None:
+def live(plan: dict[str, Any], message: dict[str, Any], link: Link) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)  # pid 1 then ignores it when it comes from inside
     join_groups(link.hear()[1])
     become_nobody(keeps_groups=plan["keeps_groups"])
+    lockdown.close_bounds()
     locked, hold = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(hold)
-        be_second(plan, limits, link, locked)
+        be_second(plan, message["limits"], link, locked, ahead=message["ahead"])
     os.close(locked)
     woken = watch_children()
     _, ruleset = landlock.prepare([])
-    lockdown.close_bounds()
     lockdown.lock(plan["program"], {link.descriptor, hold, *woken}, ruleset)
     os.close(hold)
     status = wait_for(child, link, woken[0])
@@ -182,7 +182,7 @@ def wait_for(child: int, link: Link, woken: int) -> int:
 # -- pid 2 ---------------------------------------------------------------------------------------------------------
 
 
-def be_second(plan: dict[str, Any], limits: dict[str, Any], link: Link, locked: int) -> None:
+def be_second(plan: dict[str, Any], limits: dict[str, Any], link: Link, locked: int, *, ahead: bool) -> None:
     """A session without a terminal; it waits, and becomes the run."""
     wire = importlib.import_module("runtime._wire")
     running = importlib.import_module("runtime._run")
@@ -194,9 +194,8 @@ def be_second(plan: dict[str, Any], limits: dict[str, Any], link: Link, locked: 
         os.chdir("/workspace")
         kernel.limit_heaps(2)
         version, ruleset = landlock.prepare(lockdown.WRITABLE)
-        lockdown.close_bounds()
         running.set_stage()
-        if not link.has_more():  # there is time, and what is done now need not be done later
+        if ahead:  # there is time, and what is done now need not be done later
             running.rehearse()
             posture.status()
             posture.open_descriptors()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _socket
 import array
 import json
-import select
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -38,9 +37,6 @@ class Link:
         if not content:
             raise EOFError("the server has gone")
         return json.loads(content), list(rights)
-
-    def has_more(self) -> bool:
-        return bool(select.select([self.descriptor], [], [], 0)[0])
 
     def close(self) -> None:
         self._socket.close()

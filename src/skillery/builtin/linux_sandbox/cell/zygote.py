@@ -1,7 +1,8 @@
 """The process that every run is forked from: built once, warm, without threads, secrets or anything of a run.
 
-It talks to the server over one socket. In: the plan; then, for each run, `number`, `uid`, `slot` and `limits` with the
-descriptor of the socket that the run will use. Out: `ready`; then, for each run, `number` and `pid` with its pidfd.
+It talks to the server over one socket. In: the plan; then, for each run, `number`, `uid`, `slot`, `limits` and `ahead`
+with the descriptor of the socket that the run will use. Out: `ready`; then, for each run, `number` and `pid` with its
+pidfd.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def fork_run(server: Link, plan: dict[str, Any], message: dict[str, Any], contro
         server.close()
         slots.close()
         gc.enable()
-        inmate.be_first(plan, message["limits"], control, gate)
+        inmate.be_first(plan, message, control, gate)
     os.close(gate)
     os.close(control)
     # Uid 1000 of the run is outside a host uid of its own where the server is root, else our own one.
