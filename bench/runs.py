@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.load import call, send
 from bench.report import Report, median, milliseconds, percentile, shown
+from skillery.backends import Job, Place, SkillCall, SkillMount
+from skillery.builtin.linux_sandbox import skillery_sandbox
+from skillery.builtin.linux_sandbox.engine import Means, Run
+from skillery.builtin.linux_sandbox.pool import Warmth
+from skillery.builtin.linux_sandbox.sandbox import COLD, LinuxSandbox
+from skillery.testing.sandbox import MemoryHost
+from skillery.testing.sandbox.leftovers import descendants
 from tests.conftest import Server
 
 NO_OP = "import json; print(json.dumps({'ok': True}))"
@@ -18,13 +29,19 @@ MAIN = "def main(args):\n    return {'ok': True}\n"
 def measure(report: Report, folder: Path, small: bool) -> None:
     times = 50 if small else 200
     report.heading("A no-op run")
-    report.text("`execute_skill` over HTTP, recorded in SQLite, each run in a fresh `linux` sandbox.")
+    report.text(
+        "Sandbox: from handing over the job to its result, without HTTP and database; nothing of it is left a moment "
+        "later. `prepared` was waiting for a run, `on demand` is forked for it, `cold` starts the zygote first. "
+        "`execute_skill` is over HTTP, recorded in SQLite, until nothing of the run is left."
+    )
     python = milliseconds(lambda: _run([sys.executable, "-I", "-S", "-c", NO_OP]), times)
     rows: list[list[object]] = [["`python -I -S`, no isolation", *_figures(python), "1.0"]]
     bubblewrap = shutil.which("bwrap")
     if bubblewrap:
         taken = milliseconds(lambda: _run(_bubblewrap(bubblewrap)), times)
         rows.append(["bubblewrap + `python -I -S`", *_figures(taken), _ratio(taken, python)])
+    figures = asyncio.run(_sandbox(folder, times))
+    rows += [[f"sandbox, {name}", *_figures(taken), _ratio(taken, python)] for name, taken in figures.latencies.items()]
     server = Server(folder / "home")
     try:
         _publish(server)
@@ -35,7 +52,99 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     rows.append(["execute_skill, one caller", *_figures(alone.latencies), _ratio(alone.latencies, python)])
     rows.append(["execute_skill, four callers", *_figures(loaded.latencies), _ratio(loaded.latencies, python)])
     report.table(["what", "p50 ms", "p99 ms", "p50 ratio to bare Python"], rows)
+    report.text(
+        f"Straight to the sandbox, four at a time: {figures.per_second:.0f} runs a second. Memory of its own for "
+        f"each prepared sandbox: {figures.megabytes:.1f} MB; processor time of an idle "
+        f"engine: {figures.idle_ms:.0f} ms a second."
+    )
     report.text(f"Four callers together: {loaded.per_second:.0f} runs a second; one: {alone.per_second:.0f}.")
+
+
+class Figures(NamedTuple):
+    latencies: dict[str, list[float]]
+    per_second: float
+    megabytes: float
+    idle_ms: float
+
+
+async def _sandbox(folder: Path, times: int) -> Figures:
+    offer = skillery_sandbox()
+    sandbox: LinuxSandbox = offer.open(offer.settings(), Place(folder))
+    skill = folder / "skill"
+    (skill / "code").mkdir(parents=True)
+    (skill / "code" / "main.py").write_text(MAIN)
+    job = Job(
+        "run_0", SkillCall("bench.noop", "main"), b"{}", skills=(SkillMount("bench.noop", skill, "code/main.py"),)
+    )
+    await sandbox.start()  # compiles ahead, and says where this host cannot do it
+    await sandbox.close()
+    taken: dict[str, list[float]] = {"prepared": [], "on demand": [], "cold": []}
+    warm = sandbox.look_around(Warmth(prepared=3, recycle_runs=10**6, recycle_seconds=10**6))
+    await warm.pool.start()
+    for _ in range(times):
+        await asyncio.sleep(0.03)
+        taken["prepared"].append(await _one(warm, job))
+    megabytes = _own_memory() / 3
+    idle = await _idle_ms()
+    await warm.close()
+    demand = sandbox.look_around(Warmth(prepared=0, recycle_runs=10**6, recycle_seconds=10**6))
+    await demand.pool.start()
+    for _ in range(times):
+        taken["on demand"].append(await _one(demand, job))
+    started = time.perf_counter()
+    await asyncio.gather(*(_several(demand, job, times) for _ in range(4)))
+    per_second = 4 * times / (time.perf_counter() - started)
+    await demand.close()
+    for _ in range(times // 10):
+        cold = sandbox.look_around(COLD)
+        taken["cold"].append(await _one(cold, job))
+        await cold.close()
+    return Figures(taken, per_second, megabytes, idle)
+
+
+async def _one(means: Means, job: Job) -> float:
+    """Milliseconds to the result; what comes after it is not counted."""
+    run = Run(means, job, MemoryHost())
+    started = time.perf_counter()
+    await run.live()
+    taken = (time.perf_counter() - started) * 1000
+    outcome = await run.end()
+    if outcome.result != b'{"ok":true}':
+        raise RuntimeError(str(outcome.failure))
+    return taken
+
+
+async def _several(means: Means, job: Job, times: int) -> None:
+    for _ in range(times):
+        await _one(means, job)
+
+
+def _in_own_namespace(pid: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return len(next(line for line in lines if line.startswith("NSpid:")).split()) > 2
+
+
+def _own_memory() -> float:
+    """Megabytes that only prepared sandboxes hold."""
+    kilobytes = 0
+    for pid in filter(_in_own_namespace, descendants(os.getpid())):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith(("Private_Clean:", "Private_Dirty:")):
+                kilobytes += int(line.split()[1])
+    return kilobytes * 1024 / 1e6
+
+
+async def _idle_ms() -> float:
+    """Processor time of all processes of the engine in one second."""
+    await asyncio.sleep(0.5)
+    before = _ticks()
+    await asyncio.sleep(2)
+    return (_ticks() - before) * 1000 / os.sysconf("SC_CLK_TCK") / 2
+
+
+def _ticks() -> int:
+    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in descendants(os.getpid())]
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats)
 
 
 def _publish(server: Server) -> None:

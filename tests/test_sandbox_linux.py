@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -17,10 +18,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from skillery.backends import CodeCall, Job, Limits, Place, SkillMount
+from skillery.backends import CodeCall, Job, Limits, Outcome, Place, SkillMount
 from skillery.builtin.linux_sandbox import groups, skillery_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
-from skillery.builtin.linux_sandbox.spawning import Launcher
+from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import descendants
@@ -349,46 +350,58 @@ async def test_runs_die_with_a_killed_server_and_the_next_start_sweeps_up(tmp_pa
     await sandbox.close()
 
 
-def test_a_launcher_that_is_killed_at_any_moment_fails_its_run_and_leaves_nothing(tmp_path: Path) -> None:
+def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leave_nothing(tmp_path: Path) -> None:
     """In the event loop that servers use: it refuses to write to what has been closed."""
 
-    async def main() -> list[str | None]:
-        sandbox = make(tmp_path)
+    async def main() -> set[str | None]:
+        offer = skillery_sandbox()
+        sandbox: LinuxSandbox = offer.open(offer.settings(prepared=0), Place(tmp_path))
         await sandbox.start()
-        trial, failures, descriptors = Trial(sandbox, tmp_path), [], len(list(Path("/proc/self/fd").iterdir()))
-        for delay in (0, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1):
-            running = asyncio.ensure_future(trial.code("import time\ndef main(args): time.sleep(1e6)"))
-            while not (launched := descendants(os.getpid())):
-                await asyncio.sleep(0)
-            await asyncio.sleep(delay)
-            os.kill(min(launched), signal.SIGKILL)
-            failures.append(failure_type(await running))
+        trial, failures, descriptors = Trial(sandbox, tmp_path), set(), open_descriptors()
+        for network in ((), ("http://api.test",)):
+            for delay in (0, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05):
+                running = asyncio.ensure_future(sleeping(sandbox, network))
+                await asyncio.sleep(delay)
+                for pid in descendants(os.getpid()):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                failures.add(failure_type(await running))
         await trial.is_well()
-        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+        await sandbox.egress.close()
+        deadline = time.monotonic() + 10
+        while open_descriptors() > descriptors and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        assert open_descriptors() <= descriptors
         await sandbox.close()
         return failures
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert set(runner.run(main())) == {"SandboxError"}
+        assert runner.run(main()) <= {None, "SandboxError", "ProcessKilled"}
+    assert descendants(os.getpid()) == set()
     assert group_folders(os.getpid()) == []
 
 
-def test_a_launcher_that_hangs_up_and_lives_on_is_ended(tmp_path: Path) -> None:
-    program = tmp_path / "launcher"
+async def sleeping(sandbox: LinuxSandbox, network: tuple[str, ...]) -> Outcome:
+    code = CodeCall("import time\ndef main(args): time.sleep(0.2)", "main")
+    return await sandbox.run(Job("run_1", code, b"{}", network=network), MemoryHost())
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_zygote_that_hangs_up_and_lives_on_is_ended(tmp_path: Path) -> None:
+    program = tmp_path / "zygote"
     program.write_text(f"#!{sys.executable}\nimport os, time\nos.closerange(3, 256)\ntime.sleep(1e6)\n")
     program.chmod(0o700)
 
     async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            launcher = Launcher(str(program), theirs, theirs.fileno())
-            await launcher.connect()
-            assert await launcher.event() is None
-            for _ in range(3):
-                launcher.tell(b"anybody there?")
-                await asyncio.sleep(0.01)
-            await launcher.end()
-            assert groups.start_time(launcher.pid) is None
+        zygote = Zygote(str(program))
+        with pytest.raises(CannotStart, match="ended while it was being set up"):
+            await zygote.prepare({})
+        assert groups.start_time(zygote.pid)
+        await zygote.close()
+        assert groups.start_time(zygote.pid) is None
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())

@@ -10,7 +10,9 @@ import msgspec
 from skillery import hookimpl
 from skillery.backends import Offer, Place
 from skillery.builtin.egress.service import Egress
+from skillery.builtin.linux_sandbox.pool import Warmth
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.errors import StartupError
 
 
@@ -22,6 +24,14 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     to nobody else."""
     uids: int = 20_000
     """How many there are from there on."""
+    prepared: int = 3
+    """Sandboxes that wait for a run, so that one starts in a millisecond. Runs beyond them do not wait for them, and
+    those that may use the network take none."""
+    recycle_runs: int = 1_000
+    """Runs are forked from one process, and share its memory layout and hash seed; after so many a new one takes its
+    place. 1: each run has its own, and costs the start of an interpreter."""
+    recycle_minutes: int = 60
+    """So old it may become while it is in use."""
     allow_private: tuple[str, ...] = ()
     """Addresses and networks that runs may reach though they are not public (`10.1.2.3`, `10.1.0.0/16`), by a name
     that their skill's `permissions.network` allows."""
@@ -34,7 +44,8 @@ def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
         egress = Egress(settings.allow_private, settings.hosts)
     except ValueError as error:
         raise StartupError(f"[backends.sandbox.linux]: {error}") from None
-    return LinuxSandbox(settings.first_uid, settings.uids, egress, place)
+    warmth = Warmth(settings.prepared, settings.recycle_runs, settings.recycle_minutes * 60.0)
+    return LinuxSandbox(Uids(settings.first_uid, settings.uids), warmth, egress, place)
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""What a run is given of the host, and what it may use: the plan that the launcher carries out."""
+"""What runs are given of the host, and what one may use: the plan that a zygote is built by, and the orders of runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 from skillery.backends import Job, Limits
 from skillery.builtin import python_runner
-from skillery.builtin.egress.handing import PORT as PROXY_PORT
 
 MEBIBYTE = 1 << 20
 RUNTIME = Path(python_runner.__file__).parent / "runtime"
@@ -65,34 +64,26 @@ def tree_limits(limits: Limits, *, cgroups: bool) -> dict[str, int]:
 
 
 def make_plan(
-    job: Job,
-    *,
-    root: bool,
-    uid: int,
-    cgroups: bool,
-    program: bytes,
-    affinity: list[int],
-    without_landlock: bool,
-    private: tuple[str, ...],
+    *, root: bool, program: bytes, cgroups: bool, without_landlock: bool = False, private: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    skills = [{"name": skill.name, "folder": os.path.realpath(skill.folder)} for skill in job.skills]
-    blobs = [{"blob_id": blob.blob_id, "path": os.path.realpath(blob.path)} for blob in job.blobs]
-    runtime = str(RUNTIME.resolve())
-    sources = [runtime, *(skill["folder"] for skill in skills), *(blob["path"] for blob in blobs)]
+    """What is the same for all runs, and nothing that is of one of them. `cgroups`: whether one holds the memory."""
     return {
         "root": root,
-        "closed": [source for source in sources if root and not is_open_to_all(source)],
-        "uid": uid,
         "keeps_groups": not root,
         "without_landlock": without_landlock,
         "prefixes": prefixes(),
         "hidden": hidden(private),
         "without_zero": not cgroups,
-        "runtime": runtime,
+        "runtime": str(RUNTIME.resolve()),
         "filter": program.hex(),
-        "network": PROXY_PORT if job.network else None,
-        "affinity": affinity,
-        "limits": tree_limits(job.limits, cgroups=cgroups),
-        "skills": skills,
-        "blobs": blobs,
     }
+
+
+def given(job: Job, *, root: bool) -> list[dict[str, Any]]:
+    """What is mounted for one run: kind, name, source, and whether only the server's root may read it."""
+    entries = [("skills", skill.name, os.path.realpath(skill.folder)) for skill in job.skills]
+    entries += [("blobs", blob.blob_id, os.path.realpath(blob.path)) for blob in job.blobs]
+    return [
+        {"kind": kind, "name": name, "source": source, "closed": root and not is_open_to_all(source)}
+        for kind, name, source in entries
+    ]

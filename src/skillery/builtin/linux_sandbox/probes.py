@@ -16,8 +16,8 @@ from typing import Any
 from skillery.backends import CodeCall, Job, Limits, Outcome, Probe
 from skillery.builtin.linux_sandbox import groups, seccomp
 from skillery.builtin.linux_sandbox.cell import trying
-from skillery.builtin.linux_sandbox.plan import is_beneath, make_plan, prefixes
-from skillery.builtin.linux_sandbox.spawning import HERE, base_python
+from skillery.builtin.linux_sandbox.plan import is_beneath, make_plan, prefixes, tree_limits
+from skillery.builtin.linux_sandbox.zygotes import HERE, base_python
 
 TRY = "import sys; sys.path.append('.'); from cell import trying; trying.main(sys.argv[1])"
 NO_OP = Job(
@@ -65,16 +65,8 @@ def namespace_fix() -> str:
 def probe_plan() -> dict[str, Any]:
     machine = platform.machine()
     program = seccomp.program(machine, cgroups=False) if machine in seccomp.ARCHITECTURE else b""
-    return make_plan(
-        NO_OP,
-        root=os.geteuid() == 0,
-        uid=100_000,
-        cgroups=False,
-        program=program,
-        affinity=[],
-        without_landlock=False,
-        private=(),
-    )
+    plan = make_plan(root=os.geteuid() == 0, program=program, cgroups=False)
+    return {**plan, "uid": 100_000, "limits": tree_limits(NO_OP.limits, cgroups=False)}
 
 
 def tried(name: str, plan: bytes) -> Probe:

@@ -9,16 +9,19 @@ import platform
 from pathlib import Path
 
 import skillery
-from skillery.backends import BlobWriter, Job, Outcome, Place, Probe, RunHost
+from skillery.backends import BlobWriter, Job, Limits, Outcome, Place, Probe, RunHost
 from skillery.builtin.egress.service import Egress
 from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
 from skillery.builtin.linux_sandbox.cell import landlock
 from skillery.builtin.linux_sandbox.compiling import compile_ahead
 from skillery.builtin.linux_sandbox.engine import Means, run_job
-from skillery.builtin.linux_sandbox.plan import RUNTIME
-from skillery.builtin.linux_sandbox.spawning import base_python
+from skillery.builtin.linux_sandbox.plan import RUNTIME, make_plan, tree_limits
+from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.uids import Uids
+from skillery.builtin.linux_sandbox.zygotes import base_python
 from skillery.errors import BlobNotFound, SandboxUnavailable, TooLarge
+
+COLD = Warmth(prepared=0, recycle_runs=1, recycle_seconds=60.0)
 
 
 class NoHost:
@@ -34,9 +37,10 @@ class NoHost:
 class LinuxSandbox:
     """See `skillery.backends.Sandbox`."""
 
-    def __init__(self, first_uid: int, uids: int, egress: Egress, place: Place) -> None:
+    def __init__(self, uids: Uids, warmth: Warmth, egress: Egress, place: Place) -> None:
         self.egress = egress
-        self._uids = Uids(first_uid, uids)
+        self._uids = uids
+        self._warmth = warmth
         self._allow_degraded = place.allow_degraded
         self._private = (str(place.home), str(Path(skillery.__file__).parents[1]))
         self._means: Means | None = None
@@ -55,27 +59,33 @@ class LinuxSandbox:
         if not interpreter.ok:
             raise SandboxUnavailable(f"the sandbox `linux` cannot use {interpreter.detail}: {interpreter.fix}")
         compile_ahead(Path(cell.__file__).parent, RUNTIME)
-        means = self._look_around()
+        means = self.look_around(self._warmth)
         try:
             self._refuse_what_is_weak(means)
             await self._insist(means)
+            await means.pool.start()
         except BaseException:
-            means.close()
+            await means.close()
             raise
         return means
 
-    def _look_around(self) -> Means:
+    def look_around(self, warmth: Warmth) -> Means:
+        """What there is, and places for runs that nobody else uses; to be closed."""
         found = groups.find()
+        root, held = os.geteuid() == 0, found is not None and "memory" in found.controllers
+        has_landlock = landlock.abi() > 0
+        program = seccomp.program(platform.machine(), cgroups=held)
+        plan = make_plan(
+            root=root, program=program, cgroups=held, without_landlock=not has_landlock, private=self._private
+        )
+        usual = tree_limits(Limits(), cgroups=held)
         return Means(
-            python=base_python(),
-            root=os.geteuid() == 0,
-            program=seccomp.program(platform.machine(), cgroups=found is not None and "memory" in found.controllers),
+            root=root,
             groups=found,
-            landlock=landlock.abi() > 0,
-            uids=self._uids,
+            landlock=has_landlock,
+            pool=Pool(base_python(), plan, self._uids, found, warmth, usual),
             egress=self.egress,
             cpus=itertools.cycle(sorted(os.sched_getaffinity(0))),
-            private=self._private,
         )
 
     def _refuse_what_is_weak(self, means: Means) -> None:
@@ -104,11 +114,11 @@ class LinuxSandbox:
 
     async def _run_no_op(self) -> Outcome:
         """Independent of what is in use, so that it can be asked for from any thread."""
-        means = self._look_around()
+        means = self.look_around(COLD)
         try:
             return await run_job(means, probes.NO_OP, NoHost())
         finally:
-            means.close()
+            await means.close()
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
         await self.start()
@@ -119,5 +129,5 @@ class LinuxSandbox:
     async def close(self) -> None:
         await self.egress.close()
         if self._means is not None:
-            self._means.close()
+            await self._means.close()
         self._means = None

@@ -17,12 +17,19 @@ class Uids:
         self._free = deque(range(first, first + count))
         self._free.rotate(-os.getpid())  # two servers on one machine are unlikely to meet
 
-    @contextmanager
-    def one(self) -> Iterator[int]:
+    def take(self) -> int:
+        """Raises Busy where none is left."""
         if not self._free:
             raise Busy("every uid of [backends.sandbox.linux] is taken by a run", retry_after_ms=1000)
-        uid = self._free.popleft()
+        return self._free.popleft()
+
+    def give_back(self, uid: int) -> None:
+        self._free.append(uid)
+
+    @contextmanager
+    def one(self) -> Iterator[int]:
+        uid = self.take()
         try:
             yield uid
         finally:
-            self._free.append(uid)
+            self.give_back(uid)

@@ -72,9 +72,10 @@ def socket_memory(pid: int) -> int:
 
 
 def tree_memory(root: int) -> int:
-    """Bytes held by all descendants of `root`. Orphans of a run go to its pid 1, so none escapes the tree."""
-    left = children(root)
-    total = sum(map(socket_memory, left))
+    """Bytes held by all descendants of `root`, and by the sockets of its network, where it has one that is its own.
+
+    Orphans of a run go to its pid 1, so none escapes the tree."""
+    left, total = children(root), socket_memory(root)
     while left:
         pid = left.pop()
         total += memory_of(pid)

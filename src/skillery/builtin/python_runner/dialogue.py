@@ -30,7 +30,11 @@ class Places(msgspec.Struct, frozen=True):
 
 
 class BrokenSetup(Exception):
-    """The place could not be made ready; the message is for the caller."""
+    """The place could not be made ready; the message is for the caller. `explained` is what the place itself said."""
+
+    def __init__(self, message: str, *, explained: bool = False) -> None:
+        super().__init__(message)
+        self.explained = explained
 
 
 def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:
@@ -72,7 +76,7 @@ class Dialogue:
         if message is None:
             raise BrokenSetup("the sandbox ended while it was being set up")
         if message.op != "ready":
-            raise BrokenSetup(message.message[:500] or "the sandbox could not be set up")
+            raise BrokenSetup(message.message[:500] or "the sandbox could not be set up", explained=True)
 
     async def go(self) -> None:
         await self._channel.send({"op": "go"})

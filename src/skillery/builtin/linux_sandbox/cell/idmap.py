@@ -1,17 +1,14 @@
 """Mounting what only the server's root may read, for a run that is another host uid: the mount shows root's files as
 the run's own. Linux 5.12, and a filesystem that can do it."""
 
-# ruff: noqa: PTH123 - importing pathlib would cost every run milliseconds
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
 
-from . import kernel
+from . import kernel, root
 
-OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, 0o2000000
-MOVE_MOUNT_F_EMPTY_PATH = 4
 ATTR_IDMAP = 0x00100000
 
 
@@ -31,8 +28,7 @@ def user_namespace(uid: int) -> int:
         if os.read(ready, 1) != b"r":
             raise kernel.SetupError("a user namespace for mounts: refused")
         for name in ("uid_map", "gid_map"):
-            with open(f"/proc/{child}/{name}", "w", encoding="ascii") as file:
-                file.write(f"0 {uid} 1")
+            root.write_once(f"/proc/{child}/{name}", f"0 {uid} 1", f"write {name} for mounts")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.kill(child, signal.SIGKILL)
@@ -43,7 +39,7 @@ def user_namespace(uid: int) -> int:
 
 def bind(source: str, target: str, attributes: int, namespace: int) -> None:
     """As a bind mount of `source` alone, seen through the namespace's eyes."""
-    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC
+    flags = kernel.OPEN_TREE_CLONE | kernel.OPEN_TREE_CLOEXEC
     step = f"mount mapped {target}"
     tree = kernel.checked(step, kernel.syscall(kernel.SYS_OPEN_TREE, kernel.AT_FDCWD, os.fsencode(source), flags))
     wanted = kernel.MountAttributes(attributes | ATTR_IDMAP, 0, 0, namespace)
@@ -52,8 +48,4 @@ def bind(source: str, target: str, attributes: int, namespace: int) -> None:
         f"{step}: its files are for the server's root alone, and this filesystem cannot map them",
         kernel.syscall(kernel.SYS_MOUNT_SETATTR, tree, b"", kernel.AT_EMPTY_PATH, wanted, size),
     )
-    moved = kernel.syscall(
-        kernel.SYS_MOVE_MOUNT, tree, b"", kernel.AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH
-    )
-    kernel.checked(step, moved)
-    os.close(tree)
+    kernel.attach_tree(tree, target)

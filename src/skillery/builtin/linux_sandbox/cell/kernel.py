@@ -22,12 +22,15 @@ SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 444, 445, 446
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 SIGCHLD = 17
+CLONE_PIDFD = 0x1000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_NOEXEC = 1, 2, 4, 8
 AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
+OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, 0o2000000
+MOVE_MOUNT_F_EMPTY_PATH = 4
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 28, 38, 47
@@ -68,18 +71,44 @@ def unshare(flags: int) -> None:
     checked("unshare", _libc.unshare(ctypes.c_int(flags)))
 
 
+def set_namespace(descriptor: int, kind: int) -> None:
+    checked("setns", _libc.setns(ctypes.c_int(descriptor), ctypes.c_int(kind)))
+
+
 def clone(flags: int) -> int:
     """As os.fork(), into new namespaces: 0 in the child, its pid in the parent. Single-threaded callers only."""
+    return clone_watched(flags, watched=False)[0]
+
+
+def clone_watched(flags: int, *, watched: bool = True) -> tuple[int, int]:
+    """As clone: the pid, and in the parent a pidfd of the child (-1 where it is not to be `watched`)."""
+    pidfd = ctypes.c_int(-1)
+    wanted = flags | SIGCHLD | (CLONE_PIDFD if watched else 0)
+    place = ctypes.byref(pidfd) if watched else None
+    zero = ctypes.c_long(0)
     ctypes.pythonapi.PyOS_BeforeFork()
-    pid = int(_libc_locked.syscall(ctypes.c_long(SYS_CLONE), ctypes.c_long(flags | SIGCHLD), *[ctypes.c_long(0)] * 4))
+    pid = int(_libc_locked.syscall(ctypes.c_long(SYS_CLONE), ctypes.c_long(wanted), zero, place, zero, zero))
     number = ctypes.get_errno()
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
-        return 0
+        return 0, -1
     ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid < 0:
         raise failed("new namespaces", number)
-    return pid
+    return pid, pidfd.value
+
+
+def clone_tree(path: str) -> int:
+    """A descriptor of a copy of what is mounted at `path` and below, not mounted anywhere itself."""
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE
+    return checked("open_tree", syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags))
+
+
+def attach_tree(tree: int, target: str) -> None:
+    """Mount what `clone_tree` gave, in this process's own mount table. It can be mounted once."""
+    moved = syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
+    checked(f"mount {target}", moved)
+    os.close(tree)
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
@@ -116,6 +145,13 @@ def set_mount_attributes(target: str, attributes: int, *, recursive: bool) -> No
     flags = AT_RECURSIVE if recursive else 0
     result = syscall(SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(target), flags, wanted, ctypes.sizeof(wanted))
     checked(f"mount_setattr {target}", result)
+
+
+def freeze_tree(tree: int, attributes: int) -> None:
+    """Add attributes to all mounts of a tree that is not mounted yet."""
+    wanted = MountAttributes(attributes, 0, 0, 0)
+    result = syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH | AT_RECURSIVE, wanted, ctypes.sizeof(wanted))
+    checked("mount_setattr", result)
 
 
 def prctl(step: str, option: int, value: int = 0, third: int = 0) -> None:

@@ -56,12 +56,12 @@ def allow_connecting(ruleset: int, version: int, port: int) -> None:
     kernel.checked(f"landlock rule for port {port}", result)
 
 
-def restrict(writable: list[str], port: int | None = None) -> int:
-    """Read everywhere, write only beneath `writable` and to the devices, no TCP but connecting to `port`. Returns the
-    ABI, 0 where there is none; no_new_privs must be set."""
+def prepare(writable: list[str], port: int | None = None) -> tuple[int, int]:
+    """Read everywhere, write only beneath `writable` and to the devices, no TCP but connecting to `port`: the ABI and a
+    descriptor of the rules. ABI 0, and no rules, where there is none."""
     version = abi()
     if version == 0:
-        return 0
+        return 0, -1
     every = file_rights(version)
     wanted = Ruleset(every, BIND_AND_CONNECT_TCP, SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
     size = 8 if version < 4 else 16 if version < 6 else 24
@@ -72,6 +72,19 @@ def restrict(writable: list[str], port: int | None = None) -> int:
         allow(ruleset, folder, every & ~MAKE_DEVICES)
     if port is not None:
         allow_connecting(ruleset, version, port)
+    return version, ruleset
+
+
+def enforce(ruleset: int) -> None:
+    """From here on, for this process and its children. Nothing where there are no rules; no_new_privs must be set."""
+    if ruleset < 0:
+        return
     kernel.checked("landlock_restrict_self", kernel.syscall(kernel.SYS_LANDLOCK_RESTRICT, ruleset, 0))
     os.close(ruleset)
+
+
+def restrict(writable: list[str]) -> int:
+    """Both at once. Returns the ABI."""
+    version, ruleset = prepare(writable)
+    enforce(ruleset)
     return version

@@ -49,7 +49,8 @@ def set_limits(limits: dict[str, Any]) -> None:
         resource.setrlimit(name, (held, held))
 
 
-def drop_capabilities() -> None:
+def close_bounds() -> None:
+    """Nothing can be gained any more; what there is is kept, until `keep_capabilities`."""
     kernel.prctl("securebits", kernel.PR_SET_SECUREBITS, SECUREBITS)
     kernel.prctl("ambient capabilities", kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(LAST_CAPABILITY + 1):
@@ -59,6 +60,10 @@ def drop_capabilities() -> None:
             if capability and ctypes.get_errno() == errno.EINVAL:
                 break  # past the last one that this kernel has
             raise
+
+
+def drop_capabilities() -> None:
+    close_bounds()
     keep_capabilities(0)
 
 
@@ -77,13 +82,10 @@ def load_filter(program: bytes) -> None:
     kernel.checked("seccomp", kernel.syscall(kernel.SYS_SECCOMP, SECCOMP_SET_MODE_FILTER, 0, wanted))
 
 
-def lock(limits: dict[str, Any], program: bytes, keep: set[int], port: int | None) -> int:
-    """From here on this process and all its children are what a run may be: all of TCP that is left to it is to connect
-    to `port`. Returns the Landlock ABI (0: none)."""
-    set_limits(limits)
-    drop_capabilities()
+def lock(program: bytes, keep: set[int], ruleset: int) -> None:
+    """From here on this process and all its children are what a run may be. `close_bounds` came before."""
+    keep_capabilities(0)
     kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
-    kernel.close_others(keep)
-    version = landlock.restrict(WRITABLE, port)
+    kernel.close_others({*keep, ruleset} if ruleset >= 0 else keep)
+    landlock.enforce(ruleset)
     load_filter(program)
-    return version

@@ -5,13 +5,12 @@ There is no route and no device but `lo`. Whoever holds the listener's descripto
 
 from __future__ import annotations
 
+import _socket  # and not `socket`: what that one imports would be in every run's memory
+import array
+import fcntl
 import os
 
 from . import kernel
-
-TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
-if TYPE_CHECKING:
-    import _socket
 
 BACKLOG = 128
 GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1
@@ -19,8 +18,6 @@ GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1
 
 def bring_lo_up(any_socket: _socket.socket) -> None:
     """It then has 127.0.0.1 and ::1 by itself."""
-    import fcntl  # only runs with network pay for it
-
     request = bytearray(b"lo".ljust(16, b"\0") + bytes(24))
     fcntl.ioctl(any_socket.fileno(), GET_FLAGS, request)
     request[16] |= UP
@@ -30,9 +27,6 @@ def bring_lo_up(any_socket: _socket.socket) -> None:
 def hand_over_listener(channel: int, port: int) -> None:
     """Send the host a listener on 127.0.0.1:`port`, as the first thing on the channel. It is not ours any more: the
     code can connect to it, and not accept on it."""
-    import _socket  # and not `socket`: importing what that one imports takes milliseconds
-    import array
-
     try:
         listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
         bring_lo_up(listener)

@@ -1,15 +1,15 @@
 """Stage one: the read-only root that a run lives in, built outside the run's own namespaces.
 
-A tmpfs with the host's /usr and the interpreter, nothing else of the host. What belongs to one run (`/workspace`,
-`/tmp`, `/proc`, its code) is mounted in stage two, by `inmate`.
+A tmpfs with the host's /usr, the interpreter and the runtime, nothing else of the host. The zygote lives in it and
+every run inherits it. What belongs to one run is mounted in stage two, by `inmate`.
 """
 
-# ruff: noqa: PTH102, PTH103, PTH106, PTH112, PTH114, PTH115, PTH211, S108 - importing pathlib would cost every run milliseconds; the paths are those of the sandbox
+# ruff: noqa: PTH102, PTH103, PTH106, PTH112, PTH114, PTH115, PTH123, PTH211, S108 - importing pathlib would cost every run milliseconds; the paths are those of the sandbox
 from __future__ import annotations
 
 import os
 
-from . import idmap, kernel
+from . import kernel
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -92,31 +92,31 @@ def hide(folder: str) -> None:
         kernel.set_mount_attributes(folder, FROZEN, recursive=False)
 
 
-def add_mounts(plan: dict[str, Any]) -> None:
-    """What is mounted for this run: the runtime, the skills, the blobs."""
-    folders = [(skill["folder"], "/skills/" + skill["name"]) for skill in plan["skills"]]
-    folders.append((plan["runtime"], "/run/skillery/runtime"))
-    files = [(blob["path"], "/blobs/" + blob["blob_id"]) for blob in plan["blobs"]]
-    for _, target in folders:
-        os.makedirs(target, 0o755)
-    for _, target in files:
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444))
-    namespace = idmap.user_namespace(plan["uid"]) if plan["closed"] else -1
-    for source, target in (*folders, *files):
-        if source in plan["closed"]:
-            idmap.bind(OLD + source, target, FROZEN, namespace)
-        else:
-            bind(source, target)
+def copy_folder(source: str, target: str) -> None:
+    """Files and folders of our own: few, small, and readable inside whatever they are outside."""
+    os.makedirs(target, 0o755)
+    for entry in os.scandir(source):
+        if entry.is_dir(follow_symlinks=False):
+            copy_folder(entry.path, f"{target}/{entry.name}")
+            continue
+        with open(entry.path, "rb") as original, open(f"{target}/{entry.name}", "xb") as copy:
+            copy.write(original.read())
+        seen = entry.stat()
+        os.utime(copy.name, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # byte code names the time of its source
 
 
-def build(plan: dict[str, Any]) -> None:
-    """Leave the host's root for good. Afterwards `/` is the sandbox's, `/proc` still the host's."""
-    enter_own_mounts(plan)
+def turn_away() -> None:
+    """A tmpfs becomes `/`, with the host's root at OLD."""
     # /usr is only borrowed as a place to mount on: pivot_root takes the new root away from there again.
     kernel.mount("root", "/usr", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=4m,nr_inodes=16k")
     os.mkdir("/usr" + OLD, 0o700)
     kernel.pivot_root("/usr", "/usr" + OLD)
     os.chdir("/")
+
+
+def build(plan: dict[str, Any]) -> None:
+    """Leave the host's root for good. Afterwards `/` is the sandbox's, `/proc` still the host's."""
+    turn_away()
     for folder in MOUNT_POINTS:
         os.makedirs(folder, 0o755)
     add_system()
@@ -125,7 +125,7 @@ def build(plan: dict[str, Any]) -> None:
         bind_folder(prefix, prefix)
     # The new procfs of stage two may only be mounted where one is visible already; it then lies on top of this one.
     bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
-    add_mounts(plan)
+    copy_folder(OLD + plan["runtime"], "/run/skillery/runtime")
     for folder in plan["hidden"]:
         hide(folder)
     kernel.detach(OLD)

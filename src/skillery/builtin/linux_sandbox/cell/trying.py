@@ -76,6 +76,7 @@ def mounts(plan: Plan) -> str:
 
 
 def new_root(plan: Plan) -> str:
+    root.enter_own_mounts(plan)
     root.build(plan)
     return "pivot_root works; the host's root is left behind"
 
@@ -102,11 +103,12 @@ def disk_quota(plan: Plan) -> str:
 def namespaces(plan: Plan) -> str:
     if not plan["root"]:
         root.enter_own_mounts(plan)
-    in_child(inmate.NAMESPACES, lambda: None)
+    in_child(inmate.NAMESPACES | kernel.NEWCGROUP, lambda: None)
     return "user, mount, pid, ipc, uts, net and cgroup"
 
 
 def own_proc(plan: Plan) -> str:
+    root.enter_own_mounts(plan)
     root.build(plan)
     flags = kernel.NEWUSER | kernel.NEWNS | kernel.NEWPID
     in_child(flags, lambda: kernel.mount("proc", "/proc", "proc", inmate.PROC, "hidepid=2,subset=pid"))

@@ -1,0 +1,136 @@
+"""The process that every run is forked from: built once, warm, without threads, secrets or anything of a run.
+
+It talks to the server over one socket. In: the plan; then, for each run, `number`, `uid`, `slot`, `limits`, `port`
+and `ahead` with the descriptor of the socket that the run will use. Out: `ready`; then, for each run, `number` and
+`pid` with its pidfd.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import signal
+import sys
+
+from . import inmate, kernel, lockdown, posture, root, workshop
+from .link import Link
+
+TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
+if TYPE_CHECKING:
+    from typing import Any
+
+CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 1 << 6, 1 << 7, 1 << 21
+WARM = ("traceback", "linecache", "runtime", "runtime._run", "runtime._wire")
+ONE_THREAD = 3
+"""The number of links of a folder with one folder in it."""
+
+
+def die_with(parent: int) -> None:
+    """A server that is killed takes this with it; runs see for themselves that it has gone."""
+    kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def write_maps(pid: int, outside: int) -> None:
+    for name in ("uid_map", "gid_map"):
+        root.write_once(f"/proc/{pid}/{name}", f"{posture.UID} {outside} 1", f"write {name}")
+
+
+def warm_up() -> None:
+    """What every run would do first is done here, once."""
+    sys.path = ["/run/skillery", *(entry for entry in sys.path if entry != ".")]
+    for name in WARM:
+        importlib.import_module(name)
+    compile("def main(args):\n    return {**args}\n", "<warm>", "exec")  # makes the types of the syntax tree
+    importlib.import_module("runtime._run").encode({"ok": True}, 100)
+    gc.collect()
+    gc.freeze()  # the collector leaves alone what all runs share, so that it stays shared
+
+
+class Slots:
+    """Empty net namespaces, made ahead. The server sees to it that no two runs hold one at the same time."""
+
+    def __init__(self) -> None:
+        self._made: list[int] = []
+
+    def enter(self, slot: int) -> None:
+        while len(self._made) <= slot:
+            kernel.unshare(kernel.NEWNET)
+            self._made.append(os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+        kernel.set_namespace(self._made[slot], kernel.NEWNET)
+
+    def close(self) -> None:
+        for descriptor in self._made:
+            os.close(descriptor)
+
+
+def check_threads() -> None:
+    """A fork takes one thread along and the locks of all."""
+    if os.stat("/proc/self/task").st_nlink != ONE_THREAD:  # noqa: PTH116 - importing pathlib would cost milliseconds
+        raise kernel.SetupError("the zygote has more than one thread")
+
+
+def fork_run(server: Link, plan: dict[str, Any], message: dict[str, Any], control: int, slots: Slots) -> None:
+    check_threads()
+    flags = inmate.NAMESPACES
+    if message["slot"] >= 0:
+        slots.enter(message["slot"])
+        flags &= ~kernel.NEWNET
+    gate, opener = os.pipe()
+    pid, pidfd = kernel.clone_watched(flags)
+    if pid == 0:
+        os.close(opener)
+        server.close()
+        slots.close()
+        gc.enable()
+        inmate.be_first(plan, message, control, gate)
+    os.close(gate)
+    os.close(control)
+    # Uid 1000 of the run is outside a host uid of its own where the server is root, else our own one.
+    write_maps(pid, message["uid"] if plan["root"] else posture.UID)
+    os.write(opener, b"g")
+    os.close(opener)
+    server.say((pidfd,), number=message["number"], pid=pid)
+    os.close(pidfd)
+
+
+def serve(server: Link, plan: dict[str, Any]) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; the server has a pidfd of each
+    slots = Slots()
+    gc.disable()
+    server.say(ready=True)
+    while True:
+        message, descriptors = server.hear()
+        fork_run(server, plan, message, descriptors[0], slots)
+
+
+def prepare(server: Link, room: int) -> dict[str, Any]:
+    """Build the place; the plan that it was built by."""
+    plan, _ = server.hear()
+    plan["program"] = bytes.fromhex(plan.pop("filter"))
+    root.enter_own_mounts(plan)
+    if kernel.clone(kernel.NEWNS) == 0:
+        server.close()
+        workshop.serve(room)
+        os._exit(0)
+    os.close(room)
+    root.build(plan)
+    warm_up()
+    lockdown.keep_capabilities(CAP_SETGID | CAP_SETUID | CAP_SYS_ADMIN)
+    return plan
+
+
+def main(parent: int, control: int, room: int) -> None:
+    die_with(parent)
+    os.umask(0o022)  # the server may have a closed one, and what is made here is for another uid to enter
+    server = Link(control)
+    try:
+        serve(server, prepare(server, room))
+    except (EOFError, ConnectionError):
+        return  # the server needs us no more
+    except kernel.SetupError as error:
+        server.say(message=str(error))
+    except OSError as error:
+        server.say(message=f"set-up: {os.strerror(error.errno or 0)}")

@@ -1,0 +1,88 @@
+"""The server's end of a SOCK_SEQPACKET pair: small JSON messages, descriptors with them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+MOST_BYTES = 128 * 1024
+MOST_DESCRIPTORS = 16
+
+
+class Received:
+    """A message; its descriptors belong to whoever received it."""
+
+    def __init__(self, content: dict[str, Any], descriptors: list[int], *, cut: bool = False) -> None:
+        self.content = content
+        self.descriptors = descriptors
+        self.cut = cut
+        """Whether descriptors got lost on the way, because this process may have no more of them."""
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+class Packets:
+    """Never blocks the loop. At the end of the conversation `receive` returns None."""
+
+    def __init__(self) -> None:
+        self._socket, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        self._waiting: asyncio.Future[None] | None = None
+        self._received: deque[Received] = deque()
+        self._ended = False
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._read)
+
+    def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Raises OSError where it cannot be sent now."""
+        socket.send_fds(self._socket, [json.dumps(message).encode()], list(descriptors))
+
+    async def receive(self) -> Received | None:
+        """The next message, None at the end. One caller at a time."""
+        while not self._received and not self._ended:
+            self._waiting = self._loop.create_future()
+            await self._waiting
+        return self._received.popleft() if self._received else None
+
+    def _read(self) -> None:
+        try:
+            content, descriptors, flags, _ = socket.recv_fds(
+                self._socket, MOST_BYTES, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return
+        except OSError:
+            content, descriptors, flags = b"", [], 0
+        if content:
+            self._received.append(Received(json.loads(content), descriptors, cut=bool(flags & socket.MSG_CTRUNC)))
+        else:
+            self._end()
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._loop.remove_reader(self._socket)
+
+    def say_no_more(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        if not self._ended:
+            self._end()
+        self._socket.close()
+        self.theirs.close()
+        for left in self._received:
+            left.close()
+        self._received.clear()
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)

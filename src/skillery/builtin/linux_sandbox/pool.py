@@ -1,0 +1,260 @@
+"""Places for runs: a few prepared ahead, any number forked on demand, from a zygote that is replaced when it is due."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from skillery.builtin.linux_sandbox.cells import Cell
+from skillery.builtin.linux_sandbox.groups import ControlGroup, ControlGroups
+from skillery.builtin.linux_sandbox.uids import Uids
+from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote, ZygoteLost
+
+log = logging.getLogger(__name__)
+ATTEMPTS = 4
+PREPARE_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+GROUPS_AHEAD = 8
+
+
+class Warmth(msgspec.Struct, frozen=True):
+    """How much is kept ready, and for how long."""
+
+    prepared: int
+    recycle_runs: int
+    recycle_seconds: float
+
+    @property
+    def enough(self) -> int:
+        """Runs after which the next zygote is begun, so that it is there when it is needed."""
+        return self.recycle_runs - self.recycle_runs // 10
+
+
+class Pool:
+    """`take` a cell, use it once, `drop` it. Nothing runs, and nothing is timed, while nobody asks."""
+
+    def __init__(
+        self,
+        python: str,
+        plan: dict[str, Any],
+        uids: Uids,
+        groups: ControlGroups | None,
+        warmth: Warmth,
+        limits: dict[str, int],
+    ) -> None:
+        self._python = python
+        self._plan = plan
+        self._uids = uids
+        self._groups = groups
+        self._warmth = warmth
+        self._limits = limits
+        self._ready: deque[Cell] = deque()
+        self._current: Zygote | None = None
+        self._coming: asyncio.Task[None] | None = None
+        self._refilling: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._zygotes: set[Zygote] = set()
+        self._groups_ahead: deque[ControlGroup] = deque()
+        self._making_groups: asyncio.Task[None] | None = None
+        self._busy = 0
+        self._closed = False
+
+    async def start(self) -> None:
+        """Raises CannotStart."""
+        await self._zygote()
+        await self._refill()
+
+    # -- cells -------------------------------------------------------------------------------------------------
+
+    async def take(self, limits: dict[str, int], port: int | None = None) -> Cell:
+        """A prepared cell, or else one on demand; always that with a way out at `port`. Raises CannotStart, OSError,
+        Busy."""
+        self._limits = limits
+        self._busy += 1
+        try:
+            while self._ready and port is None:
+                cell = self._ready.popleft()
+                if cell.lives and not cell.home.lost:
+                    return cell
+                self.drop(cell, busy=False)
+            return await self._whole(self._make(ahead=False, port=port))
+        except BaseException:
+            self._busy -= 1
+            raise
+
+    async def _whole(self, making: Any) -> Cell:
+        """A cell that is being made is made to the end, also where whoever wanted it has gone; others use it then."""
+        task: asyncio.Task[Cell] = self._keep(making)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._adopt)
+            raise
+
+    def _adopt(self, task: asyncio.Task[Cell]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self.drop(task.result(), busy=False)
+
+    async def _make(self, *, ahead: bool, port: int | None = None) -> Cell:
+        """In its cgroups, and told so."""
+        for attempt in range(ATTEMPTS):
+            zygote = await self._zygote()
+            try:
+                return await self._forked(zygote, ahead=ahead, port=port)
+            except ZygoteLost:
+                log.warning("the zygote %d is lost; another takes its place (%d)", zygote.pid, attempt + 1)
+                self._retire(zygote)
+        raise CannotStart("one zygote after the other was lost")
+
+    async def _forked(self, zygote: Zygote, *, ahead: bool, port: int | None) -> Cell:
+        uid = self._uids.take()
+        group: ControlGroup | None = None
+        try:
+            group = self._group()
+            cell = await zygote.cell(uid, self._limits, group, ahead=ahead, port=port)
+        except BaseException:
+            self._uids.give_back(uid)
+            if group is not None:
+                self._keep(group.remove())
+            raise
+        cell.when_gone(lambda cell: self._uids.give_back(cell.uid))
+        return cell
+
+    def _group(self) -> ControlGroup | None:
+        """One that was made ahead, or else a new one."""
+        if self._groups is None:
+            return None
+        if len(self._groups_ahead) < GROUPS_AHEAD // 2 and (self._making_groups is None or self._making_groups.done()):
+            self._making_groups = self._keep(self._make_groups(self._groups))
+        if self._groups_ahead:
+            return self._groups_ahead.popleft()
+        return self._groups.make()
+
+    async def _make_groups(self, groups: ControlGroups) -> None:
+        def make() -> None:
+            while len(self._groups_ahead) < GROUPS_AHEAD:
+                self._groups_ahead.append(groups.make())
+
+        try:
+            await asyncio.to_thread(make)
+        except OSError as error:
+            log.warning("no cgroups could be made ahead: %s", error.strerror)
+
+    def drop(self, cell: Cell, *, busy: bool = True) -> None:
+        """It has been used, or is not wanted. What is left of it is cleared away meanwhile."""
+        self._busy -= busy
+        self._keep(self._clear(cell))
+        self._consider()
+
+    async def _clear(self, cell: Cell) -> None:
+        await cell.end()
+        cell.close()
+        if cell.group is not None:
+            await cell.group.remove()
+        for zygote in [zygote for zygote in self._zygotes if zygote.retired and not zygote.cells]:
+            await self._bury(zygote)
+
+    # -- the few that are ready ----------------------------------------------------------------------------------
+
+    def _consider(self) -> None:
+        """Prepare ahead what was taken, where there is a processor to spare."""
+        wanting = len(self._ready) < self._warmth.prepared and self._busy <= self._spare()
+        if wanting and not self._closed and (self._refilling is None or self._refilling.done()):
+            self._refilling = self._keep(self._refill())
+
+    def _spare(self) -> int:
+        return max(1, len(os.sched_getaffinity(0)) // 2)
+
+    async def _refill(self) -> None:
+        while len(self._ready) < self._warmth.prepared and self._busy <= self._spare() and not self._closed:
+            try:
+                self._ready.append(await self._prepared())
+            except (CannotStart, OSError, TimeoutError) as error:
+                log.warning("no place could be prepared ahead: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _prepared(self) -> Cell:
+        cell = await self._make(ahead=True)
+        async with asyncio.timeout(PREPARE_SECONDS):
+            event = await cell.event(wanted=("prepared", "failed"))
+        if event is None or event.event != "prepared":
+            self.drop(cell, busy=False)
+            raise CannotStart(event.message if event else "the place ended while it was being made")
+        return cell
+
+    # -- zygotes -------------------------------------------------------------------------------------------------
+
+    async def _zygote(self) -> Zygote:
+        while True:
+            if self._closed:
+                raise CannotStart("the sandbox is closed")
+            zygote = self._current
+            if zygote is not None and not zygote.lost and zygote.served < self._warmth.recycle_runs:
+                if self._is_due(zygote):
+                    self._replace()
+                return zygote
+            await asyncio.shield(self._replace())
+
+    def _is_due(self, zygote: Zygote) -> bool:
+        old = time.monotonic() - zygote.started > self._warmth.recycle_seconds
+        return old or zygote.served >= self._warmth.enough
+
+    def _replace(self) -> asyncio.Task[None]:
+        if self._coming is None or self._coming.done():
+            self._coming = self._keep(self._start_another())
+        return self._coming
+
+    async def _start_another(self) -> None:
+        zygote = Zygote(self._python)
+        self._zygotes.add(zygote)
+        try:
+            await zygote.prepare(self._plan)
+        except BaseException:
+            self._zygotes.discard(zygote)
+            await zygote.close()
+            raise
+        before, self._current = self._current, zygote
+        if before is not None:
+            self._retire(before)
+
+    def _retire(self, zygote: Zygote) -> None:
+        """Its runs go on; it is gone when they are."""
+        if self._current is zygote:
+            self._current = None
+        if not zygote.retired:
+            zygote.retired = True
+            if not zygote.cells:
+                self._keep(self._bury(zygote))
+
+    async def _bury(self, zygote: Zygote) -> None:
+        if zygote in self._zygotes:
+            self._zygotes.discard(zygote)
+            await zygote.close()
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _keep(self, doing: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Nothing is left when this returns."""
+        self._closed = True
+        if self._refilling is not None:
+            await asyncio.wait({self._refilling})
+        while self._ready:
+            self.drop(self._ready.popleft(), busy=False)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        for zygote in tuple(self._zygotes):
+            await self._bury(zygote)
+        for group in self._groups_ahead:
+            group.remove_now()

@@ -1,0 +1,230 @@
+"""The server's side of one zygote and the workshop beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from skillery.builtin.linux_sandbox.cells import Cell
+from skillery.builtin.linux_sandbox.groups import ControlGroup
+from skillery.builtin.linux_sandbox.links import Packets, Received
+
+HERE = Path(__file__).parent
+START = "import sys; sys.path.append('.'); from cell import zygote; zygote.main(*map(int, sys.argv[1:]))"
+BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
+START_SECONDS = 20.0
+ANSWER_SECONDS = 2.0
+CLOSE_SECONDS = 0.5
+SLOTS = 64
+ENTRIES_AT_ONCE = 100
+
+
+class ZygoteLost(Exception):
+    """It has died or does not answer. Nothing of a run was begun; another one can serve it."""
+
+
+class CannotStart(Exception):
+    """The host does not let it be built; the message says what."""
+
+
+class CannotMount(Exception):
+    """Something that the run was to be given is not there; the message names no path of the host."""
+
+
+class Answers:
+    """Questions over one socket, each answered by its number. Silence is as bad as death."""
+
+    def __init__(self) -> None:
+        self.link = Packets()
+        self._numbers = itertools.count()
+        self._asked: dict[int, asyncio.Future[Received]] = {}
+        self._listening: asyncio.Task[None] | None = None
+        self.lost = False
+
+    async def wait_ready(self) -> None:
+        """Raises CannotStart."""
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                first = await self.link.receive()
+        except TimeoutError:
+            raise CannotStart(f"the sandbox was not ready after {START_SECONDS:.0f} seconds") from None
+        if first is None or "ready" not in first.content:
+            raise CannotStart(
+                first.content.get("message", "") if first else "the sandbox ended while it was being set up"
+            )
+        self._listening = asyncio.ensure_future(self._listen())
+
+    async def _listen(self) -> None:
+        while (received := await self.link.receive()) is not None:
+            asked = self._asked.pop(received.content.get("number", -1), None)
+            if asked is None or asked.done():
+                received.close()
+            else:
+                asked.set_result(received)
+        self.lose()
+
+    def lose(self) -> None:
+        self.lost = True
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(ZygoteLost())
+        self._asked.clear()
+
+    async def ask(self, messages: list[dict[str, Any]], descriptors: tuple[int, ...] = ()) -> Received:
+        """The answer to messages that belong together. Raises ZygoteLost."""
+        if self.lost:
+            raise ZygoteLost
+        number = next(self._numbers)
+        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            for message in messages:
+                self.link.send({**message, "number": number}, descriptors)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                received: Received = await asked
+        except (TimeoutError, OSError):
+            self._asked.pop(number, None)
+            self.lose()
+            raise ZygoteLost from None
+        if received.cut:
+            received.close()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return received
+
+    async def close(self) -> None:
+        """Gives the other side a moment to end by itself."""
+        if self._listening is not None:
+            self.link.say_no_more()
+            await asyncio.wait({self._listening}, timeout=CLOSE_SECONDS)
+        self.link.close()
+        if self._listening is not None:
+            await self._listening
+
+
+class Zygote:
+    """Forks runs, until it has served as many as it may, is too old, or is lost."""
+
+    def __init__(self, python: str) -> None:
+        """Forks from this very thread, not from a worker: the zygote dies with the thread that forked it."""
+        self._forks = Answers()
+        self._mounts = Answers()
+        theirs = (self._forks.link.theirs.fileno(), self._mounts.link.theirs.fileno())
+        numbers = [str(number) for number in (os.getpid(), *theirs)]
+        try:
+            self._process = subprocess.Popen(
+                [python, "-I", "-S", "-B", "-c", START, *numbers],
+                cwd=HERE,
+                env=BASE_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=theirs,
+                process_group=0,  # a Ctrl-C at the terminal is for the server, which then ends its runs in order
+            )
+            self._pidfd = open_pidfd(self._process)
+        except BaseException:
+            self._forks.link.close()
+            self._mounts.link.close()
+            raise
+        self._forks.link.theirs.close()
+        self._mounts.link.theirs.close()
+        self._loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(self._pidfd, self._reap)
+        self._free_slots = list(range(SLOTS))
+        self.cells: set[Cell] = set()
+        self.served = 0
+        self.started = time.monotonic()
+        self.retired = False
+
+    async def prepare(self, plan: dict[str, Any]) -> None:
+        """Raises CannotStart."""
+        with contextlib.suppress(ConnectionError):  # it has died already: that is all that it will say
+            self._forks.link.send(plan)
+        await self._mounts.wait_ready()
+        await self._forks.wait_ready()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def lost(self) -> bool:
+        return self._forks.lost or self._mounts.lost
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._process.wait()
+        self._forks.lose()
+        self._gone.set_result(None)
+
+    async def cell(
+        self, uid: int, limits: dict[str, int], group: ControlGroup | None, *, ahead: bool, port: int | None = None
+    ) -> Cell:
+        """A new place, still being made ready; the first thing it does is to join the group. One with a `port` hands
+        over a listener on it, in a net namespace that is nobody else's, ever. Raises ZygoteLost, OSError."""
+        self.served += 1
+        control = Packets()
+        slot = self._free_slots.pop() if self._free_slots and port is None else -1
+        try:
+            doors: AbstractContextManager[list[int]] = group.doors() if group else nullcontext([])
+            with doors as opened:
+                control.send({"event": "join"}, opened)
+            message = {"uid": uid, "slot": slot, "limits": limits, "port": port, "ahead": ahead}
+            received = await self._forks.ask([message], (control.theirs.fileno(),))
+            control.theirs.close()
+        except BaseException:
+            control.close()  # where it was made all the same, that ends it; its slot is given to nobody else
+            raise
+        cell = Cell(self, received.content["pid"], received.descriptors[0], control, uid, slot, group)
+        self.cells.add(cell)
+        cell.when_gone(self._forget)
+        return cell
+
+    def _forget(self, cell: Cell) -> None:
+        self.cells.discard(cell)
+        if cell.slot >= 0:
+            self._free_slots.append(cell.slot)
+
+    async def trees(self, uid: int, entries: list[dict[str, Any]]) -> Received:
+        """Mounts of these entries: `kinds` and a descriptor of each. Raises ZygoteLost, CannotMount."""
+        pieces = [entries[start : start + ENTRIES_AT_ONCE] for start in range(0, len(entries), ENTRIES_AT_ONCE)]
+        messages = [
+            {"uid": uid, "entries": piece, "last": number == len(pieces) - 1} for number, piece in enumerate(pieces)
+        ]
+        received = await self._mounts.ask(messages)
+        if "kinds" not in received.content:
+            raise CannotMount(received.content.get("message", ""))
+        return received
+
+    async def close(self) -> None:
+        """It and the workshop are gone when this returns; its cells must be."""
+        await self._mounts.close()  # before its parent, who buries it
+        if not self._gone.done():
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            await asyncio.wait({self._gone})
+        await self._forks.close()
+
+
+def open_pidfd(process: subprocess.Popen[bytes]) -> int:
+    """A descriptor that becomes readable when it ends; where there is none to be had, it does not live."""
+    try:
+        return os.pidfd_open(process.pid)
+    except OSError:
+        process.kill()
+        process.wait()
+        raise
+
+
+def base_python() -> str:
+    """The interpreter itself, past every virtual environment and symbolic link."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))

@@ -1,0 +1,254 @@
+"""Runs are forked from a zygote, some ahead: none may see another, and none may be lost with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from skillery.backends import Place
+from skillery.builtin.linux_sandbox import skillery_sandbox
+from skillery.builtin.linux_sandbox.cell import zygote
+from skillery.testing.sandbox import Trial
+from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
+
+FIND_IN_MEMORY = """
+def found(first, second):
+    # Whether one stands before the other anywhere in our memory. They are never put together for the search.
+    first, second = first.encode(), second.encode()
+    maps = [line.split() for line in open('/proc/self/maps').read().splitlines() if '[v' not in line]
+    with open('/proc/self/mem', 'rb', buffering=0) as memory:
+        for where in [fields[0] for fields in maps if 'r' in fields[1]]:
+            start, end = (int(part, 16) for part in where.split('-'))
+            try: memory.seek(start); content = memory.read(end - start)
+            except OSError: continue
+            at = content.find(first)
+            while at >= 0:
+                if content.startswith(second, at + len(first)): return True
+                at = content.find(first, at + 1)
+    return False
+"""
+
+
+@asynccontextmanager
+async def running(folder: Path, **settings: int) -> AsyncIterator[Trial]:
+    """A sandbox with these settings; nothing of it is left afterwards."""
+    before = traces()
+    offer = skillery_sandbox()
+    sandbox = offer.open(offer.settings(**settings), Place(folder))
+    await sandbox.start()
+    try:
+        yield Trial(sandbox, folder)
+    finally:
+        await sandbox.close()
+    await assert_none_since(before)
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def zygotes() -> list[int]:
+    mark = b"zygote.main"
+    return [pid for pid in children(os.getpid()) if mark in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def workshops() -> list[int]:
+    """Children of a zygote that have no children: a cell has pid 2."""
+    return [pid for parent in zygotes() for pid in children(parent) if not children(pid)]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+def cpu_ticks() -> int:
+    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in descendants(os.getpid())]
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats)
+
+
+@pytest.mark.parametrize("prepared", [0, 2])
+async def test_runs_that_wait_for_a_killed_zygote_are_answered_by_the_next(tmp_path: Path, prepared: int) -> None:
+    async with running(tmp_path, prepared=prepared) as trial:
+        (first,) = zygotes()
+        os.kill(first, signal.SIGSTOP)
+        code = "def main(args): return args['x']"
+        runs = [asyncio.ensure_future(trial.value(code, {"x": number})) for number in range(6)]
+        await asyncio.sleep(0.1)
+        os.kill(first, signal.SIGKILL)
+        assert await asyncio.gather(*runs) == [0, 1, 2, 3, 4, 5]
+        assert first not in zygotes()
+
+
+async def test_a_zygote_that_hangs_is_replaced(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=0) as trial:
+        (first,) = zygotes()
+        os.kill(first, signal.SIGSTOP)
+        await trial.is_well()
+        await until(lambda: first not in zygotes())
+
+
+async def test_a_workshop_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=2) as trial:
+        skill = trial.skill("greet", {"code/main.py": "def main(args): return 'hello'"})
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            for pid in workshops():
+                os.kill(pid, number)
+            outcome = await trial.execute(skill)
+            assert outcome.result == b'"hello"'
+
+
+async def test_a_run_outlives_its_zygote(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=1) as trial:
+        run = asyncio.ensure_future(trial.value("import time\ndef main(args): time.sleep(1); return 'done'"))
+        await asyncio.sleep(0.4)
+        for pid in zygotes():
+            os.kill(pid, signal.SIGKILL)
+        await trial.is_well()
+        assert await run == "done"
+
+
+async def test_a_prepared_place_that_has_died_is_not_used(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=2) as trial:
+        for pid in children(zygotes()[0]):
+            for inner in children(pid):
+                os.kill(inner, signal.SIGKILL)
+        for _ in range(4):
+            await trial.is_well()
+
+
+async def test_no_more_than_the_set_number_of_runs_share_a_zygote(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=1, recycle_runs=3) as trial:
+        seeds = Counter([await trial.value("def main(args): return hash('seed')") for _ in range(12)])
+        assert max(seeds.values()) <= 3
+        assert len(seeds) >= 4
+
+
+async def test_each_run_can_have_a_zygote_of_its_own(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=0, recycle_runs=1) as trial:
+        found = await asyncio.gather(*(trial.value("def main(args): return hash('seed')") for _ in range(4)))
+        assert len(set(found)) == 4
+
+
+async def test_an_old_zygote_is_replaced_by_the_next_run(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=0, recycle_minutes=0) as trial:
+        first = set(zygotes())
+        for _ in range(3):
+            await trial.is_well()
+            await asyncio.sleep(0.5)
+        await until(lambda: not first & set(zygotes()))
+
+
+async def test_random_numbers_of_fifty_runs_are_all_distinct(tmp_path: Path) -> None:
+    code = """
+    import random, secrets, tempfile, uuid
+    def main(args): return [random.random(), secrets.token_hex(), str(uuid.uuid4()), tempfile.mkdtemp()]
+    """
+    async with running(tmp_path, prepared=3) as trial:
+        found = [await trial.value(code) for _ in range(50)]
+        assert [len(set(column)) for column in zip(*found, strict=True)] == [50] * 4
+
+
+async def test_a_prepared_place_is_used_once_and_sees_nothing_of_earlier_runs(tmp_path: Path) -> None:
+    leave = """
+    import builtins, json, os, sys
+    def main(args):
+        builtins.left = json.left = sys.left = os.environ['LEFT'] = args['first'] + args['second']
+        for folder in ('/workspace', '/tmp', '/dev/shm'): open(folder + '/left', 'w').write(sys.left)
+        print(sys.left)
+        return sys.left
+    """
+    look = (
+        FIND_IN_MEMORY
+        + """
+import builtins, json, os, sys
+def main(args):
+    return [hasattr(builtins, 'left'), hasattr(json, 'left'), hasattr(sys, 'left'), 'LEFT' in os.environ,
+            *(os.listdir(folder) for folder in ('/workspace', '/tmp', '/dev/shm')),
+            found(args['first'], args['second'])]
+"""
+    )
+    secret = {"first": "left-over-", "second": "secret-of-one-run"}
+    async with running(tmp_path, prepared=2) as trial:
+        for _ in range(5):
+            assert await trial.value(leave, secret) == "left-over-secret-of-one-run"
+            assert await trial.value(look, secret) == [False] * 4 + [[], [], []] + [False]
+
+
+async def test_what_is_searched_for_in_memory_would_be_found(tmp_path: Path) -> None:
+    code = (
+        FIND_IN_MEMORY
+        + "def main(args):\n    kept = args['a'] + args['b']\n    return found(args['a'], args['b']) and bool(kept)"
+    )
+    async with running(tmp_path) as trial:
+        assert await trial.value(code, {"a": "need", "b": "le"}) is True
+
+
+async def test_nothing_of_the_server_is_in_the_memory_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_TOKEN", "token-of-the-server")
+    code = FIND_IN_MEMORY + (
+        "def main(args): return [found(args['a'], args['b']), 'SERVER' in open('/proc/self/environ').read()]"
+    )
+    async with running(tmp_path, prepared=2) as trial:
+        assert await trial.value(code, {"a": "token-of-", "b": "the-server"}) == [False, False]
+
+
+async def test_two_runs_at_a_time_never_share_a_net_namespace(tmp_path: Path) -> None:
+    code = """
+    import os, time
+    def main(args): time.sleep(0.5); return os.stat('/proc/self/ns/net').st_ino
+    """
+    async with running(tmp_path, prepared=2) as trial:
+        found = await asyncio.gather(*(trial.value(code) for _ in range(6)))
+        assert len(set(found)) == 6
+        assert Path("/proc/self/ns/net").stat().st_ino not in found
+
+
+async def test_more_runs_than_are_prepared_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=1) as trial:
+        code = "import time\ndef main(args): time.sleep(1.5)"
+        started = time.monotonic()
+        await asyncio.gather(*(trial.value(code) for _ in range(8)))
+        assert time.monotonic() - started < 8 * 1.5
+
+
+async def test_a_waiting_engine_uses_no_processor(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=3) as trial:
+        await trial.is_well()
+        await asyncio.sleep(0.5)
+        before = cpu_ticks()
+        await asyncio.sleep(1.5)
+        assert cpu_ticks() <= before + 1
+
+
+def test_a_zygote_with_a_second_thread_refuses_to_fork() -> None:
+    script = (
+        "import threading; from skillery.builtin.linux_sandbox.cell import kernel, zygote\n"
+        "zygote.check_threads()\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "try: zygote.check_threads()\n"
+        "except kernel.SetupError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "the zygote has more than one thread\n"
+    assert zygote.ONE_THREAD == 3
+
+
+def test_the_settings_of_the_engine_can_be_set() -> None:
+    settings = skillery_sandbox().settings
+    assert {"prepared", "recycle_runs", "recycle_minutes"} <= set(settings.__struct_fields__)
