@@ -16,6 +16,7 @@ from skillery.backends import Failure, Job, Outcome, RunHost
 from skillery.builtin.linux_sandbox import watchdog
 from skillery.builtin.linux_sandbox.cells import Cell, Event
 from skillery.builtin.linux_sandbox.groups import ControlGroups
+from skillery.builtin.linux_sandbox.links import Received
 from skillery.builtin.linux_sandbox.plan import given, tree_limits
 from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.zygotes import BASE_ENVIRONMENT, CannotMount, CannotStart, ZygoteLost
@@ -109,11 +110,16 @@ class Run:
         raise AssertionError
 
     async def _enter(self, entries: list[dict[str, Any]]) -> Dialogue:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._channel = await Channel.over(ours)
-            self._cell = await self._means.pool.take(self._limits)
-            await self._equip(self._cell, theirs, entries)
+        cell = self._cell = await self._means.pool.take(self._limits)
+        mounting = asyncio.ensure_future(cell.home.trees(cell.uid, entries)) if entries else None
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._channel = await Channel.over(ours)
+                await self._equip(cell, theirs, mounting)
+        finally:
+            if mounting:
+                forget(mounting)
         dialogue = Dialogue(self._channel, self._job, self._host)
         header = job_header(self._job, {**BASE_ENVIRONMENT, **self._job.environment}, Places())
         await self._channel.send(header, self._job.args)
@@ -122,7 +128,7 @@ class Run:
         try:
             await dialogue.wait_ready()
         except BrokenSetup as broken:
-            said = await self._cell.event()
+            said = await cell.event()
             if broken.explained or (said is not None and said.message):
                 raise BrokenSetup((said and said.message) or str(broken)) from None
             raise ZygoteLost(str(broken)) from None
@@ -135,20 +141,16 @@ class Run:
             self._channel.close()
         self._cell = self._channel = None
 
-    async def _equip(self, cell: Cell, channel: socket.socket, entries: list[dict[str, Any]]) -> None:
-        trees = await cell.home.trees(cell.uid, entries) if entries else None
-        try:
-            if cell.group is not None:
-                cell.group.limit(self._job.limits)
-            order = {
-                "limits": self._limits,
-                "affinity": self._means.affinity(self._job.limits.cpus),
-                "kinds": trees.content["kinds"] if trees else [],
-            }
-            cell.tell(order, (self._log.write_end, channel.fileno(), *(trees.descriptors if trees else ())))
-        finally:
-            if trees:
-                trees.close()
+    async def _equip(self, cell: Cell, channel: socket.socket, mounting: asyncio.Future[Received] | None) -> None:
+        if cell.group is not None:
+            cell.group.limit(self._job.limits)
+        trees = await mounting if mounting else Received({"kinds": []}, [])
+        order = {
+            "limits": self._limits,
+            "affinity": self._means.affinity(self._job.limits.cpus),
+            "kinds": trees.content["kinds"],
+        }
+        cell.tell(order, (self._log.write_end, channel.fileno(), *trees.descriptors))
 
     # -- while the code runs -----------------------------------------------------------------------------------
 
@@ -234,6 +236,14 @@ class Run:
 
 def not_started(error: OSError) -> Failure:
     return Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
+
+
+def forget(mounting: asyncio.Future[Received]) -> None:
+    """Its descriptors have been sent, or nobody wants them any more."""
+    if not mounting.done():
+        mounting.cancel()
+    elif not mounting.cancelled() and mounting.exception() is None:
+        mounting.result().close()
 
 
 async def cancel(*tasks: asyncio.Future[None]) -> None:
