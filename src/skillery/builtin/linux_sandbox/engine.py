@@ -19,6 +19,7 @@ from skillery.builtin.egress.service import Egress, EgressBroken, Session
 from skillery.builtin.linux_sandbox import watchdog
 from skillery.builtin.linux_sandbox.cells import Cell, Event
 from skillery.builtin.linux_sandbox.groups import ControlGroups
+from skillery.builtin.linux_sandbox.links import Received
 from skillery.builtin.linux_sandbox.plan import given, tree_limits
 from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.zygotes import BASE_ENVIRONMENT, CannotMount, CannotStart, ZygoteLost
@@ -115,24 +116,30 @@ class Run:
         raise AssertionError
 
     async def _enter(self, entries: list[dict[str, Any]]) -> Dialogue:
-        self._end_of_channel, theirs = socket.socketpair()
-        with theirs:
-            port = PROXY_PORT if self._job.network else None
-            self._cell = await self._means.pool.take(self._limits, port)
-            await self._equip(self._cell, theirs, entries)
+        cell = self._cell = await self._means.pool.take(self._limits, PROXY_PORT if self._job.network else None)
+        mounting = asyncio.ensure_future(cell.home.trees(cell.uid, entries)) if entries else None
+        try:
+            self._end_of_channel, theirs = socket.socketpair()
+            with theirs:
+                if not self._job.network:  # else the first thing on it is for the proxy
+                    self._channel = await Channel.over(self._end_of_channel)
+                await self._equip(cell, theirs, mounting)
+        finally:
+            if mounting:
+                forget(mounting)
         try:
             return await self._greet(self._end_of_channel)
         except BrokenSetup as broken:
-            said = await self._cell.event()
+            said = await cell.event()
             if broken.explained or (said is not None and said.message):
                 raise BrokenSetup((said and said.message) or str(broken)) from None
             raise ZygoteLost(str(broken)) from None
 
     async def _greet(self, end: socket.socket) -> Dialogue:
         """Raises BrokenSetup, EgressBroken."""
-        if self._job.network:  # its listener is the first thing that comes
+        if self._channel is None:
             self._way_out = await self._means.egress.open_over(end, self._job.network, self._log.note)
-        self._channel = await Channel.over(end)
+            self._channel = await Channel.over(end)
         dialogue = Dialogue(self._channel, self._job, self._host)
         proxy = PROXY_ENVIRONMENT if self._job.network else {}
         header = job_header(self._job, {**BASE_ENVIRONMENT, **proxy, **self._job.environment}, Places())
@@ -157,20 +164,16 @@ class Run:
             self._end_of_channel.close()
         self._channel = self._end_of_channel = None
 
-    async def _equip(self, cell: Cell, channel: socket.socket, entries: list[dict[str, Any]]) -> None:
-        trees = await cell.home.trees(cell.uid, entries) if entries else None
-        try:
-            if cell.group is not None:
-                cell.group.limit(self._job.limits)
-            order = {
-                "limits": self._limits,
-                "affinity": self._means.affinity(self._job.limits.cpus),
-                "kinds": trees.content["kinds"] if trees else [],
-            }
-            cell.tell(order, (self._log.write_end, channel.fileno(), *(trees.descriptors if trees else ())))
-        finally:
-            if trees:
-                trees.close()
+    async def _equip(self, cell: Cell, channel: socket.socket, mounting: asyncio.Future[Received] | None) -> None:
+        if cell.group is not None:
+            cell.group.limit(self._job.limits)
+        trees = await mounting if mounting else Received({"kinds": []}, [])
+        order = {
+            "limits": self._limits,
+            "affinity": self._means.affinity(self._job.limits.cpus),
+            "kinds": trees.content["kinds"],
+        }
+        cell.tell(order, (self._log.write_end, channel.fileno(), *trees.descriptors))
 
     # -- while the code runs -----------------------------------------------------------------------------------
 
@@ -257,6 +260,14 @@ class Run:
 
 def not_started(error: OSError) -> Failure:
     return Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
+
+
+def forget(mounting: asyncio.Future[Received]) -> None:
+    """Its descriptors have been sent, or nobody wants them any more."""
+    if not mounting.done():
+        mounting.cancel()
+    elif not mounting.cancelled() and mounting.exception() is None:
+        mounting.result().close()
 
 
 async def cancel(*tasks: asyncio.Future[None]) -> None:

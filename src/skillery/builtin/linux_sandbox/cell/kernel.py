@@ -7,6 +7,7 @@ import errno
 import os
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 # Keeps the interpreter's lock during the call, as os.fork does: a clone must not start with the lock in the air.
 _libc_locked = ctypes.PyDLL(None, use_errno=True)
 
@@ -155,8 +156,7 @@ def freeze_tree(tree: int, attributes: int) -> None:
 
 
 def prctl(step: str, option: int, value: int = 0, third: int = 0) -> None:
-    arguments = (ctypes.c_ulong(value), ctypes.c_ulong(third), ctypes.c_ulong(0), ctypes.c_ulong(0))
-    checked(step, _libc.prctl(ctypes.c_int(option), *arguments))
+    checked(step, _libc.prctl(option, value, third, 0, 0))
 
 
 def limit_heaps(count: int) -> None:
