@@ -93,8 +93,12 @@ class Answers:
                 received: Received = await asked
         except (TimeoutError, OSError):
             self._asked.pop(number, None)
+            close_answer(asked)
             self.lose()
             raise ZygoteLost from None
+        except asyncio.CancelledError:
+            close_answer(asked)
+            raise
         if received.cut:
             received.close()
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -108,6 +112,12 @@ class Answers:
         self.link.close()
         if self._listening is not None:
             await self._listening
+
+
+def close_answer(asked: asyncio.Future[Received]) -> None:
+    """It came in the very moment in which nobody wanted it any more."""
+    if asked.done() and not asked.cancelled() and asked.exception() is None:
+        asked.result().close()
 
 
 class Zygote:
