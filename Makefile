@@ -21,7 +21,7 @@ $(UV):
 demo: install ## install, serve, and walk the protocol on real data
 	$(BIN)/skillery demo --home .demo
 
-serve: install ## serve this checkout's home
+serve: install ## serve the home of the user who calls it
 	$(BIN)/skillery serve
 
 check: install ## style, types, and the direction of imports

@@ -328,7 +328,7 @@ class Offer(msgspec.Struct, frozen=True):
     """A backend that a plugin offers under a name; the settings choose it by that name.
 
     `open(settings, place)` makes it; `settings` is a frozen msgspec Struct that forbids unknown fields, filled from
-    the section `[<kind>.<name>]` of skillery.toml and checked at start.
+    the section `[backends.<kind>.<name>]` of skillery.toml and checked at start.
     """
 
     name: str

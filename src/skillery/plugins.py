@@ -53,6 +53,9 @@ class PluginMoments:
         except Exception:
             log.exception("before_publish failed for %s %s", publication.name, publication.version)
             return [Finding("before_publish", "a check of this server failed; ask its admin to look at the log")]
+        if not all(isinstance(findings, list) and _are_findings(findings) for findings in answers):
+            log.error("a before_publish hook must return a list of Finding; the answers were %r", answers)
+            return [Finding("before_publish", "a check of this server is broken; ask its admin to look at the log")]
         return [finding for findings in answers for finding in findings]
 
     async def after_publish(self, publication: Publication) -> None:
@@ -68,6 +71,10 @@ class PluginMoments:
             await asyncio.to_thread(getattr(self._hook, name), **arguments)
         except Exception:
             log.exception("a plugin failed in %s", name)
+
+
+def _are_findings(findings: list[Any]) -> bool:
+    return all(isinstance(finding, Finding) for finding in findings)
 
 
 class Plugins:
@@ -140,6 +147,8 @@ def _register(manager: pluggy.PluginManager, name: str, load: Callable[[], Any])
         raise StartupError(f"plugin '{name}': {_line(error)}") from None
     except ValueError:
         raise StartupError(f"two plugins are called '{name}'; rename or remove one") from None
+    if not manager.get_hookcallers(plugin):
+        raise StartupError(f"plugin '{name}' has no hooks; mark its functions with @hookimpl (skillery.hookimpl)")
 
 
 def _plugin_files(folder: Path) -> list[Path]:

@@ -61,6 +61,10 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str], 
 
                 def stop() -> None:
                     # The second signal does not wait for those who are still connected.
+                    if not server.should_exit:
+                        log.info(
+                            "stopping: runs may finish for %g s; a second signal ends them", settings.grace_seconds
+                        )
                     server.force_exit = server.should_exit
                     server.should_exit = True
                     grace = 0.0 if server.force_exit else settings.grace_seconds

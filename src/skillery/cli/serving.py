@@ -25,7 +25,7 @@ QUIET = ("uvicorn", "alembic", "litestar", "asyncio", "httpx", "httpcore")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="0 takes a free one.  [default: 8080]")
 @json_option
 def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> None:
-    """Serve the registry until SIGTERM.
+    """Serve the registry until Ctrl-C or SIGTERM.
 
     One line on stdout says where, once requests are answered; the log goes to stderr. SIGTERM lets the runs under way
     finish up to the setting grace_seconds, and the exit code is then 0.
@@ -60,9 +60,16 @@ def _start_log(settings: Settings) -> None:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_no_hurry)
     if settings.log_level != "debug":
         for name in QUIET:
             logging.getLogger(name).setLevel("WARNING")
+
+
+def _is_no_hurry(record: logging.LogRecord) -> bool:
+    """Whoever signals twice cuts the orderly end short; a traceback of that tells nobody anything."""
+    text = f"{record.exc_info or ''}{record.msg}"
+    return "CancelledError" not in text
 
 
 def _loop_factory() -> Any:

@@ -29,6 +29,7 @@ MOST_AT_ONCE = 1000
 def publish(folders: Sequence[Path], target: Target, as_json: bool) -> None:
     """Publish the skill in each DIR (skill.toml, SKILL.md, code/, resources/).
 
+    What begins with a dot is left out, and what interpreters and editors leave behind (__pycache__, node_modules).
     Each is published whole or not at all, and one that is refused does not keep the others back. The same bundle again
     answers as the first time did.
     """
@@ -63,7 +64,10 @@ async def _publish(client: Client, folder: Path) -> dict[str, Any]:
     created: dict[str, Any] = await client.call(
         "create_skill", manifest=skill.manifest, skill_md=skill.skill_md, files=files
     )
-    return created
+    described = await client.call("describe_skill", name=created["name"], version=created["version"], detail="manifest")
+    total = sum(len(file.content) for file in skill.files)
+    more = {"files": len(skill.files), "size_bytes": total, "skipped": skill.skipped}
+    return {**created, **more, "warnings": described["skill"]["warnings"]}
 
 
 def _file(path: str, content: bytes, executable: bool) -> dict[str, Any]:
@@ -80,6 +84,10 @@ def _print_published(answer: Mapping[str, Any]) -> None:
         return
     status = "" if answer["status"] == "published" else f" ({answer['status']})"
     click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']}{status}"))
+    skipped = f"; skipped {', '.join(answer['skipped'])}" if answer["skipped"] else ""
+    click.echo(clean(f"  {answer['files']} files, {answer['size_bytes']} bytes{skipped}"), err=True)
+    for warning in answer["warnings"]:
+        click.echo(clean(f"  warning: {warning}"), err=True)
 
 
 @click.command("list")

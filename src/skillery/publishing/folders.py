@@ -10,8 +10,9 @@ from skillery.errors import BundleTooLarge, InvalidBundle
 from skillery.formats.bundle import BundleFile
 from skillery.formats.manifest import toml_manifest
 
-# What editors, version control and interpreters leave in a folder and nobody means to publish.
-IGNORED = frozenset({".git", "__pycache__", ".DS_Store", ".venv", "node_modules", ".mypy_cache", ".ruff_cache"})
+# What interpreters leave in a folder and nobody means to publish; so is whatever begins with a dot: a published .env
+# can't be taken back.
+IGNORED = frozenset({"__pycache__", "node_modules"})
 # Far above any server's own limit; only keeps a wrong folder from being read whole.
 MOST_BYTES = 256 * 1024 * 1024
 
@@ -21,11 +22,14 @@ class SkillFolder(NamedTuple):
     skill_md: str
     files: list[BundleFile]
     """All files, skill.toml and SKILL.md verbatim among them."""
+    skipped: list[str]
+    """Names of what was left out."""
 
 
 def read_skill_folder(folder: Path) -> SkillFolder:
     """Raises InvalidBundle, InvalidManifest, BundleTooLarge: a missing skill.toml or SKILL.md, a symlink, a device."""
-    files = list(_read_files(folder))
+    skipped: list[str] = []
+    files = list(_read_files(folder, skipped))
     by_path = {file.path: file for file in files}
     for needed in ("skill.toml", "SKILL.md"):
         if needed not in by_path:
@@ -36,14 +40,14 @@ def read_skill_folder(folder: Path) -> SkillFolder:
         skill_md = by_path["SKILL.md"].content.decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidBundle("SKILL.md is not UTF-8 text", file="SKILL.md") from None
-    return SkillFolder(toml_manifest(by_path["skill.toml"].content), skill_md, files)
+    return SkillFolder(toml_manifest(by_path["skill.toml"].content), skill_md, files, skipped)
 
 
-def _read_files(folder: Path) -> Iterator[BundleFile]:
+def _read_files(folder: Path, skipped: list[str]) -> Iterator[BundleFile]:
     if not folder.is_dir():
         raise InvalidBundle(f"'{folder}' is not a folder", hint="Name the folder that holds skill.toml.")
     total = 0
-    for path in _walk(folder):
+    for path in _walk(folder, skipped):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not path.is_file():
             raise InvalidBundle(
@@ -55,11 +59,12 @@ def _read_files(folder: Path) -> Iterator[BundleFile]:
         yield BundleFile(name, path.read_bytes(), bool(path.stat().st_mode & 0o111))
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, skipped: list[str]) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
-        if path.name in IGNORED:
+        if path.name in IGNORED or path.name.startswith("."):
+            skipped.append(path.name)
             continue
         if path.is_dir() and not path.is_symlink():
-            yield from _walk(path)
+            yield from _walk(path, skipped)
         else:
             yield path
