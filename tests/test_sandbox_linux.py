@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from skillery.backends import CodeCall, Job, Limits, Outcome, Place, SkillMount
-from skillery.builtin.linux_sandbox import groups, skillery_sandbox
+from skillery.builtin.linux_sandbox import groups, skillery_sandbox, watchdog
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote
 from skillery.testing import SandboxContract
@@ -352,6 +352,7 @@ async def test_runs_die_with_a_killed_server_and_the_next_start_sweeps_up(tmp_pa
 
 def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leave_nothing(tmp_path: Path) -> None:
     """In the event loop that servers use: it refuses to write to what has been closed."""
+    others = watchdog.children(os.getpid())
 
     async def main() -> set[str | None]:
         offer = skillery_sandbox()
@@ -362,7 +363,7 @@ def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leav
             for delay in (0, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05):
                 running = asyncio.ensure_future(sleeping(sandbox, network))
                 await asyncio.sleep(delay)
-                for pid in descendants(os.getpid()):
+                for pid in descendants_beside(others):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 failures.add(failure_type(await running))
@@ -377,8 +378,13 @@ def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leav
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(main()) <= {None, "SandboxError", "ProcessKilled"}
-    assert descendants(os.getpid()) == set()
+    assert descendants_beside(others) == set()
     assert group_folders(os.getpid()) == []
+
+
+def descendants_beside(others: list[int]) -> set[int]:
+    """Of this process; not those `others` of its children that belong to other tests, nor what descends from them."""
+    return descendants(os.getpid()).difference(others, *(descendants(pid) for pid in others))
 
 
 async def sleeping(sandbox: LinuxSandbox, network: tuple[str, ...]) -> Outcome:
