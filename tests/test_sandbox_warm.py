@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -15,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from skillery.backends import Place
+from skillery.backends import CodeCall, Job, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.builtin.linux_sandbox.cell import zygote
-from skillery.testing.sandbox import Trial
+from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
+from skillery.testing.sandbox.trial import value_of
 
 FIND_IN_MEMORY = """
 def found(first, second):
@@ -68,6 +70,10 @@ def zygotes() -> list[int]:
 def workshops() -> list[int]:
     """Children of a zygote that have no children: a cell has pid 2."""
     return [pid for parent in zygotes() for pid in children(parent) if not children(pid)]
+
+
+def places() -> set[int]:
+    return {pid for parent in zygotes() for pid in children(parent) if children(pid)}
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -217,6 +223,51 @@ async def test_two_runs_at_a_time_never_share_a_net_namespace(tmp_path: Path) ->
         found = await asyncio.gather(*(trial.value(code) for _ in range(6)))
         assert len(set(found)) == 6
         assert Path("/proc/self/ns/net").stat().st_ino not in found
+
+
+LO = """
+import os, socket, time
+def up():
+    # A datagram to ourselves, as Landlock is about TCP.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try: return bool(any_socket.sendto(b'x', ('127.0.0.1', 9)))
+        except OSError: return False
+def main(args): time.sleep(args); return [up(), os.stat('/proc/self/ns/net').st_ino]
+"""
+
+
+async def has_lo(trial: Trial, network: tuple[str, ...], seconds: float = 0) -> tuple[bool, int]:
+    job = Job("run_1", CodeCall(LO, "main"), json.dumps(seconds).encode(), network=network)
+    is_up, namespace = value_of(await trial.sandbox.run(job, MemoryHost()))
+    return is_up, namespace
+
+
+@pytest.mark.parametrize("prepared", [0, 2])
+async def test_only_runs_with_network_have_lo_and_nobody_uses_their_namespace(tmp_path: Path, prepared: int) -> None:
+    async with running(tmp_path, prepared=prepared) as trial:
+        for network in (("http://api.test",), ()) * 4:
+            assert (await has_lo(trial, network))[0] is bool(network)
+        together = await asyncio.gather(*(has_lo(trial, network, 0.5) for network in (("http://api.test",), ()) * 3))
+        assert [is_up for is_up, _ in together] == [True, False] * 3
+        assert len({namespace for _, namespace in together}) == 6
+
+
+async def test_runs_with_network_take_no_prepared_place(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=2) as trial:
+        await until(lambda: len(places()) == 2)  # that of the run that was tried at the start has gone
+        waiting = places()
+        for _ in range(3):
+            await has_lo(trial, ("http://api.test",))
+        assert waiting <= places()
+        await trial.is_well()
+        await until(lambda: not waiting <= places())
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+async def test_a_run_with_network_outlives_a_lost_zygote_too(tmp_path: Path, number: int) -> None:
+    async with running(tmp_path, prepared=1) as trial:
+        os.kill(zygotes()[0], number)
+        assert (await has_lo(trial, ("http://api.test",)))[0] is True
 
 
 async def test_more_runs_than_are_prepared_do_not_wait_for_each_other(tmp_path: Path) -> None:

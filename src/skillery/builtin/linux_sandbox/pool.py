@@ -68,7 +68,9 @@ class Pool:
     async def start(self) -> None:
         """Raises CannotStart."""
         await self._zygote()
-        await self._refill()
+        self._consider()
+        if self._refilling is not None:  # perhaps since a run that has been there before
+            await asyncio.shield(self._refilling)
 
     # -- cells -------------------------------------------------------------------------------------------------
 
@@ -181,11 +183,14 @@ class Pool:
 
     async def _prepared(self) -> Cell:
         cell = await self._make(ahead=True)
-        async with asyncio.timeout(PREPARE_SECONDS):
-            event = await cell.event(wanted=("prepared", "failed"))
-        if event is None or event.event != "prepared":
+        try:
+            async with asyncio.timeout(PREPARE_SECONDS):
+                event = await cell.event(wanted=("prepared", "failed"))
+            if event is None or event.event != "prepared":
+                raise CannotStart(event.message if event else "the place ended while it was being made")
+        except BaseException:
             self.drop(cell, busy=False)
-            raise CannotStart(event.message if event else "the place ended while it was being made")
+            raise
         return cell
 
     # -- zygotes -------------------------------------------------------------------------------------------------
