@@ -453,6 +453,52 @@ async def test_a_killed_proxy_ends_the_ways_out_and_the_next_run_gets_a_new_one(
         await egress.close()
 
 
+def descriptors(pid: int | None) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+async def torment(port: int, target: int, number: int) -> None:
+    """One ill-behaved connection of several kinds."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    match number % 6:
+        case 0:
+            writer.write(b"GET http://api.test")
+        case 1:
+            writer.write(b"\xff" * 1000 + b"\r\n\r\n")
+        case 2:
+            writer.write(get("api.test", target))
+        case 3:
+            writer.write(f"CONNECT api.test:{target} HTTP/1.1\r\n\r\n\x16\x03\x01".encode())
+        case 4:
+            writer.write(f"POST http://api.test:{target}/ HTTP/1.1\r\nHost: api.test:{target}\r\n".encode())
+            writer.write(b"Content-Length: 1000000\r\n\r\nhalf")
+            writer.write_eof()
+    await asyncio.sleep(0.01)
+    writer.transport.abort()
+
+
+async def test_hundreds_of_broken_connections_leave_the_proxy_as_it_was(plain: Upstream) -> None:
+    egress = Egress(LOOPBACK, {"api.test": LOOPBACK}, Caps(head_seconds=1, idle_seconds=1))
+    try:
+        listener, port = await listening()
+        patterns = [f"http://api.test:{plain.port}", f"https://api.test:{plain.port}"]
+        session = await egress.open(patterns, listener, lambda line: None)
+        assert b"200 OK" in await Door(port, Names()).send(get("api.test", plain.port))
+        before = descriptors(egress.pid)
+        for _ in range(10):
+            await asyncio.gather(*(torment(port, plain.port, number) for number in range(60)))
+        async with asyncio.timeout(60):
+            assert b"200 OK" in await Door(port, Names()).send(get("api.test", plain.port))
+            while descriptors(egress.pid) > before:
+                await asyncio.sleep(0.05)
+        await session.close()
+        async with asyncio.timeout(20):
+            while descriptors(egress.pid) >= before:
+                await asyncio.sleep(0.05)
+    finally:
+        await egress.close()
+
+
 async def test_a_pattern_of_older_rules_is_refused_at_the_run() -> None:
     egress = Egress()
     listener, _ = await listening()

@@ -191,6 +191,17 @@ def test_a_network_pattern_is_scheme_host_and_port_only(pattern: str) -> None:
     assert "permissions.network[0]" in problems({**LEAST, "permissions": {"network": [pattern]}})
 
 
+@pytest.mark.parametrize("host", ["com", "co.uk", "com.au", "github.io", "blob.core.windows.net"])
+def test_a_wildcard_below_which_anybody_can_have_a_name_is_warned_of(host: str) -> None:
+    manifest = parse_manifest({**LEAST, "permissions": {"network": [f"https://*.{host}"]}})
+    assert manifest.warnings == (f"permissions.network[0]: anybody can have a name below '{host}'; name the hosts",)
+
+
+@pytest.mark.parametrize("host", ["*.example.com", "github.io", "*.acme.github.io", "*.acme.co.uk", "*.example.de"])
+def test_a_wildcard_over_ones_own_domain_is_not(host: str) -> None:
+    assert parse_manifest({**LEAST, "permissions": {"network": [f"https://{host}"]}}).warnings == ()
+
+
 @pytest.mark.parametrize(
     "pattern",
     ["https://x.com", "HTTPS://X.COM:443", "http://a.b-c.d9:80", "https://xn--bcher-kva.example", "https://1a.2b"],

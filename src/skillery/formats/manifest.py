@@ -14,7 +14,7 @@ from skillery.errors import InvalidManifest, InvalidParams
 from skillery.formats.inputs import INPUT_TYPES, Input, InputType, fits
 from skillery.formats.json_values import copy, join, kind_of, same, value_problems
 from skillery.formats.names import is_within, namespace_of, parse_namespace, parse_skill_name
-from skillery.formats.network import NETWORK_FORM, NetworkPattern, parse_network_pattern
+from skillery.formats.network import NETWORK_FORM, NetworkPattern, is_open_to_anybody, parse_network_pattern
 from skillery.formats.paths import path_problem
 from skillery.formats.problems import MAX_SHOWN, Problem, raise_problems
 from skillery.formats.secret_names import secret_name_problem
@@ -330,4 +330,8 @@ class _Reader(Shapes):
                 self.problem(f"permissions.network[{i}]", f"is {quoted(text)}, which {pattern}{form}")
             else:
                 patterns[pattern.text] = pattern
+                if is_open_to_anybody(pattern):
+                    self.warnings.append(
+                        f"permissions.network[{i}]: anybody can have a name below '{pattern.host}'; name the hosts"
+                    )
         return patterns.values()

@@ -12,6 +12,31 @@ _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
+# A few that are likely to be written, not the whole list of public suffixes: it only warns.
+_REGISTRARS = {"ac", "co", "com", "edu", "gov", "net", "or", "org"}
+_HOSTING = {
+    "amazonaws.com",
+    "appspot.com",
+    "azurewebsites.net",
+    "cloudfront.net",
+    "github.io",
+    "githubusercontent.com",
+    "gitlab.io",
+    "herokuapp.com",
+    "netlify.app",
+    "ngrok-free.app",
+    "ngrok.io",
+    "pages.dev",
+    "run.app",
+    "s3.amazonaws.com",
+    "vercel.app",
+    "web.app",
+    "windows.net",
+    "core.windows.net",
+    "blob.core.windows.net",
+    "workers.dev",
+}
+
 NETWORK_FORM = (
     "'https://HOST', 'http://HOST' or either with ':PORT', "
     "HOST being a DNS name such as 'api.example.com' or '*.example.com'"
@@ -49,6 +74,13 @@ def parse_network_pattern(text: str) -> NetworkPattern | str:
     wildcard = match[2] is not None
     shown_port = "" if port == _DEFAULT_PORTS[scheme] else f":{port}"
     return NetworkPattern(scheme, host, port, wildcard, f"{scheme}://{'*.' if wildcard else ''}{host}{shown_port}")
+
+
+def is_open_to_anybody(pattern: NetworkPattern) -> bool:
+    """Whether it is a wildcard over a domain below which strangers have names: `*.com`, `*.co.uk`, `*.github.io`."""
+    *above, last = pattern.host.split(".")
+    registrar = len(above) == 1 and len(last) == 2 and above[0] in _REGISTRARS
+    return pattern.wildcard and (not above or registrar or pattern.host in _HOSTING)
 
 
 def host_problem(host: str) -> str | None:

@@ -9,6 +9,7 @@ end closes it when the run is over. The process ends with the server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import encodings.ascii
 import encodings.latin_1  # noqa: F401
 import os
@@ -33,27 +34,33 @@ async def serve_run(listener: socket.socket, report: socket.socket, system: Reso
     """Until the server ends the report."""
     reader, writer = await asyncio.open_connection(sock=report, limit=MAX_ORDER)
     with listener:
-        order = msgspec.json.decode(await reader.readline(), type=Order)
-        encoder = msgspec.json.Encoder()
-
-        def tell(event: Event) -> None:
-            if writer.transport.get_write_buffer_size() > MAX_UNREAD:
-                serving.cancel()  # nobody reads what must be recorded: then nothing more is let through
-            writer.write(encoder.encode(event) + b"\n")
-
-        proxy = RunProxy(
-            Policy.parse(order.patterns),
-            FixedHosts(order.hosts, system),
-            AddressRules(order.allow_private),
-            tell,
-            order.caps,
-        )
-        serving = asyncio.ensure_future(proxy.serve(listener))
-        await reader.read()
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        line = await reader.readline()
+        if line:  # else the server has given the run up already
+            await serve_until_told(listener, msgspec.json.decode(line, type=Order), system, reader, writer)
     writer.write(GOODBYE)
     writer.close()
+
+
+async def serve_until_told(
+    listener: socket.socket,
+    order: Order,
+    system: Resolver,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    encoder = msgspec.json.Encoder()
+
+    def tell(event: Event) -> None:
+        if writer.transport.get_write_buffer_size() > MAX_UNREAD:
+            serving.cancel()  # nobody reads what must be recorded: then nothing more is let through
+        writer.write(encoder.encode(event) + b"\n")
+
+    resolver = FixedHosts(order.hosts, system)
+    policy, rules = Policy.parse(order.patterns), AddressRules(order.allow_private)
+    serving = asyncio.ensure_future(RunProxy(policy, resolver, rules, tell, order.caps).serve(listener))
+    await reader.read()
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
 
 
 def take_orders(control: socket.socket, ended: asyncio.Future[None]) -> None:
@@ -87,7 +94,10 @@ def take_orders(control: socket.socket, ended: asyncio.Future[None]) -> None:
 
 def become_nobody() -> None:
     """What carries the bytes of strangers needs no rights; where the server is root, it gives them up."""
-    if os.geteuid() == 0:
+    if os.geteuid() != 0:
+        return
+    # In a user namespace without another uid it can't be done, and root there is an ordinary user outside.
+    with contextlib.suppress(OSError):
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
