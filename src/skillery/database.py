@@ -187,9 +187,7 @@ def _meaning(error: Exception) -> Exception:
     cause = getattr(error, "orig", None) or error
     text = str(cause).lower()
     if any(words in text for words in FULL):
-        return StorageFull(
-            "the server has no space left to store this", hint="Nothing was stored. Free space on the server."
-        )
+        return StorageFull()
     if any(words in text for words in DAMAGED):
         return Unavailable("the server's database is damaged", hint="Its admin has to restore a backup.")
     is_passing = str(getattr(cause, "sqlstate", None) or "").startswith(PASSING)

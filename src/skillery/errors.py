@@ -148,7 +148,18 @@ class BlobTooLarge(TooLarge):
 
 
 class StorageFull(Unavailable):
+    """The same words whether the database or a storage found out, unless it has better ones."""
+
     type = "storage_full"
+
+    def __init__(
+        self,
+        message: str = "the server has no space left to store this",
+        *,
+        hint: str | None = "Nothing was stored. Free space on the server.",
+        **data: Any,
+    ) -> None:
+        super().__init__(message, hint=hint, **data)
 
 
 # -- for the person who starts the server --------------------------------------------------------------------------

@@ -108,10 +108,7 @@ def _speaking() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise StorageFull(
-                "the server has no space left to store this",
-                hint="Nothing was stored. Free space on the server.",
-            ) from error
+            raise StorageFull from error
         raise Unavailable("the storage cannot be written now", hint="Nothing was stored. Try again.") from error
 
 
