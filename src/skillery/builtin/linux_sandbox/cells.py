@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -17,6 +18,8 @@ from skillery.builtin.linux_sandbox.groups import ControlGroup
 from skillery.builtin.linux_sandbox.links import Packets
 from skillery.builtin.python_runner.logs import LogPipe
 from skillery.builtin.python_runner.wire import Channel
+
+STATUS = struct.Struct("=i")
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -39,9 +42,14 @@ class Ends:
     """The server's ends of what connects it with a place, and the place's own, to be handed over."""
 
     def __init__(self) -> None:
-        self.control = Packets()
-        self.log = LogPipe()
-        self.channel, self._theirs = socket.socketpair()
+        """Raises OSError; nothing is open then."""
+        with contextlib.ExitStack() as opened:
+            self.control = Packets()
+            opened.callback(self.control.close)
+            self.log = LogPipe()
+            opened.callback(self.log.close)
+            self.channel, self._theirs = socket.socketpair()
+            opened.pop_all()
 
     @property
     def theirs(self) -> tuple[int, int, int]:
@@ -132,6 +140,8 @@ class Cell:
         if received is None:
             return None
         received.close()
+        if len(received.raw) == STATUS.size:
+            return Event("ended", *STATUS.unpack(received.raw))
         return msgspec.convert(received.content, Event)
 
     async def end(self) -> None:

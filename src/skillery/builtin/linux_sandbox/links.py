@@ -9,6 +9,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 MOST_BYTES = 128 * 1024
@@ -18,11 +19,16 @@ MOST_DESCRIPTORS = 16
 class Received:
     """A message; its descriptors belong to whoever received it."""
 
-    def __init__(self, content: dict[str, Any], descriptors: list[int], *, cut: bool = False) -> None:
-        self.content = content
+    def __init__(self, raw: bytes, descriptors: list[int], *, cut: bool = False) -> None:
+        self.raw = raw
         self.descriptors = descriptors
         self.cut = cut
         """Whether descriptors got lost on the way, because this process may have no more of them."""
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.raw)
+        return found
 
     def close(self) -> None:
         for descriptor in self.descriptors:
@@ -62,7 +68,7 @@ class Packets:
         except OSError:
             content, descriptors, flags = b"", [], 0
         if content:
-            self._received.append(Received(json.loads(content), descriptors, cut=bool(flags & socket.MSG_CTRUNC)))
+            self._received.append(Received(content, descriptors, cut=bool(flags & socket.MSG_CTRUNC)))
         else:
             self._end()
         if self._waiting is not None and not self._waiting.done():

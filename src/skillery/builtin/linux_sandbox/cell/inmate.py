@@ -1,8 +1,8 @@
-"""Stage two: one run's own namespaces. Pid 1 mounts what belongs to the run, locks itself in, forks pid 2 and is a tiny
-init from then on. Pid 2 has nothing left to give up: it looks at itself, says that it is ready, waits for its job, and
-lets the code in. What the run is given of skills and blobs the workshop mounts from outside, before the job comes.
+"""Stage two: one run's own namespaces. Pid 1 mounts what belongs to the run, locks itself in, forks pid 2 and becomes
+the tiny program of `init`. Pid 2 has nothing left to give up: it looks at itself, says that it is ready, waits for its
+job, and lets the code in. What the run is given of skills and blobs the workshop mounts from outside meanwhile.
 
-Pid 1 tells the server over its control socket `failed`, or `ended` with the wait status of the code.
+Pid 1 tells the server over its control socket that it `failed`, or as `init` the wait status of the code.
 """
 
 # ruff: noqa: S108 - the paths are those of the sandbox
@@ -12,9 +12,8 @@ import _signal  # type: ignore[import-not-found]  # `signal` makes enums of it, 
 import fcntl
 import gc
 import os
-import select
 
-from . import kernel, landlock, lockdown, outlet, posture
+from . import init, kernel, landlock, lockdown, outlet, posture
 from .link import Link
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
@@ -105,21 +104,19 @@ def complain(link: Link, error: Exception) -> None:
         return  # the server has gone
 
 
-def live(plan: dict[str, Any], message: dict[str, Any], link: Link, ends: tuple[int, int]) -> None:
+def live(plan: dict[str, Any], message: dict[str, Any], link: Link, ends: tuple[int, int]) -> NoReturn:
     settle(plan, message, *ends)
     version, ruleset = landlock.prepare(lockdown.WRITABLE, message["port"])
     lockdown.set_limits(message["limits"])
     lockdown.lock(plan["program"], {0, 1, 2, CHANNEL, link.descriptor}, ruleset)
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # the zygote's children are nobody's to wait for; these are
-    child = os.fork()
-    if child == 0:
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # the zygote's children are nobody's to wait for; this one's are
+    if os.fork() == 0:
         link.close()
         be_second(plan, version, ahead=message["ahead"])
-    for number in (0, 1, 2, CHANNEL):
-        os.close(number)
-    woken = watch_children()
-    link.say(event="ended", status=wait_for(child, link, woken))
-    os._exit(0)
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGCHLD,))
+    os.dup2(link.descriptor, 0)
+    os.dup2(kernel.signal_descriptor(_signal.SIGCHLD), 1)
+    os.execve(init.PATH, ["init"], {})  # noqa: S606 - our own
 
 
 def settle(plan: dict[str, Any], message: dict[str, Any], channel: int, log: int) -> None:
@@ -141,33 +138,6 @@ def join_groups(doors: list[int]) -> None:
         os.write(door, b"0")
         os.close(door)
     kernel.unshare(kernel.NEWCGROUP)
-
-
-def watch_children() -> int:
-    """A pipe that becomes readable when a child has ended."""
-    reading, writing = os.pipe()
-    for descriptor in (reading, writing):
-        os.set_blocking(descriptor, False)
-    _signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    _signal.signal(_signal.SIGCHLD, lambda *_: None)
-    return reading
-
-
-def wait_for(child: int, link: Link, woken: int) -> int:
-    """Reap everybody who is left to us until the code itself has ended: its wait status. Ends with the server."""
-    poller = select.poll()
-    poller.register(link.descriptor, 0)  # tells of the other end's closing, and of nothing else
-    poller.register(woken, select.POLLIN)
-    while True:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == child:
-            return status
-        if pid:
-            continue
-        ready = dict(poller.poll())
-        if link.descriptor in ready:
-            os._exit(1)
-        os.read(woken, 4096)
 
 
 # -- pid 2 ---------------------------------------------------------------------------------------------------------

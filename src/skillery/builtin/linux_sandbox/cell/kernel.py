@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
@@ -16,6 +17,7 @@ SYS_CLONE = 56 if X86 else 220
 SYS_PIVOT_ROOT = 155 if X86 else 41
 SYS_CAPSET = 126 if X86 else 91
 SYS_SECCOMP = 317 if X86 else 277
+SYS_SIGNALFD = 289 if X86 else 74
 SYS_CLOSE_RANGE, SYS_MOUNT_SETATTR = 436, 442
 SYS_OPEN_TREE, SYS_MOVE_MOUNT = 428, 429
 SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 444, 445, 446
@@ -97,6 +99,11 @@ def clone_watched(flags: int, *, watched: bool = True) -> tuple[int, int]:
     if pid < 0:
         raise failed("new namespaces", number)
     return pid, pidfd.value
+
+
+def signal_descriptor(number: int) -> int:
+    """Readable when this signal waits, which must be blocked. It stays open over an exec."""
+    return checked("signalfd", syscall(SYS_SIGNALFD, -1, (1 << (number - 1)).to_bytes(8, sys.byteorder), 8, 0))
 
 
 def clone_tree(path: str) -> int:

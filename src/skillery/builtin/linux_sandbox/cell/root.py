@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from . import kernel
+from . import init, kernel
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def build(plan: dict[str, Any]) -> None:
     # The new procfs of stage two may only be mounted where one is visible already; it then lies on top of this one.
     bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
     copy_folder(OLD + plan["runtime"], "/run/skillery/runtime")
+    init.install()
     for folder in plan["hidden"]:
         hide(folder)
     kernel.detach(OLD)
