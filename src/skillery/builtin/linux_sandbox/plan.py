@@ -55,6 +55,7 @@ def tree_limits(limits: Limits, *, cgroups: bool) -> dict[str, int]:
         "processes": limits.processes,
         "file_bytes": max(limits.disk_mb, limits.tmp_mb) * MEBIBYTE,
         "address_bytes": ADDRESS_SPACE_BACKUP if cgroups else memory + INTERPRETER_BYTES,
+        "address_ceiling": ADDRESS_SPACE_BACKUP,
         "cpu_seconds": int(limits.timeout_ms / 1000 * max(1.0, limits.cpus)) + 2,
         "disk_bytes": limits.disk_mb * MEBIBYTE,
         "disk_files": limits.disk_files,
