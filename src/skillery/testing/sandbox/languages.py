@@ -155,6 +155,25 @@ class JavaScriptCases(SandboxCases):
         """
         assert value_of(await javascript(trial, code)) == ["from bash\n", 42, True, 64]
 
+    async def test_a_language_that_the_host_lacks_is_the_fault_of_the_host(self, trial: Trial) -> None:
+        nowhere = {"PATH": "/none"}
+        outcome = await javascript(trial, "export const main = () => 1", environment=nowhere)
+        assert failure_type(outcome) == "SandboxError"
+        assert outcome.failure is not None
+        assert "'node'" in outcome.failure.message
+        assert "there is python" in outcome.failure.message
+        assert await trial.value("def main(args): return 1", environment=nowhere) == 1
+
+    @with_node
+    async def test_a_node_that_is_too_old_is_named(self, trial: Trial) -> None:
+        older = "data:text/javascript,Object.defineProperty(process,'versions',{value:{node:'18.19.1'}})"
+        code = "export const main = () => 1"
+        outcome = await javascript(trial, code, environment={"NODE_OPTIONS": f"--import={older}"})
+        assert failure_type(outcome) == "SandboxError"
+        assert outcome.failure is not None
+        assert "18.19.1" in outcome.failure.message
+        assert "20.19" in outcome.failure.message
+
 
 class ShellCases(SandboxCases):
     async def test_bash_gets_args_on_stdin_and_prints_its_result(self, trial: Trial) -> None:
@@ -419,6 +438,25 @@ class LanguageIsolation(SandboxCases):
         """
         assert value_of(await javascript(trial, code, {"secret": str(secret)})) == [[], [], []]
 
+    @with_node
+    async def test_no_limit_can_be_raised_from_any_language(self, trial: Trial) -> None:
+        compare = '[ "$(ulimit -Sa)" = "$(ulimit -Ha)" ] && echo fixed'
+        python = """
+        import resource
+        NAMES = [name for name in dir(resource) if name.startswith('RLIMIT_')]
+        def main(args):
+            return [name for name in NAMES if len(set(resource.getrlimit(getattr(resource, name)))) > 1]
+        """
+        node = f"""
+        import {{ execFileSync }} from "node:child_process";
+        export const main = () => execFileSync("bash", ["-c", {compare!r}]).toString();
+        """
+        handler = trial.skill("acme.tool", {"t.py": python.replace("main", "handler")}, entrypoint=None)
+        assert await trial.value(python) == []
+        assert value_of(await trial.call(HandlerCall("acme.tool", "t.py"), skills=(handler,))) == []
+        assert value_of(await shell(trial, compare)) == "fixed"
+        assert value_of(await javascript(trial, node)) == "fixed\n"
+
     async def test_a_shell_starts_in_empty_folders(self, trial: Trial) -> None:
         code = "ls -A /workspace /tmp /dev/shm | grep -v ':$' | tr -d '\\n'; env | cut -d= -f1 | sort | tr '\\n' ' '"
         assert value_of(await shell(trial, code)) == "HOME LANG PATH PWD SHLVL _ "
@@ -432,12 +470,14 @@ class LanguageIsolation(SandboxCases):
         export async function main(args) {
           fs.writeFileSync("own.mjs", "export const own = 'mine'");
           const { own } = await import("./own.mjs");
-          return [twice(args.n), fs.readFileSync(`/blobs/${args.id}`, "utf8"), own];
+          fs.writeFileSync("data.json", "[1]");
+          const { default: data } = await import("./data.json", { with: { type: "json" } });
+          return [twice(args.n), fs.readFileSync(`/blobs/${args.id}`, "utf8"), own, data];
         }
         """
         blobs = (trial.blob(INPUT, b"content"),)
         outcome = await javascript(trial, code, {"n": 4, "id": INPUT}, skills=(skill,), blobs=blobs)
-        assert value_of(outcome) == [8, "content", "mine"]
+        assert value_of(outcome) == [8, "content", "mine", [1]]
 
     @with_node
     async def test_node_reaches_no_network(self, trial: Trial) -> None:

@@ -9,6 +9,8 @@ import vm from "node:vm";
 const OLDEST = [20, 19];
 const [input, output] = process.argv.slice(2).map(Number);
 const { stringify } = JSON;
+const exit = process.exit.bind(process);
+const kept = []; // a module that is collected can no longer import
 const unreadable = new WeakSet();
 let answered = false;
 
@@ -48,7 +50,7 @@ function isOfTheUser(line) {
 
 function fail(error) {
   answer(stringify({ failure: described(error) }));
-  if (!unreadable.has(error)) process.exit(0);
+  if (!unreadable.has(error)) exit(0);
   // Where Node stopped reading it says only of an error that nobody catches: then that stands in the log.
   process.removeAllListeners("uncaughtException");
   error.stack = `${error.name}: ${error.message}`;
@@ -72,8 +74,8 @@ function resolve(specifier, url) {
   return /^\.{0,2}\//.test(specifier) && !isBuiltin(specifier) ? new URL(specifier, url).href : specifier;
 }
 
-async function linked(specifier, url, context) {
-  const found = await import(resolve(specifier, url));
+async function linked(specifier, url, attributes, context) {
+  const found = await import(resolve(specifier, url), { with: attributes });
   const names = Object.keys(found);
   const fill = function () {
     for (const name of names) this.setExport(name, found[name]);
@@ -86,7 +88,7 @@ function compiled(code, url) {
     return new vm.SourceTextModule(code, {
       identifier: "run_code.mjs",
       initializeImportMeta: (meta) => (meta.url = url),
-      importModuleDynamically: (specifier) => import(resolve(specifier, url)),
+      importModuleDynamically: (specifier, _, attributes) => import(resolve(specifier, url), { with: attributes }),
     });
   } catch (error) {
     return unread(error);
@@ -96,7 +98,8 @@ function compiled(code, url) {
 async function fromCode({ code, entrypoint }) {
   const url = pathToFileURL("run_code.mjs").href;
   const module = compiled(code, url);
-  await module.link((specifier, referrer) => linked(specifier, url, referrer.context));
+  kept.push(module);
+  await module.link((specifier, { context }, { attributes }) => linked(specifier, url, attributes, context));
   await module.evaluate();
   const called = module.namespace[entrypoint];
   if (typeof called === "function") return called;
@@ -145,4 +148,4 @@ async function run() {
   answer(`{"value":${json(await called(request.args))}}`);
 }
 
-run().then(() => process.exit(0), fail);
+run().then(() => exit(0), fail);
