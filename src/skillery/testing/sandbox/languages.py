@@ -277,8 +277,15 @@ class HandlerCases(SandboxCases):
         assert found["a"] == 1
 
     async def test_args_that_are_no_argument_come_on_stdin_alone(self, trial: Trial) -> None:
-        outcome = await self.handled(trial, "scripts/t.sh", "echo $# $(wc -c)", {"big": "x" * 200_000})
-        assert value_of(outcome).startswith("0 2000")
+        async def seen(length: int) -> list[int]:
+            outcome = await self.handled(trial, "scripts/t.sh", "echo \\[$#, $(wc -c)]", {"big": "x" * length})
+            found: list[int] = value_of(outcome)
+            return found
+
+        longest = 128 * 1024 - 1
+        around = (await seen(0))[1]
+        assert await seen(longest - around) == [1, longest]
+        assert await seen(longest - around + 1) == [0, longest + 1]
 
     async def test_the_working_folder_is_ours_to_say(self, trial: Trial) -> None:
         code = "import os\ndef handler(args): return [args['__workDir'], os.getcwd()]"
@@ -337,9 +344,14 @@ class ScriptCases(SandboxCases):
             "s.mjs": "import process from 'node:process'; console.log('__main__', process.argv[2])",
             "esm.js": "import process from 'node:process'; console.log('__main__', process.argv[2])",
             "s.sh": "echo __main__ $1",
+            "node": "#!/usr/bin/env node\nconsole.log('__main__', process.argv[2])",
+            "flagged": "#!/usr/bin/env -S bash -e\necho __main__ $1",
         }
-        for path, content in scripts.items():
-            assert value_of(await self.ran(trial, path, content, "x"))["stdout"] == "__main__ x\n"
+        skill = trial.skill("acme.script", scripts, entrypoint=None)
+        for path in scripts:
+            (skill.folder / path).chmod(0o755)
+            outcome = await trial.call(ScriptCall("acme.script", path, ("x",)), skills=(skill,))
+            assert value_of(outcome)["stdout"] == "__main__ x\n", path
 
     async def test_a_script_that_is_killed_has_the_status_of_shells(self, trial: Trial) -> None:
         assert value_of(await self.ran(trial, "s.sh", "kill -9 $$"))["exit_code"] == 137

@@ -101,10 +101,10 @@ def interpreter(job: Job, path: str) -> list[str]:
         return [*python(), path]
     if path.endswith(SHELL_ENDING):
         return [needed("bash", "bash"), path]
-    return by_first_line(job["program"]["name"], path)
+    return by_first_line(job, job["program"]["name"], path)
 
 
-def by_first_line(name: str, path: str) -> list[str]:
+def by_first_line(job: Job, name: str, path: str) -> list[str]:
     with open(path, "rb") as file:
         words = file.read(SHEBANG).partition(b"\n")[0].decode("utf-8", "replace").strip()
     if not words.startswith("#!") or not words[2:].split():
@@ -116,7 +116,7 @@ def by_first_line(name: str, path: str) -> list[str]:
     wanted = named[0] if os.path.basename(program) == "env" and named else program
     if not os.access(program, os.X_OK) or find(wanted) is None:
         raise told("OSError", f"'{name}' wants '{wanted}', and there is no such program in the sandbox")
-    return [path]
+    return [*node(job), path] if os.path.basename(wanted) == "node" and options in ([], named) else [path]
 
 
 def start(program: Program, job: Job, command: list[str], **streams: Any) -> int:
@@ -170,7 +170,7 @@ def heap_full(job: Job, status: int) -> dict[str, Any] | None:
 
     limit = job["program"]["memory_mb"]
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGABRT, signal.SIGTRAP} and most > limit / 2:
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGABRT, signal.SIGTRAP} and most > limit * HEAP_SHARE:
         words = f"the heap of JavaScript was full; the run and its processes have {limit} MiB of memory"
         return {"type": "MemoryLimitExceeded", "message": words}
     return None
