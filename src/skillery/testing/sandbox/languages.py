@@ -89,6 +89,12 @@ class JavaScriptCases(SandboxCases):
         assert "run_code.mjs:3" in log_of(outcome)
 
     @with_node
+    async def test_a_package_that_is_not_there_is_named(self, trial: Trial) -> None:
+        failure = (await javascript(trial, "import all from 'left-pad'; export const main = () => all")).failure
+        assert failure is not None
+        assert failure.message == "Cannot find package 'left-pad' imported from run_code.mjs"
+
+    @with_node
     @pytest.mark.parametrize("way", THROWN)
     async def test_what_javascript_throws_is_the_failure(self, trial: Trial, way: str) -> None:
         code, type_, words = THROWN[way]
@@ -304,6 +310,8 @@ class HandlerCases(SandboxCases):
             ("notes", "just text", "no '#!' line"),
             ("notes.txt", "#!/usr/bin/env bash\n", "executable: true"),
             ("scripts/none.sh", None, "no file"),
+            ("../../../usr/bin/env", None, "no file"),
+            ("./x", None, "no file"),
         ],
     )
     async def test_what_cannot_be_run_is_refused_by_name(

@@ -3,10 +3,11 @@
 
 import fs from "node:fs";
 import { isBuiltin } from "node:module";
-import { pathToFileURL } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import vm from "node:vm";
 
 const OLDEST = [20, 19];
+const OURSELVES = fileURLToPath(import.meta.url); // Node takes us for the file that imports what the code imports
 const [input, output] = process.argv.slice(2).map(Number);
 const { stringify } = JSON;
 const exit = process.exit.bind(process);
@@ -35,7 +36,7 @@ function described(error) {
   try {
     const isError = error instanceof Error;
     const type = isError ? String(error.constructor?.name || "Error") : "Error";
-    const message = isError ? String(error.message) : `the code threw ${String(error)}`;
+    const message = isError ? String(error.message).replaceAll(OURSELVES, "run_code.mjs") : `the code threw ${String(error)}`;
     const frames = isError ? String(error.stack).split("\n").filter(isOfTheUser) : [];
     const traceback = frames.length ? [`${type}: ${message}`, ...frames].join("\n").replaceAll("file://", "") : "";
     return { type, message, traceback };

@@ -43,7 +43,7 @@ def told(type_: str, message: str, traceback: str = "") -> _failure.Told:
 def run(job: Job, args: bytes) -> Any:
     """What the program answers. Raises Told for one that failed."""
     program = job["program"]
-    if program["form"] != "code" and not os.path.isfile(program["path"]):
+    if program["form"] != "code" and not is_file_of_skill(program):
         raise told("FileNotFoundError", f"the skill has no file '{program['name']}'")
     match program["form"]:
         case "code" if program["language"] == "javascript":
@@ -55,6 +55,10 @@ def run(job: Job, args: bytes) -> Any:
         case "script":
             return run_script(job)
     raise AssertionError(program["form"])
+
+
+def is_file_of_skill(program: dict[str, str]) -> bool:
+    return not {"", ".", ".."}.intersection(program["name"].split("/")) and os.path.isfile(program["path"])
 
 
 def with_folder(args: bytes, folder: str) -> bytes:
