@@ -14,16 +14,12 @@
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
 from skillery.testing.sandbox.imports import ImportCases
-from skillery.testing.sandbox.languages import (
-    HandlerCases,
-    JavaScriptCases,
-    LanguageIsolation,
-    ScriptCases,
-    ShellCases,
-)
+from skillery.testing.sandbox.language_walls import LanguageIsolation
+from skillery.testing.sandbox.languages import JavaScriptCases, ShellCases
 from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
 from skillery.testing.sandbox.posture import NetworkCases, PostureCases
+from skillery.testing.sandbox.programs import HandlerCases, ScriptCases
 from skillery.testing.sandbox.results import FailureCases, ResultCases
 from skillery.testing.sandbox.trial import MemoryHost, Trial
 
