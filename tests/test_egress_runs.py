@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from skillery.backends import CodeCall, Job, Limits, NetworkUse, Outcome, Place
+from skillery.backends import CodeCall, Job, Language, Limits, NetworkUse, Outcome, Place
 from skillery.builtin.egress.handing import ENVIRONMENT
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.cell import landlock
@@ -118,6 +119,43 @@ async def test_code_reaches_an_allowed_host_over_tls_end_to_end(runs: Runs, tls:
     [use] = outcome.network
     assert use.reason == f"https://*.api.test:{tls.port}"
     assert tls.received.startswith(b"GET /t HTTP/1.1\r\n")
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js on this host")
+async def test_code_in_other_languages_takes_the_same_way_and_no_other(runs: Runs, plain: Upstream) -> None:
+    node = """
+    import http from "node:http";
+    const proxy = new URL(process.env.HTTP_PROXY);
+    const get = (path) => new Promise((resolve, reject) => {
+      const headers = { host: new URL(path).host };
+      http.get({ host: proxy.hostname, port: proxy.port, path, headers }, async (answer) => {
+        let text = "";
+        for await (const piece of answer) text += piece;
+        resolve([answer.statusCode, text]);
+      }).on("error", reject);
+    });
+    export const main = async (args) => [
+      process.env.NODE_USE_ENV_PROXY, await get(args.allowed), (await get(args.other))[0],
+    ];
+    """
+    bash = """
+    read -r args
+    exec 9<>/dev/tcp/127.0.0.1/3128
+    url=$(grep -o 'http://api[^"]*' <<< "$args"); host=${url#http://}
+    printf 'GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n' "$url" "${host%%/*}" >&9
+    tail -n 1 <&9
+    { : > /dev/tcp/127.0.0.1/PORT; } 2> /dev/null && echo reached
+    true
+    """.replace("PORT", str(plain.port))
+    base = f"http://api.test:{plain.port}"
+    args = json.dumps({"allowed": f"{base}/x", "other": f"http://evil.test:{plain.port}/"}).encode()
+
+    async def ran(code: str, language: Language) -> Any:
+        job = Job("run_1", CodeCall(textwrap.dedent(code), "main", language), args, network=(base,))
+        return value_of(await runs.sandbox.run(job, MemoryHost()))
+
+    assert await ran(node, "javascript") == ["1", [200, "GET /x HTTP/1.1"], 403]
+    assert await ran(bash, "bash") == "GET /x HTTP/1.1"
 
 
 @pytest.mark.skipif(not Path("/usr/bin/curl").exists(), reason="the host has no curl to lend")

@@ -385,6 +385,8 @@ def test_a_timeout_outside_its_bounds_is_an_invalid_param(
         {"language": "perl"},
         {"entrypoint": "a b"},
         {"entrypoint": ""},
+        {"language": "javascript", "entrypoint": "a-b"},
+        {"language": "bash", "entrypoint": "other"},
         {"args": [1]},
         {"limits": {"memory": 5}},
         {"limits": {"memory_mb": 10**9}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,8 @@ def test_it_serves_from_another_folder_with_all_it_needs(installed: Path, tmp_pa
             assert {"skills.protocol.guide", "text.csv.profile"} <= names
             profile = rpc("execute_skill", name="text.csv.profile", args={"sample": True})
             assert profile["status"] == "completed", profile
+            script = rpc("run_code", language="javascript", code="export const main = () => 'from the wheel'")
+            assert script["output"] == "from the wheel" or shutil.which("node") is None, script
         finally:
             process.terminate()
             assert process.wait(60) == 0

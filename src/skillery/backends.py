@@ -174,18 +174,54 @@ class SkillCall(msgspec.Struct, frozen=True, tag="skill"):
     function: str
 
 
+Language = Literal["python", "javascript", "bash"]
+
+
 class CodeCall(msgspec.Struct, frozen=True, tag="code"):
-    """Save `code` as a module, import it and call `function(args)`."""
+    """Call `function(args)` of `code`: a module of Python, or an ES module (`javascript`).
+
+    `bash` has no functions to call: the code runs with the args on stdin, and what it prints is the result."""
 
     code: str
     function: str
+    language: Language = "python"
+
+
+class HandlerCall(msgspec.Struct, frozen=True, tag="handler"):
+    """Run the file `path` of the mounted skill `skill` with the args, as a handler of the Skill Tools convention.
+
+    `.js` and `.mjs`: the default export. `.py`: the function `handler` where the module defines one. All else, `.sh`
+    included, is a program with the args on stdin and as its argument; what it prints is the result. A backend sets the
+    arg `__workDir`."""
+
+    skill: str
+    path: str
+
+
+class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
+    """Run the file `path` of the mounted skill `skill` as a program, by its ending or its `#!` line.
+
+    The result is an object: `exit_code` (128 and the number of the signal that ended it), `stdout` and `stderr`
+    (texts; over 64 KiB `{"blob_id", "size_bytes"}`, and `dropped_bytes` past the limit of a result), and `files`, what
+    it left below /workspace/out: `{"path", "blob_id", "size_bytes"}` each, at most 100; `left_out` names others. A run
+    fails only where the program could not be started or was stopped. The log has what it printed as well."""
+
+    skill: str
+    path: str
+    argv: tuple[str, ...] = ()
+    stdin: bytes = b""
+    environment: Mapping[str, str] = {}
+    """Beside the job's own."""
+
+
+Call = SkillCall | CodeCall | HandlerCall | ScriptCall
 
 
 class Job(msgspec.Struct, frozen=True):
     """All that a sandbox needs to know of one run."""
 
     run_id: str
-    call: SkillCall | CodeCall
+    call: Call
     args: bytes
     """A JSON object."""
     skills: tuple[SkillMount, ...] = ()

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,8 @@ import msgspec
 from skillery import hookimpl
 from skillery.backends import Failure, Job, Offer, Outcome, Place, Probe, RunHost
 from skillery.builtin import python_runner
-from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, Places, job_header
+from skillery.builtin.python_runner import languages
+from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, NoHost, Places, job_header
 from skillery.builtin.python_runner.endings import ended_early, finish_whole
 from skillery.builtin.python_runner.logs import LogPipe
 from skillery.builtin.python_runner.wire import Channel
@@ -41,7 +43,11 @@ class UnsafeSubprocess:
 
     def probe(self) -> list[Probe]:
         fix = "on Linux, use the sandbox `linux`"
-        return [Probe("isolation", False, "unsafe-subprocess isolates nothing: run only code you trust", fix, False)]
+        isolation = Probe("isolation", False, "unsafe-subprocess isolates nothing: run only code you trust", fix, False)
+        return [isolation, *languages.language_probes(languages.run_apart(self._run_all, languages.JOBS))]
+
+    async def _run_all(self, jobs: Sequence[Job]) -> list[Outcome]:
+        return [await self.run(job, NoHost()) for job in jobs]
 
     async def start(self) -> None:
         """Nothing to get ready."""
@@ -113,7 +119,7 @@ class PlainRun:
             (skills / skill.name).symlink_to(skill.folder.absolute())
         for blob in self._job.blobs:
             (blobs / blob.blob_id).symlink_to(blob.path.absolute())
-        return Places(str(skills), str(blobs), str(workspace))
+        return Places(str(skills), str(blobs), str(workspace), own_processes=False)
 
     def _environment(self) -> dict[str, str]:
         return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self._folder / "workspace"), "LANG": "C.UTF-8"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from skillery.backends import Language
 from skillery.cli.failing import RUN_FAILED
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.printing import as_json as as_json_text
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from skillery.cli.client import Client
 
 BLOB_ID = "blob:"
+ENDINGS: dict[str, Language] = {".js": "javascript", ".mjs": "javascript", ".sh": "bash"}
 
 
 class Inputs(msgspec.Struct, frozen=True):
@@ -87,6 +90,11 @@ def run(
 @click.option("--mount", "mounts", multiple=True, metavar="NAME[@VERSION]", help="A skill that the code may import.")
 @_input_options
 @click.option("--entrypoint", help="The function to call.  [default: main]")
+@click.option(
+    "--language",
+    type=click.Choice(typing.get_args(Language)),
+    help="What FILE is written in.  [default: by its ending; .js, .mjs, .sh, else python]",
+)
 @target_options
 @json_option
 def code(
@@ -96,11 +104,12 @@ def code(
     args_json: str | None,
     blobs: Sequence[str],
     entrypoint: str | None,
+    language: Language | None,
     timeout_ms: int | None,
     target: Target,
     as_json: bool,
 ) -> None:
-    """Run the Python code in FILE (- is stdin) in a fresh sandbox."""
+    """Run the code in FILE (- is stdin; Python, JavaScript or bash) in a fresh sandbox."""
     from skillery.cli.connecting import with_client
 
     inputs = _inputs(pairs, args_json, blobs)
@@ -110,7 +119,7 @@ def code(
         args, blob_ids = await _upload_inputs(client, inputs)
         answer: dict[str, Any] = await client.call(
             "run_code",
-            language="python",
+            language=language or ENDINGS.get(Path(file.name).suffix, "python"),
             code=source,
             entrypoint=entrypoint,
             args=args,

@@ -19,6 +19,7 @@ from skillery.backends import (
     FinishedRun,
     Identity,
     Job,
+    Language,
     Moments,
     Outcome,
     Sandbox,
@@ -63,6 +64,7 @@ class CodeRequest(msgspec.Struct, frozen=True):
     mount_skills: Sequence[str]
     input_blobs: Sequence[str]
     limits: Mapping[str, Any]
+    language: Language = "python"
 
 
 class _Prepared(msgspec.Struct, frozen=True):
@@ -145,7 +147,7 @@ class Runner:
         rows = await self._find_blobs(identity, request.input_blobs)
         job = Job(
             run_id=new_run_id(),
-            call=CodeCall(request.code, request.entrypoint),
+            call=CodeCall(request.code, request.entrypoint, request.language),
             args=msgspec.json.encode(request.args),
             skills=await self._mounts(mounted),
             blobs=await self._blob_mounts(rows),

@@ -13,7 +13,7 @@ import msgspec
 
 from skillery.api.rpc import params
 from skillery.api.services import Services
-from skillery.backends import Identity, Scope
+from skillery.backends import Identity, Language, Scope
 from skillery.errors import InvalidParams
 from skillery.formats.bundle import BundleFile
 from skillery.formats.names import parse_namespace, parse_skill_name
@@ -61,13 +61,16 @@ async def _execute_skill(services: Services, identity: Identity, asked: params.E
 
 
 async def _run_code(services: Services, identity: Identity, asked: params.RunCode) -> Any:
-    if not asked.entrypoint.isidentifier():
-        raise InvalidParams(
-            f"'entrypoint' is {asked.entrypoint[:80]!r}, which is no Python identifier",
-            hint="Name a function of the code, for example main.",
-            param="entrypoint",
-        )
-    request = CodeRequest(asked.code, asked.entrypoint, asked.args, asked.mount_skills, asked.input_blobs, asked.limits)
+    _check_entrypoint(asked.entrypoint, asked.language)
+    request = CodeRequest(
+        asked.code,
+        asked.entrypoint,
+        asked.args,
+        asked.mount_skills,
+        asked.input_blobs,
+        asked.limits,
+        asked.language,
+    )
     return await services.runner.run_code(identity, request)
 
 
@@ -114,6 +117,23 @@ METHODS: dict[str, Method] = {
 
 def _which(name: str, version: str) -> tuple[str, VersionSpec]:
     return parse_skill_name(name), parse_version_spec(version)
+
+
+def _check_entrypoint(name: str, language: Language) -> None:
+    """The default where there are no functions to call, else a name that a function can have."""
+    if language == "bash" and name != "main":
+        raise InvalidParams(
+            f"'entrypoint' is {name[:80]!r}, and bash code has none: it runs from its first line",
+            hint="Leave 'entrypoint' out; the args are JSON on stdin, and what is printed is the output.",
+            param="entrypoint",
+        )
+    if not (name.replace("$", "_") if language == "javascript" else name).isidentifier():
+        called = {"javascript": "JavaScript", "python": "Python"}[language]
+        raise InvalidParams(
+            f"'entrypoint' is {name[:80]!r}, which is no {called} identifier",
+            hint="Name a function of the code, for example main.",
+            param="entrypoint",
+        )
 
 
 def _set(value: int | msgspec.UnsetType) -> int | None:

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from skillery.backends import Language
+
 DEFAULT_TIMEOUT_MS = 300_000
 TimeoutMs = Annotated[int, Meta(ge=1, le=3_600_000)]
 
@@ -68,7 +70,7 @@ class ExecuteSkill(Params, frozen=True, kw_only=True):
 class RunCode(Params, frozen=True, kw_only=True):
     """Execute LLM-written code in a sandbox with specified skills and blobs mounted."""
 
-    language: Annotated[Literal["python"], shown("Programming language (MVP: python only)")]
+    language: Annotated[Language, shown("Programming language (MVP: python only)", enum=["python"])]
     code: Annotated[str, shown("Source code to execute")]
     entrypoint: Annotated[str, shown("Function name to call", default="main")] = "main"
     args: Annotated[dict[str, Any], shown("Arguments to pass to entrypoint function")] = {}

@@ -77,6 +77,7 @@ def tree_limits(limits: Limits, *, cgroups: bool) -> dict[str, int]:
         "processes": limits.processes,
         "file_bytes": max(limits.disk_mb, limits.tmp_mb) * MEBIBYTE,
         "address_bytes": ADDRESS_SPACE_BACKUP if cgroups else memory + INTERPRETER_BYTES,
+        "address_ceiling": ADDRESS_SPACE_BACKUP,
         "disk_bytes": limits.disk_mb * MEBIBYTE,
         "disk_files": limits.disk_files,
         "tmp_bytes": limits.tmp_mb * MEBIBYTE,

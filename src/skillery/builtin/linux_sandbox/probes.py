@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import platform
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from skillery.builtin.linux_sandbox import groups, seccomp
 from skillery.builtin.linux_sandbox.cell import trying
 from skillery.builtin.linux_sandbox.plan import is_beneath, make_plan, prefixes, tree_limits
 from skillery.builtin.linux_sandbox.zygotes import HERE, base_python
+from skillery.builtin.python_runner import languages
 
 TRY = "import sys; sys.path.append('.'); from cell import trying; trying.main(sys.argv[1])"
 NO_OP = Job(
@@ -118,19 +117,17 @@ def interpreter_probe() -> Probe:
     return Probe("interpreter", not covered, ", ".join(covered or ["/usr", *prefixes()]), fix)
 
 
-def run_probe(run_no_op: Callable[[], Coroutine[Any, Any, Outcome]]) -> Probe:
-    """A whole run that does nothing, in an event loop of its own thread."""
-    outcomes: list[Outcome] = []
-    thread = threading.Thread(target=lambda: outcomes.append(asyncio.run(run_no_op())))
-    thread.start()
-    thread.join()
-    failure = outcomes[0].failure if outcomes else None
-    ok = bool(outcomes) and outcomes[0].result == b"true"
-    detail = f"took {outcomes[0].duration_ms:.1f} ms inside" if ok else failure.message if failure else "raised"
-    return Probe("a whole run", ok, detail, "" if ok else "see what is missing above")
+def run_probes(run_jobs: languages.RunJobs) -> list[Probe]:
+    """Whole runs: one in each language, and one that does nothing."""
+    outcomes = languages.run_apart(run_jobs, [NO_OP, *languages.JOBS])
+    first = outcomes[0] if outcomes else Outcome()
+    ok = first.result == b"true"
+    detail = f"took {first.duration_ms:.1f} ms inside" if ok else first.failure.message if first.failure else "raised"
+    whole = Probe("a whole run", ok, detail, "" if ok else "see what is missing above")
+    return [*languages.language_probes(outcomes[1:]), whole]
 
 
-def all_probes(run_no_op: Callable[[], Coroutine[Any, Any, Outcome]] | None = None) -> list[Probe]:
+def all_probes(run_jobs: languages.RunJobs | None = None) -> list[Probe]:
     """In the order in which they build on each other."""
     machine = machine_probe()
     if not machine.ok:
@@ -141,4 +138,4 @@ def all_probes(run_no_op: Callable[[], Coroutine[Any, Any, Outcome]] | None = No
         fix = "make cgroups writable, or use a kernel with CONFIG_PROC_CHILDREN"
         required = not next(probe.ok for probe in found if probe.name == "cgroup memory")
         found.append(Probe("memory watchdog", False, "the processes of a run cannot be listed", fix, required))
-    return [*found, run_probe(run_no_op)] if run_no_op else found
+    return [*found, *run_probes(run_jobs)] if run_jobs else found

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 import skillery
-from skillery.backends import BlobWriter, Job, Outcome, Place, Probe, RunHost
+from skillery.backends import Job, Outcome, Place, Probe, RunHost
 from skillery.builtin.egress.service import Egress
 from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
 from skillery.builtin.linux_sandbox.cell import landlock
@@ -18,19 +19,10 @@ from skillery.builtin.linux_sandbox.plan import RUNTIME, make_plan
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.zygotes import base_python
-from skillery.errors import BlobNotFound, SandboxUnavailable, TooLarge
+from skillery.builtin.python_runner.dialogue import NoHost
+from skillery.errors import SandboxUnavailable
 
 COLD = Warmth(prepared=0, recycle_runs=1, recycle_seconds=60.0)
-
-
-class NoHost:
-    """For a run that asks for nothing."""
-
-    async def begin_blob(self, kind: str) -> BlobWriter:
-        raise TooLarge(f"this run writes no blobs, not even of kind {kind}")
-
-    async def read_blob(self, blob_id: str) -> bytes:
-        raise BlobNotFound(f"no blob {blob_id}")
 
 
 class LinuxSandbox:
@@ -107,13 +99,13 @@ class LinuxSandbox:
         raise SandboxUnavailable("the sandbox `linux` cannot run here: " + (" | ".join(reasons) or failure))
 
     def probe(self) -> list[Probe]:
-        return probes.all_probes(self._run_no_op)
+        return probes.all_probes(self._run_apart)
 
-    async def _run_no_op(self) -> Outcome:
+    async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Independent of what is in use, so that it can be asked for from any thread."""
         means = self.look_around(COLD)
         try:
-            return await run_job(means, probes.NO_OP, NoHost())
+            return [await run_job(means, job, NoHost()) for job in jobs]
         finally:
             await means.close()
 

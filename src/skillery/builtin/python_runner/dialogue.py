@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import BlobWriter, Failure, Job, RunHost, SkillCall
+from skillery.backends import BlobWriter, CodeCall, Failure, Job, RunHost, SkillCall
+from skillery.builtin.python_runner.programs import program_of
 from skillery.builtin.python_runner.wire import Channel, ChannelAbused, Message
-from skillery.errors import SkilleryError, TooLarge
+from skillery.errors import BlobNotFound, SkilleryError, TooLarge
 
 logger = logging.getLogger(__name__)
 MEBIBYTE = 1 << 20
@@ -27,6 +28,8 @@ class Places(msgspec.Struct, frozen=True):
     blobs: str = "/blobs"
     lock: str = "/workspace"
     code: str = "/run/code/run_code.py"
+    own_processes: bool = True
+    """Whether the code is alone: every process that it could signal is one of its run."""
 
 
 class BrokenSetup(Exception):
@@ -37,13 +40,26 @@ class BrokenSetup(Exception):
         self.explained = explained
 
 
+class NoHost:
+    """For a run that asks for nothing."""
+
+    async def begin_blob(self, kind: str) -> BlobWriter:
+        raise TooLarge(f"this run writes no blobs, not even of kind {kind}")
+
+    async def read_blob(self, blob_id: str) -> bytes:
+        raise BlobNotFound(f"no blob {blob_id}")
+
+
 def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:
     """All that the process inside is told of its run, but the arguments. `environment` comes on top of its own."""
     call = job.call
-    named = {"skill": call.skill, "code": None} if isinstance(call, SkillCall) else {"skill": None, "code": call.code}
+    program = program_of(job, places.skills)
     return {
-        **named,
-        "function": call.function,
+        "skill": call.skill if isinstance(call, SkillCall) else None,
+        "code": call.code if isinstance(call, CodeCall) and program is None else None,
+        "function": call.function if isinstance(call, SkillCall | CodeCall) else None,
+        "program": program,
+        "own_processes": places.own_processes,
         "code_path": places.code,
         "lock_folder": places.lock,
         "blobs_folder": places.blobs,

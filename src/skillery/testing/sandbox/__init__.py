@@ -14,19 +14,41 @@
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
 from skillery.testing.sandbox.imports import ImportCases
+from skillery.testing.sandbox.language_walls import LanguageIsolation
+from skillery.testing.sandbox.languages import JavaScriptCases, ShellCases
 from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
 from skillery.testing.sandbox.posture import NetworkCases, PostureCases
+from skillery.testing.sandbox.programs import HandlerCases, ScriptCases
 from skillery.testing.sandbox.results import FailureCases, ResultCases
 from skillery.testing.sandbox.trial import MemoryHost, Trial
 
 
-class SandboxFunctions(ResultCases, FailureCases, ImportCases, BlobCases, LogCases, TimeCases):
+class SandboxFunctions(
+    ResultCases,
+    FailureCases,
+    ImportCases,
+    BlobCases,
+    LogCases,
+    TimeCases,
+    JavaScriptCases,
+    ShellCases,
+    HandlerCases,
+    ScriptCases,
+):
     """What the code gets and what comes back."""
 
 
 class SandboxIsolation(
-    LayoutCases, PostureCases, NetworkCases, SystemCallCases, EscapeCases, MemoryCases, ProcessCases, DiskCases
+    LayoutCases,
+    PostureCases,
+    NetworkCases,
+    SystemCallCases,
+    EscapeCases,
+    MemoryCases,
+    ProcessCases,
+    DiskCases,
+    LanguageIsolation,
 ):
     """What the code cannot get, use up or reach. Not for a backend that isolates nothing: some cases would harm the
     machine."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from skillery.backends import BlobMount, CodeCall, Job, Limits, Outcome, Sandbox, SkillCall, SkillMount
+from skillery.backends import BlobMount, Call, CodeCall, Job, Language, Limits, Outcome, Sandbox, SkillCall, SkillMount
 from skillery.errors import BlobNotFound
 
 QUICK = Limits(timeout_ms=20_000, memory_mb=256)
@@ -82,29 +82,31 @@ class Trial:
         limits: Limits = QUICK,
         environment: Mapping[str, str] | None = None,
         function: str = "main",
+        language: Language = "python",
     ) -> Outcome:
         """Run `code` (indented as you like), as run_code does."""
-        call = CodeCall(textwrap.dedent(code), function)
-        return await self._run(call, args, skills, blobs, limits, environment or {})
+        call = CodeCall(textwrap.dedent(code), function, language)
+        return await self.call(call, args, skills=skills, blobs=blobs, limits=limits, environment=environment)
 
     async def execute(
         self, skill: SkillMount, args: Any = None, *others: SkillMount, function: str = "main", limits: Limits = QUICK
     ) -> Outcome:
         """Run a skill, as execute_skill does, beside `others`."""
-        return await self._run(SkillCall(skill.name, function), args, (skill, *others), (), limits, {})
+        return await self.call(SkillCall(skill.name, function), args, skills=(skill, *others), limits=limits)
 
-    async def _run(
+    async def call(
         self,
-        call: CodeCall | SkillCall,
-        args: Any,
-        skills: tuple[SkillMount, ...],
-        blobs: tuple[BlobMount, ...],
-        limits: Limits,
-        environment: Mapping[str, str],
+        call: Call,
+        args: Any = None,
+        *,
+        skills: tuple[SkillMount, ...] = (),
+        blobs: tuple[BlobMount, ...] = (),
+        limits: Limits = QUICK,
+        environment: Mapping[str, str] | None = None,
     ) -> Outcome:
         encoded = json.dumps({} if args is None else args).encode()
         run_id = f"run_{secrets.token_hex(8)}"
-        return await self.sandbox.run(Job(run_id, call, encoded, skills, blobs, limits, environment), self.host)
+        return await self.sandbox.run(Job(run_id, call, encoded, skills, blobs, limits, environment or {}), self.host)
 
     async def value(self, code: str, args: Any = None, **options: Any) -> Any:
         """What `code` returns; fails the test where it does not."""

@@ -27,7 +27,10 @@ class CapabilityHeader(ctypes.Structure):
 
 
 def set_limits(limits: dict[str, Any]) -> None:
-    """The rlimits of one process; the tree as a whole is held by the cgroup, or by the host's watchdog."""
+    """The rlimits of one process; the tree as a whole is held by the cgroup, or by the host's watchdog.
+
+    None can be raised again, but for RLIMIT_AS up to its ceiling, which the runtime takes down before the first byte of
+    user code: only then is known whether that code is one that reserves more than it uses."""
     wanted = {
         # 1 and not 0: a kernel that pipes core dumps to a program of the host ignores 0, and 1 never fits a dump.
         resource.RLIMIT_CORE: 1,
@@ -43,19 +46,19 @@ def set_limits(limits: dict[str, Any]) -> None:
         resource.RLIMIT_SIGPENDING: 1024,
     }
     for name, value in wanted.items():
-        hold(name, value)
+        hold(name, value, limits["address_ceiling"] if name == resource.RLIMIT_AS else value)
 
 
 def set_cpu_time(seconds: int) -> None:
     """Of each process; only the job says how long it may take."""
-    hold(resource.RLIMIT_CPU, seconds)
+    hold(resource.RLIMIT_CPU, seconds, seconds)
 
 
-def hold(name: int, value: int) -> None:
-    """At `value`, or where it is held already below that."""
+def hold(name: int, value: int, most: int) -> None:
+    """At `value`, to be raised to `most`, or where it is held already below those."""
     _, ceiling = resource.getrlimit(name)
-    held = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
-    resource.setrlimit(name, (held, held))
+    held, most = (wish if ceiling == resource.RLIM_INFINITY else min(wish, ceiling) for wish in (value, most))
+    resource.setrlimit(name, (held, most))
 
 
 def close_bounds() -> None:

@@ -15,6 +15,14 @@ NOT_THEIRS = (__file__.rpartition("/")[0] + "/", os.__file__.rpartition("/")[0] 
 MESSAGE, TRACEBACK, TYPE = 1000, 4000, 200
 
 
+class Told(Exception):
+    """A failure that was described elsewhere, by a program that is not this one."""
+
+    def __init__(self, record: dict[str, str]) -> None:
+        super().__init__(record["message"])
+        self.record = record
+
+
 def clip(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
@@ -59,6 +67,8 @@ def shown(error: BaseException) -> str:
 
 def describe(error: BaseException) -> dict[str, Any]:
     record = {"type": type_name(error), "message": message(error), "traceback": shown(error)}
+    if type(error) is Told:
+        record = {"traceback": "", **error.record}
     return {name: text.encode("utf-8", "backslashreplace").decode() for name, text in record.items()}
 
 

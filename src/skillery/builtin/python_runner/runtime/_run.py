@@ -69,7 +69,30 @@ def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable
 
 
 def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> Any:
-    returned = find_export(job, finder)(json.loads(args))
+    if job["program"] is not None:
+        from . import _programs  # and what it needs: most runs do not
+
+        return _programs.run(job, args)
+    settle_address_space()
+    return settled(find_export(job, finder)(json.loads(args)))
+
+
+def settle_address_space(*, room: bool = False) -> None:
+    """Give up for good what of RLIMIT_AS could still be raised; with `room` after having raised it.
+
+    Where no cgroup holds memory each process has little more address space than memory. V8 reserves many times what
+    it uses, so a run whose program is Node.js keeps the ceiling, and the watchdog alone holds what it uses. A limit
+    cannot be raised again once its ceiling is down: the ceiling goes down here, with the code known and none of it
+    run."""
+    import resource  # not everywhere; a sandbox has loaded it before
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    held = hard if room else soft
+    resource.setrlimit(resource.RLIMIT_AS, (held, held))
+
+
+def settled(returned: Any) -> Any:
+    """What was returned, or what it comes to where it is to be awaited."""
     if not hasattr(type(returned), "__await__"):
         return returned
     import asyncio  # tens of milliseconds that only async code pays
@@ -171,6 +194,7 @@ def hold_memory(limit: int) -> None:
     import resource  # not everywhere
 
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (limit + 256 * 1024 * 1024,) * 2)
+        _, ceiling = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (limit + 256 * 1024 * 1024, ceiling))
     except (AttributeError, ValueError, OSError):
         return

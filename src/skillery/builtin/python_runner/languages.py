@@ -1,0 +1,55 @@
+"""Which languages there are where runs run, found out by running something in each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from skillery.backends import CodeCall, Job, Language, Limits, Outcome, Probe
+
+RunJobs = Callable[[Sequence[Job]], Coroutine[Any, Any, list[Outcome]]]
+# Each answers [where its interpreter is, its version].
+WHO_ARE_YOU: dict[Language, str] = {
+    "python": "import sys, platform\ndef main(args): return [sys.executable, platform.python_version()]",
+    "javascript": "export const main = () => [process.execPath, process.versions.node];",
+    "bash": 'printf \'["%s", "%s"]\' "$BASH" "$BASH_VERSION"',
+}
+PLACE = "beneath /usr, or beneath the prefix of the Python that runs the server"
+FIXES: dict[Language, str] = {
+    "python": "see what is missing above",
+    "javascript": f"install Node.js 20.19 or later {PLACE}; only runs in that language need it",
+    "bash": f"install bash {PLACE}; only runs in that language need it",
+}
+JOBS = [
+    Job("run_0", CodeCall(code, "main", language), b"{}", limits=Limits(timeout_ms=20_000, memory_mb=256))
+    for language, code in WHO_ARE_YOU.items()
+]
+
+
+def run_apart(run_jobs: RunJobs, jobs: Sequence[Job]) -> list[Outcome]:
+    """In an event loop of its own thread; fewer than there are jobs where it raised."""
+    outcomes: list[Outcome] = []
+    thread = threading.Thread(target=lambda: outcomes.extend(asyncio.run(run_jobs(jobs))))
+    thread.start()
+    thread.join()
+    return outcomes
+
+
+def language_probes(outcomes: Sequence[Outcome]) -> list[Probe]:
+    """What the outcomes of JOBS say."""
+    return [
+        language_probe(language, outcome)
+        for language, outcome in zip(WHO_ARE_YOU, [*outcomes, *[None] * len(JOBS)], strict=False)
+    ]
+
+
+def language_probe(language: Language, outcome: Outcome | None) -> Probe:
+    name = f"language {language}"
+    if outcome is None or outcome.result is None:
+        failure = outcome.failure if outcome else None
+        return Probe(name, False, failure.message if failure else "nothing could be run", FIXES[language], False)
+    path, version = json.loads(outcome.result)
+    return Probe(name, True, f"{path}, version {version}", required=False)

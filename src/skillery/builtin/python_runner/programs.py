@@ -1,0 +1,34 @@
+"""What the process inside is told of a program that is not a function in Python."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+from skillery.backends import CodeCall, HandlerCall, Job, ScriptCall
+
+
+def program_of(job: Job, skills: str) -> dict[str, Any] | None:
+    """None where the run calls a function in Python. `skills` is the folder of the mounted skills, seen from inside."""
+    call = job.call
+    told: dict[str, Any]
+    match call:
+        case CodeCall(language="javascript" | "bash"):
+            told = {"form": "code", "language": call.language, "code": call.code, "entrypoint": call.function}
+        case HandlerCall():
+            told = {"form": "handler", **file_of(call, skills)}
+        case ScriptCall():
+            told = {
+                "form": "script",
+                **file_of(call, skills),
+                "argv": list(call.argv),
+                "stdin": b64encode(call.stdin).decode(),
+                "environment": dict(call.environment),
+            }
+        case _:
+            return None
+    return {**told, "memory_mb": job.limits.memory_mb}
+
+
+def file_of(call: HandlerCall | ScriptCall, skills: str) -> dict[str, str]:
+    return {"name": call.path, "path": f"{skills}/{call.skill}/{call.path}"}

@@ -1,0 +1,189 @@
+"""A program as a child of the run's own process: fed, listened to, and ended with all that it started."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PIECE = 256 * 1024
+LAST_WORDS = 1 << 20
+"""Read of one pipe after its program has ended: more than a pipe holds, so only what somebody still writes is cut."""
+
+
+class Sink:
+    """What comes out of one pipe: the first `keep` bytes of it (the last ones where `tail`), and how many there were.
+
+    All of it is passed on to the descriptor `copy_to`, where one is given."""
+
+    def __init__(self, keep: int, *, tail: bool = False, copy_to: int | None = None) -> None:
+        self.content = bytearray()
+        self.size = 0
+        self._keep = keep
+        self._tail = tail
+        self._copy_to = copy_to
+
+    def take(self, piece: bytes) -> None:
+        self.size += len(piece)
+        if self._tail:
+            self.content += piece
+            del self.content[: -self._keep]
+        else:
+            self.content += piece[: self._keep - len(self.content)]
+        if self._copy_to is not None:
+            pass_on(self._copy_to, piece)
+
+
+def pass_on(descriptor: int, content: bytes | bytearray) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view[:PIECE]) :]
+
+
+class Program:
+    """One program on its way: say what it reads and what is wanted of it, then `run`."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[int, memoryview] = {}
+        self._sinks: dict[int, Sink] = {}
+        self._theirs: list[int] = []
+
+    def feed(self, content: bytes) -> int:
+        """A descriptor for the program, on which it reads this."""
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        self._theirs.append(reading)
+        self._feeds[writing] = memoryview(content)
+        return reading
+
+    def drain(self, sink: Sink) -> int:
+        """A descriptor for the program; what it writes there goes into the sink."""
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        self._theirs.append(writing)
+        self._sinks[reading] = sink
+        return writing
+
+    def run(
+        self,
+        command: list[str],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        environment: dict[str, str] | None = None,
+        alone: bool,
+    ) -> int:
+        """Until it has ended: its wait status. It has its streams and what `feed` and `drain` gave, and no other
+        descriptor. Where the run is `alone` among its processes, whatever the program started ends with it."""
+        beyond = [descriptor for descriptor in self._theirs if descriptor not in {stdin, stdout, stderr}]
+        woken, waking = os.pipe()
+        for descriptor in (woken, waking):
+            os.set_blocking(descriptor, False)
+        before = signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
+        try:
+            process = subprocess.Popen(
+                command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, pass_fds=beyond
+            )
+            self._let_go()
+            self._converse(process, woken)
+        finally:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, before)
+            os.close(woken)
+            os.close(waking)
+        if alone:
+            end_others()
+        self._hear_last_words()
+        code = process.returncode
+        return -code if code < 0 else code << 8
+
+    def _let_go(self) -> None:
+        for descriptor in self._theirs:
+            os.close(descriptor)
+
+    def _converse(self, process: subprocess.Popen[bytes], woken: int) -> None:
+        poller = select.poll()
+        poller.register(woken, select.POLLIN)
+        for descriptor in self._feeds:
+            poller.register(descriptor, select.POLLOUT)
+        for descriptor in self._sinks:
+            poller.register(descriptor, select.POLLIN)
+        while process.poll() is None:
+            for descriptor, _ in poller.poll():
+                if descriptor == woken:
+                    os.read(woken, 4096)
+                elif descriptor in self._feeds:
+                    self._give(descriptor, poller)
+                elif not take_from(descriptor, self._sinks[descriptor]):
+                    poller.unregister(descriptor)
+        for descriptor in self._feeds:
+            os.close(descriptor)
+
+    def _give(self, descriptor: int, poller: select.poll) -> None:
+        try:
+            rest = self._feeds[descriptor][os.write(descriptor, self._feeds[descriptor][:PIECE]) :]
+        except BrokenPipeError:
+            rest = memoryview(b"")  # it does not want to know
+        self._feeds[descriptor] = rest
+        if not rest:
+            poller.unregister(descriptor)
+            os.close(descriptor)
+            del self._feeds[descriptor]
+
+    def _hear_last_words(self) -> None:
+        for descriptor, sink in self._sinks.items():
+            enough = sink.size + LAST_WORDS
+            try:
+                while sink.size < enough and take_from(descriptor, sink):
+                    pass
+            except BlockingIOError:
+                pass  # somebody could still write there, and has not
+            os.close(descriptor)
+
+
+def take_from(descriptor: int, sink: Sink) -> bool:
+    """False at the end."""
+    piece = os.read(descriptor, PIECE)
+    sink.take(piece)
+    return bool(piece)
+
+
+def end_others() -> None:
+    """Kill every process of this pid namespace but its first and this one, until there is none."""
+    while True:
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass  # those that are not our children are left to pid 1, which reaps them
+
+
+def be_unreadable() -> None:
+    """From here on no program of this run can look into the process that speaks for it, nor write to its memory."""
+    import ctypes
+    import sys
+
+    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(4, 0, 0, 0, 0):  # PR_SET_DUMPABLE
+        raise OSError(ctypes.get_errno(), "the process of the run could not be made unreadable")
+
+
+def describe_end(status: int, said: bytes | bytearray = b"") -> dict[str, Any]:
+    """A failure, for a program that ended other than it should have: `said` is the end of what it had to say."""
+    words = bytes(said).decode("utf-8", "replace").strip()
+    tail = f": {words}" if words else ""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return {"type": "ProcessKilled", "message": f"the program was killed by {name}{tail}"}
+    return {"type": "ProcessExited", "message": f"the program exited with status {os.WEXITSTATUS(status)}{tail}"}

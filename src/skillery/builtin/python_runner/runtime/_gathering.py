@@ -1,0 +1,93 @@
+"""The files that a script left in its folder for output, as blobs."""
+
+# ruff: noqa: PTH118, PTH208 - no pathlib: it costs every such run time
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+
+from . import _host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+MOST_FILES = 100
+MOST_DEPTH = 16
+ONLY_FILES = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+ENCODED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+
+
+def gather(folder: str) -> dict[str, Any]:
+    """`files`: path below the folder, blob id and size of each regular file in it, by path. `left_out`: the paths of
+    those that could not be kept, where there are any; of many only the first."""
+    files: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    refused = False
+    for path in paths_below(folder):
+        kept = None
+        if not refused and len(files) < MOST_FILES:
+            try:
+                kept = keep(os.path.join(folder, path))
+            except _host.HostError:
+                refused = True  # the run has written all that it may
+            except OSError:
+                kept = None
+        if kept is not None:
+            files.append({"path": shown(path), **kept})
+        else:
+            left_out.append(shown(path))
+        if len(left_out) == MOST_FILES:
+            break
+    return {"files": files, "left_out": left_out} if left_out else {"files": files}
+
+
+def shown(path: str) -> str:
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def paths_below(folder: str, below: str = "", depth: int = 1) -> Iterator[str]:
+    """Of regular files, sorted; no symlink is followed, the folder itself included."""
+    here = os.path.join(folder, below) if below else folder
+    try:
+        if not stat.S_ISDIR(os.lstat(here).st_mode):
+            return
+        names = sorted(os.listdir(here))
+    except OSError:
+        return
+    for name in names:
+        path = os.path.join(below, name) if below else name
+        try:
+            mode = os.lstat(os.path.join(folder, path)).st_mode
+        except OSError:
+            continue
+        if stat.S_ISREG(mode):
+            yield path
+        elif stat.S_ISDIR(mode) and depth < MOST_DEPTH:
+            yield from paths_below(folder, path, depth + 1)
+
+
+def keep(path: str) -> dict[str, Any]:
+    """The file as a blob. Raises OSError, HostError where the host says no."""
+    descriptor = os.open(path, ONLY_FILES)
+    try:
+        size = os.fstat(descriptor).st_size
+        content = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b""
+    finally:
+        os.close(descriptor)
+    header = {"op": "blob_write", "kind": kind_of(path)}
+    with memoryview(content) as view:
+        blob_id = _host.ask(header, view)[0]["blob_id"]
+    if isinstance(content, mmap.mmap):
+        content.close()
+    return {"blob_id": str(blob_id), "size_bytes": size}
+
+
+def kind_of(path: str) -> str:
+    """A media type by the ending of the name."""
+    from mimetypes import MimeTypes
+
+    kind, encoding = MimeTypes().guess_type(path)
+    return ENCODED.get(encoding, "application/octet-stream") if encoding else kind or "application/octet-stream"
