@@ -19,7 +19,7 @@ from skillery.builtin.linux_sandbox.plan import RUNTIME, make_plan, tree_limits
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.zygotes import base_python
-from skillery.errors import BlobNotFound, SandboxUnavailable, TooLarge
+from skillery.errors import BlobNotFound, NotAllowed, SandboxUnavailable, TooLarge
 
 COLD = Warmth(prepared=0, recycle_runs=1, recycle_seconds=60.0)
 
@@ -32,6 +32,9 @@ class NoHost:
 
     async def read_blob(self, blob_id: str) -> bytes:
         raise BlobNotFound(f"no blob {blob_id}")
+
+    async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
+        raise NotAllowed(f"this run calls no skill, not even {skill}")
 
 
 class LinuxSandbox:

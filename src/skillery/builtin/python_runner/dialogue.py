@@ -12,7 +12,7 @@ import msgspec
 
 from skillery.backends import BlobWriter, Failure, Job, RunHost, SkillCall
 from skillery.builtin.python_runner.wire import Channel, ChannelAbused, Message
-from skillery.errors import SkilleryError, TooLarge
+from skillery.errors import SkilleryError, SkillFailed, TooLarge
 
 logger = logging.getLogger(__name__)
 MEBIBYTE = 1 << 20
@@ -41,16 +41,23 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
     """All that the process inside is told of its run, but the arguments."""
     call = job.call
     named = {"skill": call.skill, "code": None} if isinstance(call, SkillCall) else {"skill": None, "code": call.code}
+    spread = isinstance(call, SkillCall) and call.spread
     return {
         **named,
         "function": call.function,
+        "spread": spread,
         "code_path": places.code,
         "lock_folder": places.lock,
         "blobs_folder": places.blobs,
         "environment": dict(environment),
         "result_bytes": job.limits.result_mb * MEBIBYTE,
         "skills": [
-            {"name": skill.name, "folder": f"{places.skills}/{skill.name}", "entrypoint": skill.entrypoint}
+            {
+                "name": skill.name,
+                "folder": f"{places.skills}/{skill.name}",
+                "entrypoint": skill.entrypoint,
+                "stub": skill.stub,
+            }
             for skill in job.skills
         ],
     }
@@ -66,6 +73,9 @@ class Dialogue:
         self._host = host
         self._blobs = 0
         self._blob_bytes = 0
+        self._calls = 0
+        self._ahead: asyncio.Future[Message | None] | None = None
+        """The next message, where it was listened for while a call was under way."""
         self.summary: str | None = None
         self.result: bytes | None = None
         self.failure: Failure | None = None
@@ -87,7 +97,7 @@ class Dialogue:
             for number in itertools.count():
                 if self.result is not None or self.failure is not None:
                     return
-                message = await self._channel.receive()
+                message = await self._receive()
                 if message is None:
                     return
                 await self._answer(message)
@@ -95,6 +105,13 @@ class Dialogue:
                     await asyncio.sleep(PAUSE)  # code that floods us waits; the other runs of this server do not
         except ChannelAbused as abuse:
             self.failure = Failure("InvalidOutput", f"the code wrote to the result channel of its run: {abuse}")
+        finally:
+            if self._ahead is not None:
+                self._ahead.cancel()
+
+    async def _receive(self) -> Message | None:
+        ahead, self._ahead = self._ahead, None
+        return await (ahead or self._channel.receive())
 
     async def _answer(self, message: Message) -> None:
         match message.op:
@@ -110,6 +127,8 @@ class Dialogue:
                 await self._write_blob(message)
             case "blob_read":
                 await self._read_blob(message.blob_id)
+            case "call":
+                await self._call_skill(message)
             case _:
                 raise ChannelAbused("an unknown message")
 
@@ -164,13 +183,50 @@ class Dialogue:
             return
         await self._channel.send({}, content)
 
+    async def _call_skill(self, message: Message) -> None:
+        try:
+            self._count_call(message.body)
+        except TooLarge as error:
+            await self._discard(message.body)
+            await self._refuse(error)
+            return
+        args = await self._channel.body(message.body)
+        call = asyncio.ensure_future(self._host.call_skill(message.skill, message.function, args))
+        self._ahead = asyncio.ensure_future(self._channel.receive())
+        try:
+            await asyncio.wait({call, self._ahead}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not call.done():  # nobody waits for it any more: the code has gone on or is gone
+                call.cancel()
+                await asyncio.wait({call})
+        if call.cancelled():
+            return
+        problem = call.exception()
+        if isinstance(problem, Exception):
+            await self._refuse(problem)
+        else:
+            await self._channel.send({}, call.result())
+
+    def _count_call(self, size: int) -> None:
+        self._calls += 1
+        if self._calls > self._limits.calls:
+            raise TooLarge(f"a run may call skills in sandboxes of their own {self._limits.calls} times")
+        if size > self._limits.result_mb * MEBIBYTE:
+            raise TooLarge(
+                f"the arguments of a call are {size} bytes of JSON; the limit is {self._limits.result_mb} MiB: "
+                "write a blob and pass its id"
+            )
+
     async def _discard(self, size: int) -> None:
         async for _ in self._channel.pieces(size):
             pass
 
     async def _refuse(self, error: Exception) -> None:
         if isinstance(error, SkilleryError):
-            await self._channel.send({"error": {"type": type(error).__name__, "message": error.message}})
+            told = {"type": type(error).__name__, "message": error.message}
+            if isinstance(error, SkillFailed):
+                told["failed_as"] = error.failed_as
+            await self._channel.send({"error": told})
             return
         logger.error("a call from a sandbox failed", exc_info=error)
         await self._channel.send({"error": {"type": "HostError", "message": "the host could not do this"}})

@@ -13,7 +13,7 @@
 
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
-from skillery.testing.sandbox.imports import ImportCases
+from skillery.testing.sandbox.imports import ImportCases, StubCases
 from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
 from skillery.testing.sandbox.posture import NetworkCases, PostureCases
@@ -21,7 +21,7 @@ from skillery.testing.sandbox.results import FailureCases, ResultCases
 from skillery.testing.sandbox.trial import MemoryHost, Trial
 
 
-class SandboxFunctions(ResultCases, FailureCases, ImportCases, BlobCases, LogCases, TimeCases):
+class SandboxFunctions(ResultCases, FailureCases, ImportCases, StubCases, BlobCases, LogCases, TimeCases):
     """What the code gets and what comes back."""
 
 

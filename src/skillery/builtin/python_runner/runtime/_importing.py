@@ -78,13 +78,15 @@ class CodeLoader(SourceFileLoader):
 
 
 class SkillFinder:
-    """Finds `skills` and everything in it, and the code of `run_code`. `entrypoints` maps import names to files."""
+    """Finds `skills` and everything in it, and the code of `run_code`. `entrypoints` maps import names to files,
+    `stubs` those of skills that run in sandboxes of their own to the skill's name and file."""
 
-    def __init__(self, entrypoints: dict[str, str], code_path: str) -> None:
+    def __init__(self, entrypoints: dict[str, str], code_path: str, stubs: dict[str, tuple[str, str]]) -> None:
         self.entrypoints = {f"skills.{name}": path for name, path in entrypoints.items()}
+        self.stubs = {f"skills.{name}": stub for name, stub in stubs.items()}
         self.code_path = code_path
         self.packages = {"skills"}
-        for name in self.entrypoints:
+        for name in (*self.entrypoints, *self.stubs):
             parts = name.split(".")
             self.packages |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
         self.late: set[str] = set()
@@ -94,19 +96,29 @@ class SkillFinder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name in self.entrypoints:
             return self._entrypoint(name, self.entrypoints[name])
+        if name in self.stubs:
+            return self._stub(name)
         if name in self.packages:
             return ModuleSpec(name, None, is_package=True)
         if name == CODE:
             return with_file(ModuleSpec(name, CodeLoader(name, self.code_path), origin=self.code_path))
+        owner = name.rpartition(".")[0]
+        if owner in self.stubs:
+            raise ImportError(self._stub(owner).loader_state.explained(), name=name)
         self._run_owner(name)
         return None  # a module in a skill's own folder: the usual finders know the way
 
     def _entrypoint(self, name: str, path: str) -> ModuleSpec:
-        late = any(other.startswith(name + ".") for other in self.entrypoints)
+        late = any(other.startswith(name + ".") for other in (*self.entrypoints, *self.stubs))
         loader = (LateLoader if late else SourceFileLoader)(name, path)
         spec = ModuleSpec(name, loader, origin=path, loader_state=self, is_package=True)
         spec.submodule_search_locations = [path.rpartition("/")[0]]
         return with_file(spec)
+
+    def _stub(self, name: str) -> ModuleSpec:
+        from . import _stubs  # only now: most runs mount none
+
+        return _stubs.spec_of(name, *self.stubs[name], self.packages)
 
     def _run_owner(self, name: str) -> None:
         owner = sys.modules.get(name.rpartition(".")[0])
@@ -143,9 +155,11 @@ def import_name(skill: str) -> str:
 
 def install(skills: list[dict[str, Any]], code_path: str) -> None:
     """Make the mounted skills importable, and the code as `run_code`. Each skill has `name`, `folder` and, where it can
-    be imported, `entrypoint`."""
-    paths = {s["name"]: f"{s['folder']}/{s['entrypoint']}" for s in skills if s["entrypoint"]}
-    sys.meta_path.insert(0, SkillFinder({import_name(name): path for name, path in paths.items()}, code_path))
+    be imported, `entrypoint`; `stub` says that only its functions are to be had."""
+    files = {s["name"]: f"{s['folder']}/{s['entrypoint']}" for s in skills if s["entrypoint"]}
+    stubs = {import_name(s["name"]): (s["name"], files[s["name"]]) for s in skills if s["entrypoint"] and s["stub"]}
+    paths = {name: path for name, path in files.items() if import_name(name) not in stubs}
+    sys.meta_path.insert(0, SkillFinder({import_name(name): path for name, path in paths.items()}, code_path, stubs))
     for path in paths.values():
         folder = path.rpartition("/")[0]
         if folder not in sys.path:
