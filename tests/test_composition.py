@@ -398,14 +398,16 @@ import os
 UP = bytes((byte + 1) % 256 for byte in range(256))
 def found_here(wanted):
     '''Whether it lies in what this process may write. `wanted` has each byte one up, not to be found itself.'''
-    with open('/proc/self/maps') as maps, open('/proc/self/mem', 'rb') as memory:
-        for line in maps:
-            place, access, *_ = line.split()
-            start, end = (int(number, 16) for number in place.split('-'))
-            if access.startswith('rw') and '[v' not in line:
-                memory.seek(start)
-                if wanted in memory.read(end - start).translate(UP):
-                    return True
+    memory = os.open('/proc/self/mem', os.O_RDONLY)
+    with open('/proc/self/maps') as maps:
+        places = [line.split() for line in maps if '[v' not in line]
+    for place, access, *_ in places:
+        start, end = (int(number, 16) for number in place.split('-'))
+        try:
+            if access.startswith('rw') and wanted in os.pread(memory, end - start, start).translate(UP):
+                return True
+        except OSError:
+            pass  # what was read before lay there
     return False
 """
 
