@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import sqlite3
 import textwrap
@@ -14,7 +15,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from skillery.testing.sandbox.leftovers import descendants
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.test_cli import skillery
 from tests.test_runs import in_background
@@ -753,6 +753,21 @@ def test_blobs_go_both_ways(composed: Composed) -> None:
     assert composed.rpc("read_blob", blob_id=joined)["content"] == "given written"
 
 
+def test_a_call_sees_the_blobs_it_is_told_of_and_no_others(composed: Composed) -> None:
+    """A skill with a network is not shown what its caller works on."""
+    skill = composed.impure("lists", "import os\ndef f(told): return os.listdir('/blobs')\n")
+    told, other = (composed.rpc("create_blob", content=text, kind="text/plain")["blob_id"] for text in "ab")
+    code = """
+    import os
+    from skills.NS.lists import f
+    def main(args): return [len(os.listdir('/blobs')), f({'deep': [args['told']]}), f('nothing')]
+    """
+
+    answer = composed.run(code, skill, args={"told": told}, input_blobs=[told, other])
+
+    assert answer["output"] == [2, [told], []]
+
+
 def test_a_call_has_no_blobs_but_its_callers(composed: Composed) -> None:
     skill = composed.impure("reads", "from runtime import blobs\ndef f(blob_id): return blobs.read_text(blob_id)\n")
     other = composed.rpc("create_blob", content="somebody's", kind="text/plain")["blob_id"]
@@ -793,26 +808,33 @@ def wait_for_called(home: Path, status: str = "started") -> dict[str, Any]:
     raise AssertionError(f"no called run is {status}")
 
 
-def wait_until_none_is_left(server: Server, before: int) -> None:
-    deadline = time.monotonic() + 30
-    while len(descendants(server.process.pid)) > before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(descendants(server.process.pid)) <= before
+def processes_with(mark: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [path.parent.name] if mark.encode() in path.read_bytes() else []
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
 
 
-def test_the_timeout_of_the_caller_ends_the_call(composed: Composed) -> None:
-    skill = composed.impure("sleeps", SLEEP)
-    composed.output("def main(args): return 1")
-    time.sleep(1)  # places that are prepared ahead are there again
-    before = len(descendants(composed.server.process.pid))
+def test_the_timeout_of_the_caller_ends_the_call_with_all_its_processes(composed: Composed) -> None:
+    mark = f"300.{secrets.randbelow(10**9)}"
+    skill = composed.impure("sleeps", f"import subprocess\ndef f(): subprocess.run(['sleep', '{mark}'])\n")
+    rpc = Rpc(composed.server.url)
+    thread, answers = in_background(lambda: composed.run(CALL_SLEEP, skill, rpc=rpc, limits={"timeout_ms": 3000}))
+    while not processes_with(mark) and thread.is_alive():
+        time.sleep(0.02)
+    seen = processes_with(mark)
 
-    answer = composed.run(CALL_SLEEP, skill, limits={"timeout_ms": 1500})
+    thread.join()
 
-    assert answer["error"]["type"] == "TimeoutError"
-    [called] = composed.called(answer["run_id"])
+    assert seen
+    assert answers[0]["error"]["type"] == "TimeoutError"
+    [called] = composed.called(answers[0]["run_id"])
     assert called["status"] == "failed"
     assert json.loads(called["error_json"])["type"] in {"TimeoutError", "ProcessKilled"}
-    wait_until_none_is_left(composed.server, before)
+    assert processes_with(mark) == []
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(3)", "hold()"])

@@ -30,14 +30,14 @@ def has_permissions(manifest: Manifest) -> bool:
 
 def called_job(caller: Job, version: VersionRow, manifest: Manifest, function: str, args: bytes, limits: Limits) -> Job:
     """That skill alone, whatever else its caller mounts: the folder of another on `sys.path` could bring code that it
-    imports, and that code would have its permissions."""
+    imports, and that code would have its permissions. Of the caller's blobs those whose ids it is told."""
     mounts = [mount for mount in caller.skills if mount.name == version.name]
     return Job(
         run_id=new_run_id(),
         call=SkillCall(version.name, function, spread=True),
         args=args,
         skills=tuple(msgspec.structs.replace(mount, stub=False) for mount in mounts),
-        blobs=caller.blobs,
+        blobs=tuple(blob for blob in caller.blobs if blob.blob_id.encode() in args),
         limits=limits,
         network=tuple(pattern.text for pattern in manifest.permissions.network),
     )

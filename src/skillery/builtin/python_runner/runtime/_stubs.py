@@ -115,13 +115,15 @@ def parsed(path: str) -> ast.Module:
 
 def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements that run when the module is imported, also within `if`, `try` and `with`."""
-    for statement in body:
+    left = body[::-1]  # not by recursion: a long chain of `elif` is as deep
+    while left:
+        statement = left.pop()
         yield statement
         if not isinstance(statement, SCOPES):
-            for field in ("body", "orelse", "finalbody"):
-                yield from top_level(getattr(statement, field, []))
-            for handler in getattr(statement, "handlers", []):
-                yield from top_level(handler.body)
+            handlers = [handler.body for handler in getattr(statement, "handlers", [])]
+            blocks = [getattr(statement, field, []) for field in ("body", "orelse", "finalbody")]
+            for block in (blocks[2], blocks[1], *handlers[::-1], blocks[0]):
+                left += block[::-1]
 
 
 def forget(functions: dict[str, Function], statement: ast.Import | ast.ImportFrom) -> None:
