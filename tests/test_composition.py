@@ -595,6 +595,16 @@ def test_forged_calls_reach_nothing_but_mounted_stubs(composed: Composed) -> Non
     assert len(composed.called(answer["run_id"])) == 1
 
 
+def test_a_run_that_mounts_no_stub_can_call_nothing_not_even_itself(composed: Composed) -> None:
+    forging = OPEN_CHANNEL + "\ndef f(): return 1\ndef main(args): return call(args['skill'])[0]['error']['type']\n"
+    skill = composed.impure("one", forging)
+
+    executed = composed.rpc("execute_skill", name=skill, args={"skill": skill})
+
+    assert executed["output"] == "NotAllowed"
+    assert composed.output(forging, args={"skill": skill}) == "NotAllowed"
+
+
 def test_a_forged_call_cannot_use_what_the_skill_imports_or_hides(composed: Composed) -> None:
     """Its `check_output` with its secret would be everybody's shell with its secret."""
     inside = """
