@@ -143,6 +143,8 @@ class Limits(msgspec.Struct, frozen=True):
     """`/tmp`."""
     blobs: int = 1_000
     blobs_mb: int = 256
+    calls: int = 100
+    """Of mounted skills that run in a sandbox of their own."""
     log_kb: int = 1_024
     """Kept of the log; the rest is counted and never slows the code."""
     result_mb: int = 16
@@ -157,6 +159,9 @@ class SkillMount(msgspec.Struct, frozen=True):
     entrypoint: str | None = None
     """Path of the entrypoint inside the skill (`code/main.py`), importable as `skills.<name>`; None for a skill
     that is only there to be read."""
+    stub: bool = False
+    """It declares permissions of its own, which this run has not. Importing it runs nothing of it and puts no folder
+    on `sys.path`: its functions are there as proxies that ask `RunHost.call_skill`."""
 
 
 class BlobMount(msgspec.Struct, frozen=True):
@@ -172,6 +177,9 @@ class SkillCall(msgspec.Struct, frozen=True, tag="skill"):
 
     skill: str
     function: str
+    spread: bool = False
+    """Call `function(*args, **kwargs)` with the two members of the job's `args`. Only a function that a stub of this
+    skill would offer may be called so; any other is an AttributeError, and nothing of the skill has run."""
 
 
 Language = Literal["python", "javascript", "bash"]
@@ -301,12 +309,20 @@ class BlobWriter(Protocol):
 
 class RunHost(Protocol):
     """What the code in a sandbox can ask of the host while it runs. Errors it raises (SkilleryError) are shown to
-    the code as exceptions; they never end the server."""
+    the code as exceptions; they never end the run nor the server."""
 
     async def begin_blob(self, kind: str) -> BlobWriter: ...
 
     async def read_blob(self, blob_id: str) -> bytes:
         """A blob that this run wrote. Raises BlobNotFound for every other id."""
+        ...
+
+    async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
+        """Call a function of a skill that this run mounts as a stub, in a sandbox and with permissions of its own.
+
+        `args` is the JSON `{"args": [...], "kwargs": {...}}`; answers the JSON of what the function returned. Raises
+        SkillFailed where the function did, another SkilleryError where it was not called. Cancelling it ends the call.
+        """
         ...
 
 
@@ -415,6 +431,8 @@ class FinishedRun(msgspec.Struct, frozen=True):
     duration_ms: float
     error_type: str | None
     identity: Identity
+    parent_run_id: str | None = None
+    """The run whose code called it, where it was mounted there."""
 
 
 class Moments(Protocol):

@@ -162,6 +162,20 @@ class StorageFull(Unavailable):
         super().__init__(message, hint=hint, **data)
 
 
+# -- for the code of a run ---------------------------------------------------------------------------------------
+
+
+class SkillFailed(SkilleryError):
+    """A skill that the code of a run called has failed, with an exception or failure of type `failed_as`. The code is
+    told; no caller of the server ever is."""
+
+    type = "skill_failed"
+
+    def __init__(self, message: str, *, failed_as: str) -> None:
+        super().__init__(message)
+        self.failed_as = failed_as
+
+
 # -- for the person who starts the server --------------------------------------------------------------------------
 
 

@@ -36,6 +36,7 @@ class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tmp_mb: Positive = 64
     blobs: Positive = 1_000
     blobs_mb: Positive = 256
+    calls: Annotated[int, msgspec.Meta(ge=0)] = 100
     log_kb: Positive = 1_024
     result_mb: Positive = 16
 

@@ -130,6 +130,8 @@ runs = Table(
     "runs",
     metadata,
     Column("id", String(64), primary_key=True),
+    # The run whose code called this one. Without a foreign key: SQLite could not drop the column again.
+    Column("parent_run_id", String(64), nullable=True),
     Column("method", String(16), nullable=False),
     Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
     Column("status", String(16), nullable=False),
@@ -154,6 +156,12 @@ Index(
     runs.c.server,
     postgresql_where=text("status = 'started'"),
     sqlite_where=text("status = 'started'"),
+)
+Index(
+    "ix_runs_parent",
+    runs.c.parent_run_id,
+    postgresql_where=runs.c.parent_run_id.is_not(None),
+    sqlite_where=runs.c.parent_run_id.is_not(None),
 )
 
 blobs = Table(

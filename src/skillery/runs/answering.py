@@ -95,7 +95,7 @@ def small_output(result: bytes) -> msgspec.Raw | None:
     return msgspec.Raw(result) if len(result) <= OUTPUT_BYTES else None
 
 
-def large_output(result: bytes, blob_id: str) -> dict[str, Any]:
+def large_output(result: bytes, blob_id: str | None) -> dict[str, Any]:
     preview = result[:PREVIEW_BYTES].decode("utf-8", "ignore")
     return {"blob_id": blob_id, "size_bytes": len(result), "preview": preview}
 

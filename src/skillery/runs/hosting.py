@@ -1,14 +1,20 @@
-"""What code in a sandbox can ask of its host: to keep a blob, and to read one back that it wrote itself."""
+"""What code in a sandbox can ask of its host: to keep a blob, to read one back that it wrote, to call a skill."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from skillery.backends import Identity, Limits
 from skillery.blobs import BlobRow, Blobs, parse_kind, row_of
 from skillery.contents import Incoming
-from skillery.errors import BlobNotFound, TooLarge
+from skillery.errors import BlobNotFound, NotAllowed, TooLarge
 from skillery.formats.ids import new_blob_id
+from skillery.formats.wording import quoted
+
+
+class Callable(Protocol):
+    async def call_skill(self, skill: str, function: str, args: bytes) -> bytes: ...
 
 
 class Host:
@@ -20,6 +26,8 @@ class Host:
         self._limits = limits
         self._bytes_left = limits.blobs_mb * 1024 * 1024
         self.written: list[BlobRow] = []
+        self.calls: Callable | None = None
+        """None where nothing is there to be called."""
 
     async def begin_blob(self, kind: str) -> Writer:
         parse_kind(kind)
@@ -32,6 +40,11 @@ class Host:
             if row.id == blob_id:
                 return await asyncio.to_thread(self._blobs.read_range, row, 0, row.size_bytes)
         raise BlobNotFound(f"this run neither got nor wrote a blob '{blob_id}'")
+
+    async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
+        if self.calls is None:
+            raise NotAllowed(f"this run mounts no skill {quoted(skill[:128])} with permissions of its own")
+        return await self.calls.call_skill(skill, function, args)
 
     async def keep(self, content: bytes, kind: str) -> str:
         """Keep a content of the host's own making beside the blobs of the run."""

@@ -21,12 +21,19 @@ _FINISH = update(runs).where(runs.c.id == bindparam("run_id"))
 
 
 def start_run(
-    connection: Connection, run_id: str, method: Method, version_id: int | None, identity: Identity, server: str
+    connection: Connection,
+    run_id: str,
+    method: Method,
+    version_id: int | None,
+    identity: Identity,
+    server: str,
+    parent_run_id: str | None = None,
 ) -> None:
     connection.execute(
         _START,
         {
             "id": run_id,
+            "parent_run_id": parent_run_id,
             "method": method,
             "version_id": version_id,
             "status": "started",

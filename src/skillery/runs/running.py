@@ -6,9 +6,9 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,7 @@ from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import VersionRow, resolve
 from skillery.runs.answering import checked, error_of, large_output, logs_preview, small_output, summary_of
 from skillery.runs.cache import Cache
+from skillery.runs.calling import CalledHost, Calls, called_job, has_permissions
 from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
 from skillery.runs.hosting import Host
 from skillery.runs.limits import LimitRules
@@ -47,6 +48,8 @@ from skillery.runs.redaction import Redaction
 
 log = logging.getLogger(__name__)
 MOST_BLOBS = 1_000
+SERVER_STOPPED = Failure("SandboxError", "the server was stopped while this ran")
+CALLER_ENDED = Failure("ProcessKilled", "the run that called this has ended")
 
 
 class SkillRequest(msgspec.Struct, frozen=True):
@@ -77,6 +80,37 @@ class _Prepared(msgspec.Struct, frozen=True):
     """Set where the run fails before any code: args that the skill's inputs refuse."""
     secrets: tuple[str, ...] = ()
     """What the skill declares; it gets them where they are granted to it."""
+    stubs: Mapping[str, VersionRow] = {}
+    """Mounted skills with permissions of their own, by name: what the code may call."""
+    parent_run_id: str | None = None
+    """The run whose code called it."""
+
+
+class _Recorded(NamedTuple):
+    outcome: Outcome
+    answer: dict[str, Any]
+
+
+class _Stopper:
+    """Ends the sandbox of one run, now or as soon as it begins. The run is recorded nevertheless."""
+
+    def __init__(self) -> None:
+        self._reason: Failure | None = None
+        self._task: asyncio.Future[Outcome] | None = None
+
+    def stop(self, reason: Failure) -> None:
+        self._reason = self._reason or reason
+        if self._task is not None:
+            self._task.cancel()
+
+    async def outcome(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+        self._task = task = asyncio.ensure_future(work)
+        if self._reason is not None:
+            task.cancel()
+        await asyncio.wait({task})
+        if task.cancelled():
+            return Outcome(failure=self._reason or CALLER_ENDED)
+        return task.result()
 
 
 class Runner:
@@ -104,8 +138,8 @@ class Runner:
         self._limits = limits
         self._queue = queue
         self._server = server
-        self._active: set[asyncio.Task[dict[str, Any]]] = set()
-        self._stoppable: set[asyncio.Future[Outcome]] = set()
+        self._active: set[asyncio.Task[_Recorded]] = set()
+        self._stoppable: set[_Stopper] = set()
         self._closed = False
 
     async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
@@ -149,11 +183,12 @@ class Runner:
             run_id=new_run_id(),
             call=CodeCall(request.code, request.entrypoint, request.language),
             args=msgspec.json.encode(request.args),
-            skills=await self._mounts(mounted),
+            skills=await self._mounts(mounted, stubs=True),
             blobs=await self._blob_mounts(rows),
             limits=limits,
         )
-        return await self._run(identity, _Prepared("run_code", job))
+        stubs = {version.name: version for version, mount in zip(mounted, job.skills, strict=True) if mount.stub}
+        return await self._run(identity, _Prepared("run_code", job, stubs=stubs))
 
     async def close(self, grace_seconds: float) -> None:
         """Let the runs under way finish, up to a grace period; kill and record the rest, and start no more."""
@@ -161,8 +196,8 @@ class Runner:
         while self._active and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(self._active, timeout=left)
         self._closed = True
-        for task in tuple(self._stoppable):
-            task.cancel()
+        for stopper in tuple(self._stoppable):
+            stopper.stop(SERVER_STOPPED)
         await asyncio.gather(*self._active, return_exceptions=True)
 
     # -- the three steps -----------------------------------------------------------------------------------------
@@ -173,16 +208,46 @@ class Runner:
         if self._closed:
             place.leave()
             raise Unavailable("the server is stopping", hint="Nothing was run. Try again in a moment.")
-        task = asyncio.create_task(self._run_and_record(identity, prepared))
+        host = Host(self._blobs, identity, prepared.job.limits)
+        if prepared.stubs:
+            run = partial(self._run_called, identity, prepared.job, host)
+            host.calls = Calls(prepared.stubs, prepared.job.limits, run)
+        task = asyncio.create_task(self._run_and_record(identity, prepared, host, _Stopper()))
         self._active.add(task)
         task.add_done_callback(partial(self._ended, place))
-        return await asyncio.shield(task)
+        return (await asyncio.shield(task)).answer
 
-    def _ended(self, place: Place, task: asyncio.Task[dict[str, Any]]) -> None:
+    def _ended(self, place: Place, task: asyncio.Task[_Recorded]) -> None:
         self._active.discard(task)
         place.leave()
 
-    async def _run_and_record(self, identity: Identity, prepared: _Prepared) -> dict[str, Any]:
+    async def _run_called(
+        self, identity: Identity, caller: Job, host: Host, version: VersionRow, function: str, args: bytes, left_ms: int
+    ) -> Outcome:
+        """A run with the permissions of the called skill alone. It has its caller's place in the queue: waiting for
+        another, while the caller holds one, could be for ever. It ends with its caller."""
+        if self._closed:
+            raise Unavailable("the server is stopping")
+        manifest = _manifest_of(version)
+        limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
+        limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
+        job = called_job(caller, version, manifest, function, args, limits)
+        secrets = manifest.permissions.secrets
+        prepared = _Prepared("execute_skill", job, version, secrets=secrets, parent_run_id=caller.run_id)
+        stopper = _Stopper()
+        task = asyncio.create_task(self._run_and_record(identity, prepared, CalledHost(host), stopper))
+        self._active.add(task)
+        task.add_done_callback(self._active.discard)
+        try:
+            return (await asyncio.shield(task)).outcome
+        except asyncio.CancelledError:
+            stopper.stop(CALLER_ENDED)
+            await asyncio.wait({task})
+            raise
+
+    async def _run_and_record(
+        self, identity: Identity, prepared: _Prepared, host: Host | CalledHost, stopper: _Stopper
+    ) -> _Recorded:
         job, version = prepared.job, prepared.version
         version_id = version.version_id if version else None
         await self._database.write(
@@ -193,10 +258,10 @@ class Runner:
                 version_id=version_id,
                 identity=identity,
                 server=self._server,
+                parent_run_id=prepared.parent_run_id,
             )
         )
-        host = Host(self._blobs, identity, job.limits)
-        outcome = await self._stoppable_outcome(prepared, host)
+        outcome = await self._stoppable_outcome(prepared, host, stopper)
         try:
             answer = await self._answer(prepared, outcome, host)
         except SkilleryError as error:  # a full disk, when the output became a blob
@@ -205,21 +270,19 @@ class Runner:
             answer = await self._answer(prepared, outcome, host)
         await self._database.write(partial(finish_run, run_id=job.run_id, answer=answer, blobs=host.written))
         await self._moments.run_finished(_finished(identity, prepared, answer))
-        return answer
+        return _Recorded(outcome, answer)
 
-    async def _stoppable_outcome(self, prepared: _Prepared, host: Host) -> Outcome:
-        """What `close` ends is this and nothing else: a run that was begun is always recorded to its end."""
-        task = asyncio.ensure_future(self._outcome(prepared, host))
-        self._stoppable.add(task)
+    async def _stoppable_outcome(self, prepared: _Prepared, host: Host | CalledHost, stopper: _Stopper) -> Outcome:
+        """What is stopped is this and nothing else: a run that was begun is always recorded to its end."""
+        self._stoppable.add(stopper)
         if self._closed:
-            task.cancel()
-        await asyncio.wait({task})
-        self._stoppable.discard(task)
-        if task.cancelled():
-            return Outcome(failure=Failure("SandboxError", "the server was stopped while this ran"))
-        return task.result()
+            stopper.stop(SERVER_STOPPED)
+        try:
+            return await stopper.outcome(self._outcome(prepared, host))
+        finally:
+            self._stoppable.discard(stopper)
 
-    async def _outcome(self, prepared: _Prepared, host: Host) -> Outcome:
+    async def _outcome(self, prepared: _Prepared, host: Host | CalledHost) -> Outcome:
         """Nothing in it is a secret's value, as far as redaction goes: what is answered, recorded and kept is made of
         this."""
         if prepared.failure is not None:
@@ -232,13 +295,13 @@ class Runner:
             return Outcome(failure=refused.failure)
         return await self._with_secrets(prepared.job, host, values)
 
-    async def _with_secrets(self, job: Job, host: Host, values: SecretValues) -> Outcome:
+    async def _with_secrets(self, job: Job, host: Host | CalledHost, values: SecretValues) -> Outcome:
         redaction = await asyncio.to_thread(Redaction, values)
         job = msgspec.structs.replace(job, environment=values)
         outcome = checked(await self._sandboxed(job, host, redaction))
         return await asyncio.to_thread(redaction.outcome, outcome)
 
-    async def _sandboxed(self, job: Job, host: Host, redaction: Redaction) -> Outcome:
+    async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction) -> Outcome:
         try:
             return await self._sandbox.run(job, host)
         except SkilleryError as error:
@@ -248,7 +311,7 @@ class Runner:
             log.error("the sandbox raised in %s\n%s", job.run_id, redaction.text(traceback.format_exc()))
             return Outcome(failure=Failure("SandboxError", "the sandbox of this server failed"))
 
-    async def _answer(self, prepared: _Prepared, outcome: Outcome, host: Host) -> dict[str, Any]:
+    async def _answer(self, prepared: _Prepared, outcome: Outcome, host: Host | CalledHost) -> dict[str, Any]:
         output: Any = None
         if outcome.result is not None:
             output = small_output(outcome.result)
@@ -286,14 +349,18 @@ class Runner:
 
         return await self._database.read(work) if wanted else []
 
-    async def _mounts(self, versions: Sequence[VersionRow]) -> tuple[SkillMount, ...]:
-        return tuple([await self._mount(version) for version in versions])
+    async def _mounts(self, versions: Sequence[VersionRow], *, stubs: bool = False) -> tuple[SkillMount, ...]:
+        """With `stubs`, those that have permissions of their own are mounted as such."""
+        return tuple([await self._mount(version, stubs=stubs) for version in versions])
 
-    async def _mount(self, version: VersionRow) -> SkillMount:
-        runtime = _manifest_of(version).runtime
+    async def _mount(self, version: VersionRow, *, stubs: bool) -> SkillMount:
+        manifest = _manifest_of(version)
+        runtime = manifest.runtime
         ready = self._cache.is_ready(version)
         folder = self._cache.bundle(version) if ready else await asyncio.to_thread(self._cache.bundle, version)
-        return SkillMount(version.name, folder, runtime.entrypoint if runtime else None)
+        if runtime is None:
+            return SkillMount(version.name, folder)
+        return SkillMount(version.name, folder, runtime.entrypoint, stub=stubs and has_permissions(manifest))
 
     async def _blob_mounts(self, rows: Sequence[BlobRow]) -> tuple[BlobMount, ...]:
         return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row)) for row in rows])
@@ -336,4 +403,5 @@ def _finished(identity: Identity, prepared: _Prepared, answer: Mapping[str, Any]
         duration_ms=answer["duration_ms"],
         error_type=answer["error"]["type"] if "error" in answer else None,
         identity=identity,
+        parent_run_id=prepared.parent_run_id,
     )

@@ -13,7 +13,7 @@ import msgspec
 from skillery.backends import BlobWriter, CodeCall, Failure, Job, RunHost, SkillCall
 from skillery.builtin.python_runner.programs import program_of
 from skillery.builtin.python_runner.wire import Channel, ChannelAbused, Message
-from skillery.errors import BlobNotFound, SkilleryError, TooLarge
+from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
 
 logger = logging.getLogger(__name__)
 MEBIBYTE = 1 << 20
@@ -49,6 +49,9 @@ class NoHost:
     async def read_blob(self, blob_id: str) -> bytes:
         raise BlobNotFound(f"no blob {blob_id}")
 
+    async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
+        raise NotAllowed(f"this run calls no skill, not even {skill}")
+
 
 def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:
     """All that the process inside is told of its run, but the arguments. `environment` comes on top of its own."""
@@ -58,6 +61,7 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
         "skill": call.skill if isinstance(call, SkillCall) else None,
         "code": call.code if isinstance(call, CodeCall) and program is None else None,
         "function": call.function if isinstance(call, SkillCall | CodeCall) else None,
+        "spread": isinstance(call, SkillCall) and call.spread,
         "program": program,
         "own_processes": places.own_processes,
         "code_path": places.code,
@@ -66,7 +70,12 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
         "environment": dict(environment),
         "result_bytes": job.limits.result_mb * MEBIBYTE,
         "skills": [
-            {"name": skill.name, "folder": f"{places.skills}/{skill.name}", "entrypoint": skill.entrypoint}
+            {
+                "name": skill.name,
+                "folder": f"{places.skills}/{skill.name}",
+                "entrypoint": skill.entrypoint,
+                "stub": skill.stub,
+            }
             for skill in job.skills
         ],
     }
@@ -94,6 +103,9 @@ class Dialogue:
         self._host = host
         self._blobs = 0
         self._blob_bytes = 0
+        self._calls = 0
+        self._ahead: asyncio.Future[Message | None] | None = None
+        """The next message, where it was listened for while a call was under way."""
         self.summary: str | None = None
         self.result: bytes | None = None
         self.failure: Failure | None = None
@@ -112,7 +124,7 @@ class Dialogue:
             for number in itertools.count():
                 if self.result is not None or self.failure is not None:
                     return
-                message = await self._channel.receive()
+                message = await self._receive()
                 if message is None:
                     return
                 await self._answer(message)
@@ -120,6 +132,13 @@ class Dialogue:
                     await asyncio.sleep(PAUSE)  # code that floods us waits; the other runs of this server do not
         except ChannelAbused as abuse:
             self.failure = Failure("InvalidOutput", f"the code wrote to the result channel of its run: {abuse}")
+        finally:
+            if self._ahead is not None:
+                self._ahead.cancel()
+
+    async def _receive(self) -> Message | None:
+        ahead, self._ahead = self._ahead, None
+        return await (ahead or self._channel.receive())
 
     async def _answer(self, message: Message) -> None:
         match message.op:
@@ -135,6 +154,8 @@ class Dialogue:
                 await self._write_blob(message)
             case "blob_read":
                 await self._read_blob(message.blob_id)
+            case "call":
+                await self._call_skill(message)
             case _:
                 raise ChannelAbused("an unknown message")
 
@@ -189,13 +210,50 @@ class Dialogue:
             return
         await self._channel.send({}, content)
 
+    async def _call_skill(self, message: Message) -> None:
+        try:
+            self._count_call(message.body)
+        except TooLarge as error:
+            await self._discard(message.body)
+            await self._refuse(error)
+            return
+        args = await self._channel.body(message.body)
+        call = asyncio.ensure_future(self._host.call_skill(message.skill, message.function, args))
+        self._ahead = asyncio.ensure_future(self._channel.receive())
+        try:
+            await asyncio.wait({call, self._ahead}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not call.done():  # nobody waits for it any more: the code has gone on or is gone
+                call.cancel()
+                await asyncio.wait({call})
+        if call.cancelled():
+            return
+        problem = call.exception()
+        if isinstance(problem, Exception):
+            await self._refuse(problem)
+        else:
+            await self._channel.send({}, call.result())
+
+    def _count_call(self, size: int) -> None:
+        self._calls += 1
+        if self._calls > self._limits.calls:
+            raise TooLarge(f"a run may call skills in sandboxes of their own {self._limits.calls} times")
+        if size > self._limits.result_mb * MEBIBYTE:
+            raise TooLarge(
+                f"the arguments of a call are {size} bytes of JSON; the limit is {self._limits.result_mb} MiB: "
+                "write a blob and pass its id"
+            )
+
     async def _discard(self, size: int) -> None:
         async for _ in self._channel.pieces(size):
             pass
 
     async def _refuse(self, error: Exception) -> None:
         if isinstance(error, SkilleryError):
-            await self._channel.send({"error": {"type": type(error).__name__, "message": error.message}})
+            told = {"type": type(error).__name__, "message": error.message}
+            if isinstance(error, SkillFailed):
+                told["failed_as"] = error.failed_as
+            await self._channel.send({"error": told})
             return
         logger.error("a call from a sandbox failed", exc_info=error)
         await self._channel.send({"error": {"type": "HostError", "message": "the host could not do this"}})

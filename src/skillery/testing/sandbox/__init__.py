@@ -13,7 +13,7 @@
 
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
-from skillery.testing.sandbox.imports import ImportCases
+from skillery.testing.sandbox.imports import ImportCases, StubCases
 from skillery.testing.sandbox.language_walls import LanguageIsolation
 from skillery.testing.sandbox.languages import JavaScriptCases, ShellCases
 from skillery.testing.sandbox.layout import LayoutCases
@@ -28,6 +28,7 @@ class SandboxFunctions(
     ResultCases,
     FailureCases,
     ImportCases,
+    StubCases,
     BlobCases,
     LogCases,
     TimeCases,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import secrets
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from skillery.backends import BlobMount, Call, CodeCall, Job, Language, Limits, Outcome, Sandbox, SkillCall, SkillMount
-from skillery.errors import BlobNotFound
+from skillery.errors import BlobNotFound, NotAllowed
 
 QUICK = Limits(timeout_ms=20_000, memory_mb=256)
 
@@ -41,6 +42,8 @@ class MemoryHost:
         self.blobs: dict[str, bytes] = {}
         self.kinds: dict[str, str] = {}
         self.aborted = 0
+        self.callable: dict[tuple[str, str], Callable[..., Any]] = {}
+        """What `call_skill` calls, by skill and function. A SkilleryError that it raises goes to the code."""
 
     async def begin_blob(self, kind: str) -> MemoryBlobWriter:
         return MemoryBlobWriter(self, kind)
@@ -49,6 +52,16 @@ class MemoryHost:
         if blob_id not in self.blobs:
             raise BlobNotFound(f"no blob {blob_id}")
         return self.blobs[blob_id]
+
+    async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
+        found = self.callable.get((skill, function))
+        if found is None:
+            raise NotAllowed(f"{function} of {skill} is not to be called")
+        given = json.loads(args)
+        result = found(*given["args"], **given["kwargs"])
+        if inspect.isawaitable(result):
+            result = await result
+        return json.dumps(result).encode()
 
 
 class Trial:
@@ -59,13 +72,15 @@ class Trial:
         self.host = MemoryHost()
         self._folder = folder
 
-    def skill(self, name: str, files: Mapping[str, str], entrypoint: str | None = "code/main.py") -> SkillMount:
+    def skill(
+        self, name: str, files: Mapping[str, str], entrypoint: str | None = "code/main.py", *, stub: bool = False
+    ) -> SkillMount:
         """A skill of these files (path to text) to mount."""
         folder = self._folder / "skills" / name
         for path, text in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(textwrap.dedent(text))
-        return SkillMount(name=name, folder=folder, entrypoint=entrypoint)
+        return SkillMount(name=name, folder=folder, entrypoint=entrypoint, stub=stub)
 
     def blob(self, blob_id: str, content: bytes) -> BlobMount:
         path = self._folder / f"blob-{secrets.token_hex(4)}"
@@ -93,6 +108,11 @@ class Trial:
     ) -> Outcome:
         """Run a skill, as execute_skill does, beside `others`."""
         return await self.call(SkillCall(skill.name, function), args, skills=(skill, *others), limits=limits)
+
+    async def ask(self, skill: SkillMount, function: str, *args: Any, **kwargs: Any) -> Outcome:
+        """Call a function of a skill as others do that mount it as a stub."""
+        call = SkillCall(skill.name, function, spread=True)
+        return await self.call(call, {"args": args, "kwargs": kwargs}, skills=(skill,))
 
     async def call(
         self,

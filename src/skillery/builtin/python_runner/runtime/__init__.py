@@ -9,6 +9,6 @@ summary("Read three rows.")
 """
 
 from . import blobs, log
-from ._host import HostError, summary
+from ._host import HostError, SkillError, summary
 
-__all__ = ["HostError", "blobs", "log", "summary"]
+__all__ = ["HostError", "SkillError", "blobs", "log", "summary"]

@@ -16,6 +16,19 @@ class HostError(OSError):
     """The host refused what the code asked of it."""
 
 
+class SkillError(Exception):
+    """A skill that was called in a sandbox of its own has failed. `type` is the class name of its exception, or what
+    ended it (`MemoryLimitExceeded`, `SecretNotGranted` and so on)."""
+
+    def __init__(self, type: str, message: str) -> None:  # noqa: A002 - the name of the attribute
+        super().__init__(type, message)
+        self.type = type
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
 _connection: dict[str, Any] = {}
 
 
@@ -49,13 +62,21 @@ def tell(header: dict[str, Any], body: bytes | memoryview = b"") -> None:
 
 
 def ask(header: dict[str, Any], body: bytes | memoryview = b"") -> tuple[dict[str, Any], bytes]:
-    """The host's answer. Raises FileNotFoundError or HostError where it says no."""
+    """The host's answer. Raises FileNotFoundError, HostError or SkillError where it says no."""
     with _Alone() as descriptor:
-        _wire.send(descriptor, header, body)
-        answer, content = _wire.receive(descriptor)
+        if _connection.get("torn"):
+            raise HostError("a question to the host was interrupted; what comes now could be the answer to that one")
+        try:
+            _wire.send(descriptor, header, body)
+            answer, content = _wire.receive(descriptor)
+        except BaseException:  # a signal handler that raises, in the middle of it
+            _connection["torn"] = True
+            raise
     error = answer.get("error")
     if error is None:
         return answer, content
+    if error["type"] == "SkillFailed":
+        raise SkillError(error["failed_as"], error["message"])
     raise (FileNotFoundError if error["type"] == "BlobNotFound" else HostError)(error["message"])
 
 

@@ -88,10 +88,12 @@ class CodeLoader(SourceFileLoader):
 
 
 class SkillFinder:
-    """Finds `skills` and everything in it, and the code of `run_code`. `entrypoints` maps import names to files."""
+    """Finds `skills` and everything in it, and the code of `run_code`. `entrypoints` maps import names to files,
+    `stubs` those of skills that run in sandboxes of their own to the skill's name and file."""
 
     def __init__(self) -> None:
         self.entrypoints: dict[str, str] = {}
+        self.stubs: dict[str, tuple[str, str]] = {}
         self.code: CodeLoader | None = None
         self.packages = {"skills"}
         self.late: set[str] = set()
@@ -100,38 +102,53 @@ class SkillFinder:
 
     def mount(self, skills: list[dict[str, Any]], code: str | None, code_path: str) -> None:
         """Make the mounted skills importable, and the code as `run_code`. Each skill has `name`, `folder` and, where it
-        can be imported, `entrypoint`."""
+        can be imported, `entrypoint`; `stub` says that only its functions are to be had."""
         if code is not None:
             self.code = CodeLoader(code, code_path)
         for skill in skills:
             if skill["entrypoint"]:
-                self._mount_one("skills." + import_name(skill["name"]), f"{skill['folder']}/{skill['entrypoint']}")
+                self._mount_one(
+                    skill, "skills." + import_name(skill["name"]), f"{skill['folder']}/{skill['entrypoint']}"
+                )
 
-    def _mount_one(self, name: str, path: str) -> None:
-        self.entrypoints[name] = path
+    def _mount_one(self, skill: dict[str, Any], name: str, path: str) -> None:
+        if skill["stub"]:
+            self.stubs[name] = (skill["name"], path)
+        else:
+            self.entrypoints[name] = path
+            folder = path.rpartition("/")[0]
+            if folder not in sys.path:
+                sys.path.append(folder)
         while name not in self.packages:
             self.packages.add(name)
             name = name.rpartition(".")[0]
-        folder = path.rpartition("/")[0]
-        if folder not in sys.path:
-            sys.path.append(folder)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name in self.entrypoints:
             return self._entrypoint(name, self.entrypoints[name])
+        if name in self.stubs:
+            return self._stub(name)
         if name in self.packages:
             return ModuleSpec(name, None, is_package=True)
         if name == CODE and self.code is not None:
             return with_file(ModuleSpec(name, self.code, origin=self.code.path))
+        owner = name.rpartition(".")[0]
+        if owner in self.stubs:
+            raise ImportError(self._stub(owner).loader_state.explained(), name=name)
         self._run_owner(name)
         return None  # a module in a skill's own folder: the usual finders know the way
 
     def _entrypoint(self, name: str, path: str) -> ModuleSpec:
-        late = any(other.startswith(name + ".") for other in self.entrypoints)
+        late = any(other.startswith(name + ".") for other in (*self.entrypoints, *self.stubs))
         loader = (LateLoader if late else SourceFileLoader)(name, path)
         spec = ModuleSpec(name, loader, origin=path, loader_state=self, is_package=True)
         spec.submodule_search_locations = [path.rpartition("/")[0]]
         return with_file(spec)
+
+    def _stub(self, name: str) -> ModuleSpec:
+        from . import _stubs  # only now: most runs mount none
+
+        return _stubs.spec_of(name, *self.stubs[name], self.packages)
 
     def _run_owner(self, name: str) -> None:
         owner = sys.modules.get(name.rpartition(".")[0])
@@ -143,7 +160,7 @@ class SkillFinder:
         say in it, by the shortest way: the import system's own costs a run half a millisecond."""
         if name == CODE and self.code is not None:
             return run_module(ModuleSpec(name, self.code, origin=self.code.path), self.code)
-        if len(self.entrypoints) > 1 or name not in self.entrypoints:
+        if len(self.entrypoints) > 1 or self.stubs or name not in self.entrypoints:
             return importlib.import_module(name)
         parents = name.split(".")[:-1]
         for length in range(1, len(parents) + 1):

@@ -54,13 +54,17 @@ def rehearse() -> None:
     encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000)
 
 
-def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable[[Any], Any]:
+def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable[..., Any]:
     """Import the module that the job names, and take the function from it. Raises AttributeError."""
+    if job["spread"]:
+        from . import _stubs
+
+        _stubs.check_offered(job)
     skill = job["skill"]
     module = finder.load("skills." + _importing.import_name(skill) if skill is not None else _importing.CODE)
     name = job["function"]
     try:
-        export: Callable[[Any], Any] = getattr(module, name)
+        export: Callable[..., Any] = getattr(module, name)
     except AttributeError:
         raise AttributeError(
             f"{module.__name__} defines no function {name!r}; define it: def {name}(args): ..."
@@ -74,7 +78,8 @@ def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> An
 
         return _programs.run(job, args)
     settle_address_space()
-    return settled(find_export(job, finder)(json.loads(args)))
+    export, given = find_export(job, finder), json.loads(args)
+    return settled(export(*given["args"], **given["kwargs"]) if job["spread"] else export(given))
 
 
 def settle_address_space(*, room: bool = False) -> None:
@@ -103,32 +108,32 @@ def settled(returned: Any) -> Any:
     return asyncio.run(awaited())
 
 
-def check_shape(value: Any) -> None:
+def check_shape(value: Any, what: str) -> None:
     """Keys are strings, and it is not deeper than readers can be expected to follow."""
     left = [(value, 1)]
     while left:
         item, depth = left.pop()
         if depth > MAX_DEPTH:
-            raise InvalidOutput(f"the output is nested deeper than {MAX_DEPTH} levels")
+            raise InvalidOutput(f"{what} is nested deeper than {MAX_DEPTH} levels")
         if isinstance(item, dict):
             wrong = next((key for key in item if not isinstance(key, str)), None)
             if wrong is not None or None in item:
-                raise InvalidOutput(f"a key of the output is {type(wrong).__name__}, and JSON keys are strings")
+                raise InvalidOutput(f"a key of {what} is {type(wrong).__name__}, and JSON keys are strings")
             left += [(child, depth + 1) for child in item.values()]
         elif isinstance(item, list | tuple):
             left += [(child, depth + 1) for child in item]
 
 
-def encode(value: Any, limit: int) -> bytes:
+def encode(value: Any, limit: int, what: str = "the output") -> bytes:
     """Compact UTF-8 JSON. Raises InvalidOutput."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         encoded = text.encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidOutput(f"the output is not JSON: {_failure.message(error)}") from None
-    check_shape(value)
+        raise InvalidOutput(f"{what} is not JSON: {_failure.message(error)}") from None
+    check_shape(value, what)
     if len(encoded) > limit:
-        raise InvalidOutput(f"the output is {len(encoded)} bytes of JSON; the limit is {limit}: write a blob instead")
+        raise InvalidOutput(f"{what} is {len(encoded)} bytes of JSON; the limit is {limit}: write a blob instead")
     return encoded
 
 

@@ -1,0 +1,116 @@
+"""Skills that the code of a run calls: mounted ones with permissions of their own. Each call is a run of its own, which
+has what that skill was granted and nothing of its caller's, and the other way round."""
+
+from __future__ import annotations
+
+import asyncio
+import keyword
+import time
+from collections.abc import Awaitable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from skillery.backends import Job, Limits, Outcome, SkillCall
+from skillery.blobs import BlobRow
+from skillery.errors import InvalidParams, NotAllowed, SkillFailed, TooLarge
+from skillery.formats.ids import new_run_id
+from skillery.formats.manifest import Manifest
+from skillery.formats.wording import quoted
+from skillery.registry import VersionRow
+from skillery.runs.hosting import Host, Writer
+
+BIG_ARGS = 256 * 1024
+
+
+def has_permissions(manifest: Manifest) -> bool:
+    """Whether its runs may have more than those of code that came with a request."""
+    return bool(manifest.permissions.network or manifest.permissions.secrets)
+
+
+def called_job(caller: Job, version: VersionRow, manifest: Manifest, function: str, args: bytes, limits: Limits) -> Job:
+    """That skill alone, whatever else its caller mounts: the folder of another on `sys.path` could bring code that it
+    imports, and that code would have its permissions. Of the caller's blobs those whose ids it is told."""
+    mounts = [mount for mount in caller.skills if mount.name == version.name]
+    return Job(
+        run_id=new_run_id(),
+        call=SkillCall(version.name, function, spread=True),
+        args=args,
+        skills=tuple(msgspec.structs.replace(mount, stub=False) for mount in mounts),
+        blobs=tuple(blob for blob in caller.blobs if blob.blob_id.encode() in args),
+        limits=limits,
+        network=tuple(pattern.text for pattern in manifest.permissions.network),
+    )
+
+
+class CalledHost:
+    """The RunHost of a run that was called. Its blobs are its caller's; it calls nobody."""
+
+    def __init__(self, caller: Host) -> None:
+        self._caller = caller
+        self.written: list[BlobRow] = []
+        """None: they are recorded with the caller's run."""
+
+    async def begin_blob(self, kind: str) -> Writer:
+        return await self._caller.begin_blob(kind)
+
+    async def read_blob(self, blob_id: str) -> bytes:
+        return await self._caller.read_blob(blob_id)
+
+    async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
+        raise NotAllowed(f"a skill that was called cannot call '{skill[:128]}'")
+
+    async def keep(self, content: bytes, kind: str) -> str | None:
+        """Nothing: the caller gets all of it, and the record shows how it begins."""
+
+
+class Calling(Protocol):
+    def __call__(self, version: VersionRow, function: str, args: bytes, left_ms: int) -> Awaitable[Outcome]: ...
+
+
+class Calls:
+    """What the code of one run may call, and how often: just the versions that are mounted as stubs. Whatever asks is
+    not believed to be a stub."""
+
+    def __init__(self, stubs: Mapping[str, VersionRow], limits: Limits, run: Calling) -> None:
+        self._stubs = stubs
+        self._limits = limits
+        self._run = run
+        self._made = 0
+        self._until = time.monotonic() + limits.timeout_ms / 1000
+        self._alone = asyncio.Lock()
+
+    async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
+        """See RunHost. What is left of the caller's time is counted from when its sandbox was asked for."""
+        version = self._stubs.get(skill)
+        if version is None:
+            raise NotAllowed(f"this run mounts no skill {quoted(skill[:128])} with permissions of its own")
+        if not function.isidentifier() or keyword.iskeyword(function):
+            raise InvalidParams(f"{quoted(function[:128])} is no name of a function")
+        if len(args) > BIG_ARGS:
+            await asyncio.to_thread(check_args, args)
+        else:
+            check_args(args)
+        if self._made >= self._limits.calls:
+            raise TooLarge(f"this run has called skills {self._made} times, as often as it may")
+        self._made += 1
+        async with self._alone:
+            left_ms = max(1, int((self._until - time.monotonic()) * 1000))
+            outcome = await self._run(version, function, args, left_ms)
+        if outcome.failure is not None:
+            raise SkillFailed(outcome.failure.message, failed_as=outcome.failure.type)
+        return outcome.result or b"null"
+
+
+class _Args(msgspec.Struct, forbid_unknown_fields=True):
+    args: list[msgspec.Raw]
+    kwargs: dict[str, msgspec.Raw]
+
+
+def check_args(args: bytes) -> None:
+    """Raises InvalidParams."""
+    try:
+        msgspec.json.decode(str(args, "utf-8"), type=_Args)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        form = '{"args": [...], "kwargs": {...}}'
+        raise InvalidParams(f"the arguments of a call are no JSON of the form {form}") from None
