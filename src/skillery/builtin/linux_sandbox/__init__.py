@@ -25,7 +25,7 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     uids: int = 20_000
     """How many there are from there on."""
     prepared: int = 3
-    """Sandboxes that wait for a run, so that one starts in two or three milliseconds. Runs beyond them do not wait for
+    """Sandboxes that wait for a run, so that one starts in a millisecond or two. Runs beyond them do not wait for
     them, and those that may use the network take none."""
     recycle_runs: int = 1_000
     """Runs are forked from one process, and share its memory layout and hash seed; after so many a new one takes its
