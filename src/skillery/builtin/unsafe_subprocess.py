@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from skillery import hookimpl
-from skillery.backends import CodeCall, Failure, Job, Offer, Outcome, Place, Probe, RunHost
+from skillery.backends import Capability, CodeCall, Failure, Job, Offer, Outcome, Place, Probe, RunHost
 from skillery.builtin import python_runner
 from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, Places, job_header
 from skillery.builtin.python_runner.endings import ended_early, finish_whole
@@ -33,11 +33,16 @@ RUNNER = Path(python_runner.__file__).parent
 START = "import sys; sys.path.append('.'); from runtime import _run; _run.main(int(sys.argv[1]))"
 SETUP_SECONDS = 20.0
 LOG_SECONDS = 0.5
-DEGRADED = ("isolation", "memory_tree", "processes", "cpus", "disk", "network")
+DEGRADED = ("isolation", "memory_tree", "processes", "cpus", "disk", "disk_files", "network")
 
 
 class UnsafeSubprocess:
     """See `skillery.backends.Sandbox`; every outcome says in `degraded` what was not held."""
+
+    capabilities: frozenset[str] = frozenset(
+        {Capability.PYTHON, Capability.BLOBS, Capability.SECRETS, Capability.NETWORK}
+    )
+    """The hosts of a list are reached; that others are too is `degraded`."""
 
     def probe(self) -> list[Probe]:
         fix = "on Linux, use the sandbox `linux`"

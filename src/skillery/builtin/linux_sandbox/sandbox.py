@@ -9,7 +9,7 @@ import platform
 from pathlib import Path
 
 import skillery
-from skillery.backends import BlobWriter, Job, Limits, Outcome, Place, Probe, RunHost
+from skillery.backends import BlobWriter, Capability, Job, Limits, Outcome, Place, Probe, RunHost
 from skillery.builtin.egress.service import Egress
 from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
 from skillery.builtin.linux_sandbox.cell import landlock
@@ -21,6 +21,19 @@ from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.zygotes import base_python
 from skillery.errors import BlobNotFound, SandboxUnavailable, TooLarge
 
+CAPABILITIES: frozenset[str] = frozenset(
+    {
+        Capability.PYTHON,
+        Capability.BLOBS,
+        Capability.SECRETS,
+        Capability.NETWORK,
+        Capability.ISOLATION,
+        Capability.PROCESSES,
+        Capability.CPUS,
+        Capability.DISK,
+        Capability.DISK_FILES,
+    }
+)
 COLD = Warmth(prepared=0, recycle_runs=1, recycle_seconds=60.0)
 
 
@@ -45,6 +58,11 @@ class LinuxSandbox:
         self._private = (str(place.home), str(Path(skillery.__file__).parents[1]))
         self._means: Means | None = None
         self._starting = asyncio.Lock()
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        held = self._means is not None and self._means.memory_held
+        return CAPABILITIES | {Capability.MEMORY_TREE} if held else CAPABILITIES
 
     async def start(self) -> None:
         async with self._starting:
