@@ -26,10 +26,21 @@ LAST_SIGNAL = 64
 def in_memory(name: str, content: bytes) -> int:
     """A descriptor from which `content` can be read. Raises OSError."""
     descriptor = os.memfd_create(name)
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
+    try:
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
+
+
+def parent_of(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 class Watched:
@@ -48,6 +59,10 @@ class Watched:
         os.close(self._descriptor)
         self.gone.set_result(None)
 
+    def forget(self) -> None:
+        if not self.gone.done():
+            self._end()
+
     def kill(self) -> None:
         if not self.gone.done():
             with contextlib.suppress(ProcessLookupError):  # it has ended, and we are about to hear of it
@@ -58,7 +73,7 @@ class Bwrap:
     """From the launcher on to the end of everything below it. `end` whatever happened."""
 
     def __init__(self, order: dict[str, Any], inherited: Sequence[int], status: int) -> None:
-        """`status` is where bwrap's status can be read; it is taken over. Raises OSError."""
+        """`status` is where bwrap's status can be read; it is taken over, unless this raises OSError."""
         self._loop = asyncio.get_running_loop()
         self._known: asyncio.Future[None] = self._loop.create_future()
         self._first: Watched | None = None
@@ -70,7 +85,6 @@ class Bwrap:
         try:
             self._process = self._start({**order, "parent": os.getpid()}, inherited)
         except BaseException:
-            os.close(self._read_end)
             os.close(self._errors)
             raise
         os.set_blocking(self._read_end, False)
@@ -114,10 +128,20 @@ class Bwrap:
 
     def _take(self, said: dict[str, Any]) -> None:
         self.message = said.get("message", self.message)
-        if "child-pid" in said and self._first is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended already
-                self._first = Watched(said["child-pid"])
-            self._know()
+        if "child-pid" not in said:
+            return
+        try:
+            first = Watched(said["child-pid"])
+            if parent_of(first.pid) == self._outer.pid:
+                self._first = first
+            else:  # it has ended, and who has its number now is a stranger
+                first.forget()
+        except ProcessLookupError:
+            pass
+        except OSError as error:  # what cannot be watched must not live
+            self.message = f"set-up: {os.strerror(error.errno or 0)}"
+            os.kill(said["child-pid"], signal.SIGKILL)
+        self._know()
 
     def _know(self) -> None:
         if not self._known.done():

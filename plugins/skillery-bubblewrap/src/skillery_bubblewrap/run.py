@@ -171,18 +171,10 @@ class Run:
                 "stage": command.STAGE,
                 "binds": sources.binds,
             }
+            told_by = (number for number in msgspec.structs.astuple(numbers) if number >= 0)
+            started = Bwrap(order, (*told_by, *doors, arguments, channel, self._log.write_end), read_end)
             unread.pop_all()
-            return Bwrap(
-                order,
-                (
-                    *(number for number in msgspec.structs.astuple(numbers) if number >= 0),
-                    *doors,
-                    arguments,
-                    channel,
-                    self._log.write_end,
-                ),
-                read_end,
-            )
+            return started
 
     def _for_prologue(self, channel: int) -> dict[str, Any]:
         return {

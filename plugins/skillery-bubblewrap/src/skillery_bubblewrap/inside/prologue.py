@@ -68,6 +68,7 @@ def out_of_the_way(descriptor: int) -> int:
 
 def prepare(order: dict[str, Any]) -> tuple[int, int]:
     """All that needs a capability or a descriptor of the host: the version of Landlock, and its rules."""
+    os.setsid()
     os.umask(0o022)
     finish_mounts(order["limits"])
     if order["port"] is None:
