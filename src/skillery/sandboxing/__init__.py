@@ -13,7 +13,6 @@ A change of these names stands in the changelog, and is announced one release be
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from skillery.builtin import python_runner as _runner
 from skillery.builtin.egress.handing import ENVIRONMENT as PROXY_ENVIRONMENT
@@ -38,11 +37,9 @@ from skillery.builtin.linux_sandbox.watchdog import exceeds as exceeds_memory
 from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, Places, job_header
 from skillery.builtin.python_runner.endings import ended_early, finish_whole
 from skillery.builtin.python_runner.logs import LogPipe
+from skillery.builtin.python_runner.runtime import _run as running
+from skillery.builtin.python_runner.runtime import _wire as wire
 from skillery.builtin.python_runner.wire import Channel
-
-if TYPE_CHECKING:
-    from skillery.builtin.python_runner.runtime import _run as running
-    from skillery.builtin.python_runner.runtime import _wire as wire
 
 RUNTIME = Path(_runner.__file__).parent / "runtime"
 INSIDE = Path(_cell.__file__).parent

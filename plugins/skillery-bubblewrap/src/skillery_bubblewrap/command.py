@@ -38,6 +38,14 @@ class Descriptors(msgspec.Struct, frozen=True):
     """The code of a CodeCall, -1 for a skill."""
 
 
+class Fixed(msgspec.Struct, frozen=True):
+    """What is the same for all runs, found out once."""
+
+    system: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
 class Sources:
     """Paths of the host as bwrap is told them: their own, or where it is not the server's user, their places in the
     stage."""
@@ -83,6 +91,10 @@ def packages(private: tuple[str, ...]) -> Iterator[str]:
         yield from ("--perms", "0555", "--size", "4096", "--tmpfs", folder, "--remount-ro", folder)
 
 
+def fixed(private: tuple[str, ...], *, with_zero: bool) -> Fixed:
+    return Fixed(tuple(system(with_zero=with_zero)), tuple(prefixes()), tuple(packages(private)))
+
+
 def given(job: Job, sources: Sources) -> Iterator[str]:
     """The skills and blobs of the run. Raises NotThere."""
     yield from ("--dir", "/skills", "--dir", "/blobs")
@@ -104,15 +116,7 @@ def python() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
-def arguments(
-    job: Job,
-    sources: Sources,
-    limits: dict[str, int],
-    numbers: Descriptors,
-    private: tuple[str, ...],
-    *,
-    with_zero: bool,
-) -> list[str]:
+def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], numbers: Descriptors) -> list[str]:
     """All but `first_program`. Raises NotThere."""
     found = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
     found += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"]
@@ -122,10 +126,10 @@ def arguments(
     for capability in CAPABILITIES:
         found += ["--cap-add", capability]
     found += ["--json-status-fd", str(numbers.status), "--seccomp", str(numbers.filter)]
-    found += system(with_zero=with_zero)
-    for prefix in prefixes():
+    found += fixed.system
+    for prefix in fixed.prefixes:
         found += ["--ro-bind", sources.path(prefix, "the interpreter"), prefix]
-    found += packages(private)
+    found += fixed.packages
     found += ["--proc", "/proc"]
     for source, name in ((RUNTIME, "runtime"), (INSIDE, "cell"), (PROLOGUE, "prologue.py")):
         found += ["--ro-bind", sources.path(source, "the runtime"), f"/run/skillery/{name}"]

@@ -59,7 +59,7 @@ class Means(msgspec.Struct, frozen=True):
     landlock: bool
     egress: Egress
     cpus: itertools.cycle[int]
-    private: tuple[str, ...]
+    fixed: command.Fixed
 
     @property
     def memory_held(self) -> bool:
@@ -157,9 +157,7 @@ class Run:
                 code=held("code", call.code.encode("utf-8", "surrogatepass")) if isinstance(call, CodeCall) else -1,
             )
             sources = command.Sources(staged=self._uid is not None)
-            told = command.arguments(
-                self._job, sources, self._limits, numbers, self._means.private, with_zero=self._means.memory_held
-            )
+            told = command.arguments(self._job, self._means.fixed, sources, self._limits, numbers)
             arguments = held("arguments", b"\0".join(os.fsencode(argument) for argument in told))
             order = {
                 "program": self._means.program,

@@ -24,6 +24,7 @@ from skillery.sandboxing import (
     run_probe,
     watchdog_possible,
 )
+from skillery_bubblewrap.command import fixed
 from skillery_bubblewrap.run import Means, run_job
 
 CAPABILITIES: frozenset[str] = frozenset(
@@ -108,14 +109,16 @@ class BubblewrapSandbox:
 
     def _look_around(self) -> Means:
         """What there is; to be closed."""
+        groups = control_groups()
+        held = groups is not None and "memory" in groups.controllers
         return Means(
             program=shutil.which(self._program) or self._program,
             uids=self._uids if os.geteuid() == 0 else None,
-            groups=control_groups(),
+            groups=groups,
             landlock=landlock.abi() > 0,
             egress=self.egress,
             cpus=itertools.cycle(sorted(os.sched_getaffinity(0))),
-            private=self._private,
+            fixed=fixed(self._private, with_zero=held),
         )
 
     def _refuse_what_is_weak(self, means: Means) -> None:
