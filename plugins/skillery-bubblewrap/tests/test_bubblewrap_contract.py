@@ -16,6 +16,7 @@ import pytest
 
 from bubblewrap_here import CHECKOUT, bwrap, make
 from skillery.backends import CodeCall, Job, Limits, Place, SkillMount
+from skillery.builtin.linux_sandbox import groups
 from skillery.errors import SandboxUnavailable, StartupError
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import MemoryHost, Trial
@@ -35,6 +36,11 @@ ORDINARY_CASES = (
 SLEEP = "import os, time\ndef main(args):\n    os.fork(); time.sleep(1e6)"
 
 
+def group_folders(pid: int) -> list[Path]:
+    """The cgroups that a server with this pid has made."""
+    return [path for h in groups.candidates() for path in h.folder.glob(f"skillery-*-{pid}-*-*/**/") if path.is_dir()]
+
+
 class TestBubblewrap(SandboxContract):
     @pytest.fixture
     async def sandbox(self, tmp_path: Path) -> AsyncIterator[BubblewrapSandbox]:
@@ -42,6 +48,7 @@ class TestBubblewrap(SandboxContract):
         await sandbox.start()
         yield sandbox
         await sandbox.close()
+        assert group_folders(os.getpid()) == []
 
     async def test_what_is_not_held_is_not_left_unsaid(self, trial: Trial, sandbox: BubblewrapSandbox) -> None:
         outcome = await trial.code("def main(args): pass")
@@ -153,26 +160,52 @@ def main(args):
         assert "memory_tree" not in sandbox.capabilities
 
 
-@only_as_root
-async def test_code_is_a_host_uid_of_its_own(tmp_path: Path) -> None:
-    sandbox = make(tmp_path)
+async def processes_of(sandbox: BubblewrapSandbox) -> list[dict[str, str]]:
+    """What /proc says of each process of a run, bwrap and all, while its code runs."""
     before = descendants(os.getpid())
-    jobs = [asyncio.ensure_future(Trial(sandbox, tmp_path).code(SLEEP)) for _ in range(2)]
-    seen: set[int] = set()
-    for _ in range(400):
-        await asyncio.sleep(0.01)
-        for pid in descendants(os.getpid()) - before:
-            with contextlib.suppress(FileNotFoundError):
-                if b"prologue.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    seen.add(Path(f"/proc/{pid}").stat().st_uid)
-        if len(seen - {0}) >= 2:
-            break
-    for job in jobs:
-        job.cancel()
-    await asyncio.gather(*jobs, return_exceptions=True)
+    job = Job(
+        "run_1", CodeCall("import time\ndef main(args): print('runs', flush=True); time.sleep(1e6)", "main"), b"{}"
+    )
+    running = asyncio.ensure_future(sandbox.run(job, MemoryHost()))
+    try:
+        async with asyncio.timeout(20):
+            while True:
+                await asyncio.sleep(0.02)
+                seen = [status(pid) for pid in sorted(descendants(os.getpid()) - before)]
+                if len(seen) == 3 and seen[-1].get("Seccomp_filters") == "2":
+                    return seen
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def status(pid: int) -> dict[str, str]:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+async def test_no_process_of_a_run_keeps_anything(tmp_path: Path) -> None:
+    sandbox = make(tmp_path)
+    await sandbox.start()
+    bwrap_outside, first, code = await processes_of(sandbox)
+    again = await processes_of(sandbox)
     await sandbox.close()
-    assert len(seen - {0}) >= 2
-    assert all(uid == 0 or 120_000 <= uid < 140_000 for uid in seen)
+
+    for one in (bwrap_outside, first, code):
+        assert {name: int(one[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == dict.fromkeys(
+            ("CapInh", "CapPrm", "CapEff", "CapAmb"), 0
+        )
+        assert one["NoNewPrivs"] == "1"
+        assert one["Groups"] == "" or not IS_ROOT
+    assert (first["Seccomp"], code["Seccomp"], int(code["CapBnd"], 16)) == ("2", "2", 0)
+    if IS_ROOT:
+        uids = {one["Uid"].split()[0] for one in (bwrap_outside, first, code)}
+        assert len(uids) == 1, "bwrap itself is no other than the code"
+        assert 120_000 <= int(*uids) < 140_000
+        assert {one["Uid"].split()[0] for one in again} != uids, "each run has its own"
 
 
 @only_as_root
