@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -52,6 +53,43 @@ async def _send(url: str, body: Callable[[int], bytes], requests: int, connectio
 
     started = time.perf_counter()
     await asyncio.gather(*(work() for _ in range(connections)))
+    return Load(time.perf_counter() - started, latencies)
+
+
+def send_paced(url: str, body: Callable[[int], bytes], requests: int, per_second: float) -> Load:
+    """Requests at random times, `per_second` of them on average, whether or not those before are answered: latencies
+    count from the moment at which a request was due."""
+    return asyncio.run(_send_paced(url, body, requests, per_second))
+
+
+async def _send_paced(url: str, body: Callable[[int], bytes], requests: int, per_second: float) -> Load:
+    host, port = url.removeprefix("http://").split(":")
+    idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    latencies: list[float] = []
+
+    async def one(number: int, due: float) -> None:
+        reader, writer = idle.pop() if idle else await asyncio.open_connection(host, int(port))
+        content = body(number)
+        head = (
+            f"POST /rpc HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(content)}\r\n\r\n"
+        )
+        writer.write(head.encode() + content)
+        answer = await _answer(reader)
+        latencies.append((time.perf_counter() - due) * 1000)
+        idle.append((reader, writer))
+        if b'"result"' not in answer:
+            raise RuntimeError(answer.decode())
+
+    chance = random.Random(1)
+    started = due = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for number in range(requests):
+            due += chance.expovariate(per_second)
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            group.create_task(one(number, due))
+    for _, writer in idle:
+        writer.close()
     return Load(time.perf_counter() - started, latencies)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.load import call, send
+from bench.load import call, send, send_paced
 from bench.report import Report, median, milliseconds, percentile, shown
 from skillery.backends import Job, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import skillery_sandbox
@@ -23,6 +24,7 @@ from skillery.testing.sandbox.leftovers import descendants
 from tests.conftest import Server
 
 NO_OP = "import json; print(json.dumps({'ok': True}))"
+MANY = (1, 10, 100, 1000)
 MAIN = "def main(args):\n    return {'ok': True}\n"
 
 
@@ -46,18 +48,26 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     try:
         _publish(server)
         alone = send(server.url, lambda _: call("execute_skill", name="bench.noop"), times, 1)
-        loaded = send(server.url, lambda _: call("execute_skill", name="bench.noop"), times * 2, 4)
+        loaded = send(server.url, lambda _: call("execute_skill", name="bench.noop"), times * 4, 4)
+        half = loaded.per_second / 2
+        paced = send_paced(server.url, lambda _: call("execute_skill", name="bench.noop"), times * 2, half)
     finally:
         server.stop()
     rows.append(["execute_skill, one caller", *_figures(alone.latencies), _ratio(alone.latencies, python)])
     rows.append(["execute_skill, four callers", *_figures(loaded.latencies), _ratio(loaded.latencies, python)])
+    rows.append([f"execute_skill, {half:.0f} a second", *_figures(paced.latencies), _ratio(paced.latencies, python)])
     report.table(["what", "p50 ms", "p99 ms", "p50 ratio to bare Python"], rows)
     report.text(
         f"Straight to the sandbox, four at a time: {figures.per_second:.0f} runs a second. Memory of its own for "
         f"each prepared sandbox: {figures.megabytes:.1f} MB; processor time of an idle "
         f"engine: {figures.idle_ms:.0f} ms a second."
     )
-    report.text(f"Four callers together: {loaded.per_second:.0f} runs a second; one: {alone.per_second:.0f}.")
+    report.text(
+        f"Four callers together: {loaded.per_second:.0f} runs a second; one: {alone.per_second:.0f}. The last row is "
+        "half of what four callers reach, at random times, counted from when each was due."
+    )
+    report.text("The same with more skills, straight to a prepared sandbox, and with a skill of 10 MB.")
+    report.table(["what", "p50 ms", "p99 ms"], [[what, *_figures(taken)] for what, taken in figures.many.items()])
 
 
 class Figures(NamedTuple):
@@ -65,17 +75,14 @@ class Figures(NamedTuple):
     per_second: float
     megabytes: float
     idle_ms: float
+    many: dict[str, list[float]]
 
 
 async def _sandbox(folder: Path, times: int) -> Figures:
     offer = skillery_sandbox()
     sandbox: LinuxSandbox = offer.open(offer.settings(), Place(folder))
-    skill = folder / "skill"
-    (skill / "code").mkdir(parents=True)
-    (skill / "code" / "main.py").write_text(MAIN)
-    job = Job(
-        "run_0", SkillCall("bench.noop", "main"), b"{}", skills=(SkillMount("bench.noop", skill, "code/main.py"),)
-    )
+    mount = _skill(folder, "bench.noop")
+    job = _job(mount)
     await sandbox.start()  # compiles ahead, and says where this host cannot do it
     await sandbox.close()
     taken: dict[str, list[float]] = {"prepared": [], "on demand": [], "cold": []}
@@ -84,11 +91,15 @@ async def _sandbox(folder: Path, times: int) -> Figures:
     for _ in range(times):
         await asyncio.sleep(0.03)
         taken["prepared"].append(await _one(warm, job))
-    megabytes = _own_memory() / 3
     idle = await _idle_ms()
+    with_places = _memory()
+    many = await _many(warm, folder, times)
     await warm.close()
     demand = sandbox.look_around(Warmth(prepared=0, recycle_runs=10**6, recycle_seconds=10**6))
     await demand.pool.start()
+    await asyncio.gather(*(_one(demand, job) for _ in range(3)))
+    await asyncio.sleep(0.5)
+    megabytes = (with_places - _memory()) / 3
     for _ in range(times):
         taken["on demand"].append(await _one(demand, job))
     started = time.perf_counter()
@@ -99,7 +110,37 @@ async def _sandbox(folder: Path, times: int) -> Figures:
         cold = sandbox.look_around(COLD)
         taken["cold"].append(await _one(cold, job))
         await cold.close()
-    return Figures(taken, per_second, megabytes, idle)
+    return Figures(taken, per_second, megabytes, idle, many)
+
+
+def _skill(folder: Path, name: str, ballast: int = 0) -> SkillMount:
+    """A no-op skill, made heavier by so many bytes."""
+    code = folder / "skills" / name / "code"
+    code.mkdir(parents=True)
+    (code / "main.py").write_text(MAIN)
+    if ballast:
+        (code.parent / "ballast").write_bytes(os.urandom(ballast))
+    return SkillMount(name, code.parent, "code/main.py")
+
+
+def _job(*mounts: SkillMount) -> Job:
+    return Job("run_0", SkillCall(mounts[0].name, "main"), b"{}", skills=mounts)
+
+
+async def _many(means: Means, folder: Path, times: int) -> dict[str, list[float]]:
+    """A no-op run among ever more skills, mounted beside it or run in turn, and of a big one."""
+    mounts = [_skill(folder, f"bench.s{number}") for number in range(MANY[-1])]
+    jobs = {f"{count} skills mounted": [_job(*mounts[:count])] for count in MANY}
+    jobs |= {f"{count} skills run in turn": [_job(mount) for mount in mounts[:count]] for count in MANY}
+    jobs["a skill of 10 MB"] = [_job(_skill(folder, "bench.big", 10**7))]
+    found: dict[str, list[float]] = {}
+    for what, some in jobs.items():
+        taken = found[what] = []
+        for job in itertools.islice(itertools.cycle(some), max(times, 2 * len(some))):
+            await asyncio.sleep(0.01)
+            taken.append(await _one(means, job))
+        del taken[: len(taken) // 2]  # until each has been seen
+    return found
 
 
 async def _one(means: Means, job: Job) -> float:
@@ -119,19 +160,10 @@ async def _several(means: Means, job: Job, times: int) -> None:
         await _one(means, job)
 
 
-def _in_own_namespace(pid: int) -> bool:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return len(next(line for line in lines if line.startswith("NSpid:")).split()) > 2
-
-
-def _own_memory() -> float:
-    """Megabytes that only prepared sandboxes hold."""
-    kilobytes = 0
-    for pid in filter(_in_own_namespace, descendants(os.getpid())):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith(("Private_Clean:", "Private_Dirty:")):
-                kilobytes += int(line.split()[1])
-    return kilobytes * 1024 / 1e6
+def _memory() -> float:
+    """Megabytes of all processes of the engine, what they share counted once."""
+    rolled = [Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() for pid in descendants(os.getpid())]
+    return sum(int(line.split()[1]) for lines in rolled for line in lines if line.startswith("Pss:")) * 1024 / 1e6
 
 
 async def _idle_ms() -> float:

@@ -402,9 +402,9 @@ def test_a_zygote_that_hangs_up_and_lives_on_is_ended(tmp_path: Path) -> None:
     program.chmod(0o700)
 
     async def main() -> None:
-        zygote = Zygote(str(program))
+        zygote = Zygote(str(program), {})
         with pytest.raises(CannotStart, match="ended while it was being set up"):
-            await zygote.prepare({})
+            await zygote.prepare()
         assert groups.start_time(zygote.pid)
         await zygote.close()
         assert groups.start_time(zygote.pid) is None

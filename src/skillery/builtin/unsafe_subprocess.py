@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from skillery import hookimpl
-from skillery.backends import Capability, CodeCall, Failure, Job, Offer, Outcome, Place, Probe, RunHost
+from skillery.backends import Capability, Failure, Job, Offer, Outcome, Place, Probe, RunHost
 from skillery.builtin import python_runner
 from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, Places, job_header
 from skillery.builtin.python_runner.endings import ended_early, finish_whole
@@ -102,24 +102,23 @@ class PlainRun:
         self._exit = exit_of(self._process)
         self._log.close_write_end()
         self._dialogue = Dialogue(self._channel, self._job, self._host)
-        environment = {**self._environment(), **self._job.environment}
-        header = job_header(self._job, environment, places) | {"memory_bytes": self._job.limits.memory_mb << 20}
+        header = job_header(self._job, self._job.environment, places) | {
+            "memory_bytes": self._job.limits.memory_mb << 20
+        }
         await self._channel.send(header, self._job.args)
         await self._dialogue.wait_ready()
         return self._dialogue
 
     def _lay_out(self) -> Places:
         """The folders that a real sandbox would mount, as links where they are only read."""
-        skills, blobs, workspace, code = (self._folder / name for name in ("skills", "blobs", "workspace", "code"))
-        for folder in (skills, blobs, workspace, code):
+        skills, blobs, workspace = (self._folder / name for name in ("skills", "blobs", "workspace"))
+        for folder in (skills, blobs, workspace):
             folder.mkdir()
         for skill in self._job.skills:
             (skills / skill.name).symlink_to(skill.folder.absolute())
         for blob in self._job.blobs:
             (blobs / blob.blob_id).symlink_to(blob.path.absolute())
-        if isinstance(self._job.call, CodeCall):
-            (code / "run_code.py").write_bytes(self._job.call.code.encode("utf-8", "surrogatepass"))
-        return Places(str(skills), str(blobs), str(workspace), str(code / "run_code.py"))
+        return Places(str(skills), str(blobs), str(workspace))
 
     def _environment(self) -> dict[str, str]:
         return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self._folder / "workspace"), "LANG": "C.UTF-8"}

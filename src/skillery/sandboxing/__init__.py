@@ -22,7 +22,7 @@ from skillery.builtin.linux_sandbox import cell as _cell
 from skillery.builtin.linux_sandbox.cell import idmap, kernel, landlock, lockdown, outlet, posture, root
 from skillery.builtin.linux_sandbox.groups import ControlGroup, ControlGroups
 from skillery.builtin.linux_sandbox.groups import find as control_groups
-from skillery.builtin.linux_sandbox.plan import hidden, is_open_to_all, prefixes, tree_limits
+from skillery.builtin.linux_sandbox.plan import cpu_seconds, hidden, is_open_to_all, prefixes, tree_limits
 from skillery.builtin.linux_sandbox.probes import (
     cgroup_probes,
     interpreter_probe,
@@ -31,6 +31,7 @@ from skillery.builtin.linux_sandbox.probes import (
     run_probe,
     watchdog_possible,
 )
+from skillery.builtin.linux_sandbox.processors import Processors
 from skillery.builtin.linux_sandbox.seccomp import program as call_filter
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.watchdog import exceeds as exceeds_memory
@@ -58,11 +59,13 @@ __all__ = [
     "EgressBroken",
     "LogPipe",
     "Places",
+    "Processors",
     "Session",
     "Uids",
     "call_filter",
     "cgroup_probes",
     "control_groups",
+    "cpu_seconds",
     "ended_early",
     "exceeds_memory",
     "finish_whole",

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import CodeCall, Job
+from skillery.backends import Job
 from skillery.sandboxing import INSIDE, RUNTIME, hidden, is_open_to_all, prefixes, root
 from skillery_bubblewrap import inside
 
@@ -34,8 +34,6 @@ class Descriptors(msgspec.Struct, frozen=True):
     prologue: int
     status: int
     filter: int
-    code: int
-    """The code of a CodeCall, -1 for a skill."""
 
 
 class Fixed(msgspec.Struct, frozen=True):
@@ -133,8 +131,6 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
     found += ["--proc", "/proc"]
     for source, name in ((RUNTIME, "runtime"), (INSIDE, "cell"), (PROLOGUE, "prologue.py")):
         found += ["--ro-bind", sources.path(source, "the runtime"), f"/run/skillery/{name}"]
-    if isinstance(job.call, CodeCall):
-        found += ["--dir", "/run/code", "--perms", "0444", "--ro-bind-data", str(numbers.code), "/run/code/run_code.py"]
     found += given(job, sources)
     found += own(limits)
     return [*found, "--remount-ro", "/", "--chdir", "/workspace"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
-import math
 import os
 import platform
 import socket
@@ -16,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import CodeCall, Failure, Job, Outcome, RunHost
+from skillery.backends import Failure, Job, Outcome, RunHost
 from skillery.sandboxing import (
     PROXY_ENVIRONMENT,
     PROXY_PORT,
@@ -29,9 +27,11 @@ from skillery.sandboxing import (
     EgressBroken,
     LogPipe,
     Places,
+    Processors,
     Session,
     Uids,
     call_filter,
+    cpu_seconds,
     ended_early,
     exceeds_memory,
     finish_whole,
@@ -58,7 +58,7 @@ class Means(msgspec.Struct, frozen=True):
     groups: ControlGroups | None
     landlock: bool
     egress: Egress
-    cpus: itertools.cycle[int]
+    processors: Processors
     fixed: command.Fixed
 
     @property
@@ -69,13 +69,6 @@ class Means(msgspec.Struct, frozen=True):
     def degraded(self) -> tuple[str, ...]:
         weaker = {"memory_tree": not self.memory_held, "landlock": not self.landlock}
         return tuple(name for name, is_weaker in weaker.items() if is_weaker)
-
-    def affinity(self, cpus: float) -> list[int]:
-        """Without a cgroup that counts CPU time a run is held on as many processors as it may use."""
-        if self.groups is not None and "cpu" in self.groups.controllers:
-            return []
-        count = math.ceil(cpus)
-        return [] if count >= len(os.sched_getaffinity(0)) else sorted(itertools.islice(self.cpus, count))
 
 
 class Run:
@@ -148,13 +141,11 @@ class Run:
             unread = stack.enter_context(ExitStack())
             unread.callback(os.close, read_end)
             doors = stack.enter_context(self._group.doors()) if self._group else []
-            call = self._job.call
             before = call_filter(platform.machine(), cgroups=self._means.memory_held, also=BEFORE_THE_LOCK)
             numbers = command.Descriptors(
                 status=write_end,
                 prologue=held("prologue", json.dumps(self._for_prologue(channel)).encode()),
                 filter=held("filter", before),
-                code=held("code", call.code.encode("utf-8", "surrogatepass")) if isinstance(call, CodeCall) else -1,
             )
             sources = command.Sources(staged=self._uid is not None)
             told = command.arguments(self._job, self._means.fixed, sources, self._limits, numbers)
@@ -164,13 +155,14 @@ class Run:
                 "command": ["bwrap", "--args", str(arguments), "--", *command.first_program(numbers)],
                 "status": write_end,
                 "doors": doors,
-                "affinity": self._means.affinity(self._job.limits.cpus),
+                "affinity": self._means.processors.some(self._job.limits.cpus),
                 "uid": self._uid,
                 "stage": command.STAGE,
                 "binds": sources.binds,
             }
-            told_by = (number for number in msgspec.structs.astuple(numbers) if number >= 0)
-            started = Bwrap(order, (*told_by, *doors, arguments, channel, self._log.write_end), read_end)
+            started = Bwrap(
+                order, (*msgspec.structs.astuple(numbers), *doors, arguments, channel, self._log.write_end), read_end
+            )
             unread.pop_all()
             return started
 
@@ -180,6 +172,7 @@ class Run:
             "port": PROXY_PORT if self._job.network else None,
             "channel": channel,
             "log": self._log.write_end,
+            "environment": command.ENVIRONMENT,
             "filter": call_filter(platform.machine(), cgroups=self._means.memory_held).hex(),
             "without_landlock": not self._means.landlock,
             "keeps_groups": self._uid is None,
@@ -191,12 +184,11 @@ class Run:
             self._way_out = await self._means.egress.open_over(end, self._job.network, self._log.note)
         self._channel = await Channel.over(end)
         dialogue = self._dialogue = Dialogue(self._channel, self._job, self._host)
-        proxy = PROXY_ENVIRONMENT if self._job.network else {}
-        header = job_header(self._job, {**command.ENVIRONMENT, **proxy, **self._job.environment}, Places())
-        await self._channel.send(header, self._job.args)
-        # It may go as soon as it is ready: a question less. Nothing of the code has run when `ready` is on its way.
-        await dialogue.go()
         await dialogue.wait_ready()
+        proxy = PROXY_ENVIRONMENT if self._job.network else {}
+        header = job_header(self._job, {**proxy, **self._job.environment}, Places())
+        await self._channel.send(header | {"cpu_seconds": cpu_seconds(self._job.limits)}, self._job.args)
+        await dialogue.go()
         return dialogue
 
     # -- while the code runs -----------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from skillery.backends import BlobWriter, Capability, CodeCall, Job, Limits, Out
 from skillery.errors import BlobNotFound, SandboxUnavailable, TooLarge
 from skillery.sandboxing import (
     Egress,
+    Processors,
     Uids,
     cgroup_probes,
     control_groups,
@@ -117,7 +117,7 @@ class BubblewrapSandbox:
             groups=groups,
             landlock=landlock.abi() > 0,
             egress=self.egress,
-            cpus=itertools.cycle(sorted(os.sched_getaffinity(0))),
+            processors=Processors(counted=groups is not None and "cpu" in groups.controllers),
             fixed=fixed(self._private, with_zero=held),
         )
 

@@ -1,4 +1,4 @@
-"""One place for one run: two processes forked from the zygote, told what to do, waited for, and always ended."""
+"""One place for one run: two processes forked from the zygote, given what the run needs, waited for, always ended."""
 
 from __future__ import annotations
 
@@ -6,21 +6,57 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
+from skillery.backends import Limits
 from skillery.builtin.linux_sandbox.groups import ControlGroup
-from skillery.builtin.linux_sandbox.links import Packets, Received
+from skillery.builtin.linux_sandbox.links import Packets
+from skillery.builtin.python_runner.logs import LogPipe
+from skillery.builtin.python_runner.wire import Channel
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What the place says of itself. `status` of `ended` is the wait status of the code's process."""
+    """What the place says of its end, `ended` or `failed`: `status` is the wait status of the code's process."""
 
     event: str
     status: int = 0
     message: str = ""
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What a place is made for: one that was made for the same may be used for it."""
+
+    limits: Limits
+    port: int | None = None
+    """Of the way to the network, where the run has one."""
+
+
+class Ends:
+    """The server's ends of what connects it with a place, and the place's own, to be handed over."""
+
+    def __init__(self) -> None:
+        self.control = Packets()
+        self.log = LogPipe()
+        self.channel, self._theirs = socket.socketpair()
+
+    @property
+    def theirs(self) -> tuple[int, int, int]:
+        return self.control.theirs.fileno(), self._theirs.fileno(), self.log.write_end
+
+    def handed_over(self) -> None:
+        self.control.theirs.close()
+        self._theirs.close()
+        self.log.close_write_end()
+
+    def close(self) -> None:
+        self.control.close()
+        self.log.close()
+        self.channel.close()
+        self._theirs.close()
 
 
 class Home(Protocol):
@@ -29,26 +65,51 @@ class Home(Protocol):
     @property
     def lost(self) -> bool: ...
 
-    async def trees(self, uid: int, entries: list[dict[str, Any]]) -> Received: ...
+    async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None: ...
 
 
 class Cell:
-    """`pid` is pid 1 of the run, as the host counts. It is used once, or not at all."""
+    """`pid` is pid 1 of the run, as the host counts; `mounts` a descriptor of its mount namespace. It is used once, or
+    not at all."""
 
     def __init__(
-        self, home: Home, pid: int, pidfd: int, control: Packets, uid: int, slot: int, group: ControlGroup | None
+        self,
+        home: Home,
+        demand: Demand,
+        ends: Ends,
+        *,
+        pid: int,
+        pidfd: int,
+        mounts: int,
+        uid: int,
+        slot: int,
+        group: ControlGroup | None,
     ) -> None:
         self.home = home
+        self.demand = demand
         self.pid = pid
         self.uid = uid
         self.slot = slot
         self.group = group
+        self.mounts = mounts
+        self.log = ends.log
+        self.channel: Channel | None = None
+        self.is_ready = False
+        self._ends = ends
         self._pidfd = pidfd
-        self._control = control
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._whenever_gone: list[Callable[[Cell], None]] = []
         self._loop.add_reader(pidfd, self._end_of_life)
+
+    @property
+    def bare_channel(self) -> socket.socket:
+        """What comes over it before it is opened is the caller's business."""
+        return self._ends.channel
+
+    async def open_channel(self) -> Channel:
+        self.channel = await Channel.over(self._ends.channel)
+        return self.channel
 
     def when_gone(self, act: Callable[[Cell], None]) -> None:
         self._whenever_gone.append(act)
@@ -65,19 +126,13 @@ class Cell:
     def lives(self) -> bool:
         return not self._gone.done()
 
-    def tell(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Nothing happens where it has ended meanwhile: what waits for its answer sees that."""
-        with contextlib.suppress(ConnectionError):
-            self._control.send(message, descriptors)
-
-    async def event(self, *, wanted: tuple[str, ...] = ("ended", "failed")) -> Event | None:
-        """The next event of these, None when there is none any more."""
-        while (received := await self._control.receive()) is not None:
-            received.close()
-            event = msgspec.convert(received.content, Event)
-            if event.event in wanted:
-                return event
-        return None
+    async def event(self) -> Event | None:
+        """How it ended, None where it cannot say so any more."""
+        received = await self._ends.control.receive()
+        if received is None:
+            return None
+        received.close()
+        return msgspec.convert(received.content, Event)
 
     async def end(self) -> None:
         """Kill it and wait until nothing of it is left."""
@@ -88,4 +143,7 @@ class Cell:
         # What it said last stays readable until `close`.
 
     def close(self) -> None:
-        self._control.close()
+        if self.channel is not None:
+            self.channel.close()
+        self._ends.close()
+        os.close(self.mounts)

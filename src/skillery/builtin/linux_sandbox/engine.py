@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import math
 import os
-import socket
 import time
 from typing import Any
 
 import msgspec
 
-from skillery.backends import Failure, Job, Outcome, RunHost
+from skillery.backends import Failure, Job, Log, Outcome, RunHost
 from skillery.builtin.egress.handing import ENVIRONMENT as PROXY_ENVIRONMENT
 from skillery.builtin.egress.handing import PORT as PROXY_PORT
 from skillery.builtin.egress.service import Egress, EgressBroken, Session
 from skillery.builtin.linux_sandbox import watchdog
-from skillery.builtin.linux_sandbox.cells import Cell, Event
+from skillery.builtin.linux_sandbox.cells import Cell, Demand, Event
 from skillery.builtin.linux_sandbox.groups import ControlGroups
-from skillery.builtin.linux_sandbox.links import Received
-from skillery.builtin.linux_sandbox.plan import given, tree_limits
+from skillery.builtin.linux_sandbox.plan import cpu_seconds, given, shape
 from skillery.builtin.linux_sandbox.pool import Pool
-from skillery.builtin.linux_sandbox.zygotes import BASE_ENVIRONMENT, CannotMount, CannotStart, ZygoteLost
+from skillery.builtin.linux_sandbox.zygotes import CannotMount, CannotStart, ZygoteLost
 from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, Places, job_header
 from skillery.builtin.python_runner.endings import ended_early, finish_whole
-from skillery.builtin.python_runner.logs import LogPipe
 from skillery.builtin.python_runner.wire import Channel
 
 SETUP_SECONDS = 20.0
@@ -42,7 +37,6 @@ class Means(msgspec.Struct, frozen=True):
     landlock: bool
     pool: Pool
     egress: Egress
-    cpus: itertools.cycle[int]
 
     @property
     def memory_held(self) -> bool:
@@ -58,13 +52,6 @@ class Means(msgspec.Struct, frozen=True):
         if self.groups is not None:
             self.groups.close()
 
-    def affinity(self, cpus: float) -> list[int]:
-        """Without a cgroup that counts CPU time a run is held on as many processors as it may use."""
-        if self.groups is not None and "cpu" in self.groups.controllers:
-            return []
-        count = math.ceil(cpus)
-        return [] if count >= len(os.sched_getaffinity(0)) else sorted(itertools.islice(self.cpus, count))
-
 
 class Run:
     """One job on its way. `live`, then `end` whatever happened, then `outcome`."""
@@ -73,10 +60,7 @@ class Run:
         self._means = means
         self._job = job
         self._host = host
-        self._log = LogPipe(job.limits.log_kb * 1024)
-        self._limits = tree_limits(job.limits, cgroups=means.memory_held)
-        self._channel: Channel | None = None
-        self._end_of_channel: socket.socket | None = None
+        self._demand = Demand(shape(job.limits), PROXY_PORT if job.network else None)
         self._way_out: Session | None = None
         self._cell: Cell | None = None
         self._dialogue: Dialogue | None = None
@@ -111,69 +95,50 @@ class Run:
                     raise CannotStart(str(lost) or "one zygote after the other was lost") from None
                 await self._leave()
             else:
-                self._log.close_write_end()
                 return dialogue
         raise AssertionError
 
     async def _enter(self, entries: list[dict[str, Any]]) -> Dialogue:
-        cell = self._cell = await self._means.pool.take(self._limits, PROXY_PORT if self._job.network else None)
-        mounting = asyncio.ensure_future(cell.home.trees(cell.uid, entries)) if entries else None
+        cell = self._cell = await self._means.pool.take(self._demand)
+        cell.log.keep(self._job.limits.log_kb * 1024)
+        mounting = asyncio.ensure_future(cell.home.mount(cell, entries)) if entries else None
         try:
-            self._end_of_channel, theirs = socket.socketpair()
-            with theirs:
-                if not self._job.network:  # else the first thing on it is for the proxy
-                    self._channel = await Channel.over(self._end_of_channel)
-                await self._equip(cell, theirs, mounting)
-        finally:
-            if mounting:
-                forget(mounting)
-        try:
-            return await self._greet(self._end_of_channel)
-        except BrokenSetup as broken:
+            channel = cell.channel or await self._open_channel(cell)
+            return await self._hand_over(cell, channel, mounting)
+        except (BrokenSetup, ConnectionError) as broken:
             said = await cell.event()
-            if broken.explained or (said is not None and said.message):
+            if (isinstance(broken, BrokenSetup) and broken.explained) or (said is not None and said.message):
                 raise BrokenSetup((said and said.message) or str(broken)) from None
             raise ZygoteLost(str(broken)) from None
+        finally:
+            if mounting is not None:
+                mounting.cancel()
 
-    async def _greet(self, end: socket.socket) -> Dialogue:
-        """Raises BrokenSetup, EgressBroken."""
-        if self._channel is None:
-            self._way_out = await self._means.egress.open_over(end, self._job.network, self._log.note)
-            self._channel = await Channel.over(end)
-        dialogue = Dialogue(self._channel, self._job, self._host)
+    async def _open_channel(self, cell: Cell) -> Channel:
+        """Raises EgressBroken, ZygoteLost."""
+        if self._job.network:  # then the first thing on it is for the proxy
+            self._way_out = await self._means.egress.open_over(cell.bare_channel, self._job.network, cell.log.note)
+        return await cell.open_channel()
+
+    async def _hand_over(self, cell: Cell, channel: Channel, mounting: asyncio.Future[None] | None) -> Dialogue:
+        """The place makes its job ready while its mounts are made. Raises BrokenSetup, CannotMount, ZygoteLost."""
         proxy = PROXY_ENVIRONMENT if self._job.network else {}
-        header = job_header(self._job, {**BASE_ENVIRONMENT, **proxy, **self._job.environment}, Places())
-        await self._channel.send(header, self._job.args)
-        # It may go as soon as it is ready: a question less. Nothing of the code has run when `ready` is on its way.
+        header = job_header(self._job, {**proxy, **self._job.environment}, Places())
+        await channel.send(header | {"cpu_seconds": cpu_seconds(self._job.limits)}, self._job.args)
+        if mounting is not None:
+            await mounting
+        dialogue = Dialogue(channel, self._job, self._host)
+        if not cell.is_ready:
+            await dialogue.wait_ready()
         await dialogue.go()
-        await dialogue.wait_ready()
         return dialogue
 
     async def _leave(self) -> None:
         cell, way_out, self._cell, self._way_out = self._cell, self._way_out, None, None
-        self._close_channel()
         if cell is not None:
             self._means.pool.drop(cell)
         if way_out is not None:
             await way_out.close()
-
-    def _close_channel(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-        elif self._end_of_channel is not None:
-            self._end_of_channel.close()
-        self._channel = self._end_of_channel = None
-
-    async def _equip(self, cell: Cell, channel: socket.socket, mounting: asyncio.Future[Received] | None) -> None:
-        if cell.group is not None:
-            cell.group.limit(self._job.limits)
-        trees = await mounting if mounting else Received({"kinds": []}, [])
-        order = {
-            "limits": self._limits,
-            "affinity": self._means.affinity(self._job.limits.cpus),
-            "kinds": trees.content["kinds"],
-        }
-        cell.tell(order, (self._log.write_end, channel.fileno(), *trees.descriptors))
 
     # -- while the code runs -----------------------------------------------------------------------------------
 
@@ -222,16 +187,15 @@ class Run:
 
     async def end(self) -> Outcome:
         """Nothing of the run is left when this returns, however it began."""
-        oom_killed = False
+        oom_killed, log = False, Log()
         if self._cell is not None:
             await self._cell.end()
             self._ended = self._ended or await self._cell.event()
             oom_killed = self._oom_kills() > 0
-            self._means.pool.drop(self._cell)
         network = await self._way_out.close() if self._way_out is not None else ()
-        log = await self._log.finish(LOG_SECONDS)
-        self._log.close()
-        self._close_channel()
+        if self._cell is not None:
+            log = await self._cell.log.finish(LOG_SECONDS)
+            self._means.pool.drop(self._cell)
         dialogue = self._dialogue
         failure = self._failure(oom_killed=oom_killed)
         return Outcome(
@@ -262,14 +226,6 @@ def not_started(error: OSError) -> Failure:
     return Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
 
 
-def forget(mounting: asyncio.Future[Received]) -> None:
-    """Its descriptors have been sent, or nobody wants them any more."""
-    if not mounting.done():
-        mounting.cancel()
-    elif not mounting.cancelled() and mounting.exception() is None:
-        mounting.result().close()
-
-
 async def cancel(*tasks: asyncio.Future[None]) -> None:
     for task in tasks:
         task.cancel()
@@ -277,10 +233,7 @@ async def cancel(*tasks: asyncio.Future[None]) -> None:
 
 
 async def run_job(means: Means, job: Job, host: RunHost) -> Outcome:
-    try:
-        run = Run(means, job, host)
-    except OSError as error:
-        return Outcome(failure=not_started(error), degraded=means.degraded)
+    run = Run(means, job, host)
     try:
         await run.live()
     except BaseException:

@@ -112,17 +112,22 @@ class ControlGroups:
 class ControlGroup:
     def __init__(self, folders: list[tuple[Hierarchy, Path]]) -> None:
         self._folders = folders
+        self._limits: Limits | None = None
 
     def set_up(self) -> None:
         for _, folder in self._folders:
             folder.mkdir()
 
     def limit(self, limits: Limits) -> None:
-        """To be done once, before any code. Raises OSError."""
+        """To be done before any code; nothing where they are set already. Raises OSError."""
+        if limits == self._limits:
+            return
+        self._limits = None
         for hierarchy, folder in self._folders:
             for controller in hierarchy.controllers:
                 for name, content in settings_of(controller, hierarchy.version, limits).items():
                     write(folder, name, content)
+        self._limits = limits
 
     @contextlib.contextmanager
     def doors(self) -> Iterator[list[int]]:

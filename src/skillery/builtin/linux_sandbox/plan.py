@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from functools import lru_cache
 from glob import glob
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from skillery.backends import Job, Limits
 from skillery.builtin import python_runner
@@ -47,6 +50,25 @@ def is_open_to_all(path: str) -> bool:
     return mode & needed == needed
 
 
+def shape(limits: Limits) -> Limits:
+    """The part of the limits that a place is made for; the rest is held from outside, or set when the job comes."""
+    usual = Limits()
+    return msgspec.structs.replace(
+        limits,
+        timeout_ms=usual.timeout_ms,
+        log_kb=usual.log_kb,
+        result_mb=usual.result_mb,
+        blobs=usual.blobs,
+        blobs_mb=usual.blobs_mb,
+    )
+
+
+def cpu_seconds(limits: Limits) -> int:
+    """What one process of the run may use at most: a backup of the timeout."""
+    return int(limits.timeout_ms / 1000 * max(1.0, limits.cpus)) + 2
+
+
+@lru_cache(maxsize=64)
 def tree_limits(limits: Limits, *, cgroups: bool) -> dict[str, int]:
     """The limits as rlimits and mount options. Without cgroups the address space holds each process near the limit of
     the whole tree; with them it is only a backup."""
@@ -55,7 +77,6 @@ def tree_limits(limits: Limits, *, cgroups: bool) -> dict[str, int]:
         "processes": limits.processes,
         "file_bytes": max(limits.disk_mb, limits.tmp_mb) * MEBIBYTE,
         "address_bytes": ADDRESS_SPACE_BACKUP if cgroups else memory + INTERPRETER_BYTES,
-        "cpu_seconds": int(limits.timeout_ms / 1000 * max(1.0, limits.cpus)) + 2,
         "disk_bytes": limits.disk_mb * MEBIBYTE,
         "disk_files": limits.disk_files,
         "tmp_bytes": limits.tmp_mb * MEBIBYTE,
@@ -73,7 +94,7 @@ def make_plan(
         "without_landlock": without_landlock,
         "prefixes": prefixes(),
         "hidden": hidden(private),
-        "without_zero": not cgroups,
+        "cgroups": cgroups,
         "runtime": str(RUNTIME.resolve()),
         "filter": program.hex(),
     }
@@ -81,9 +102,19 @@ def make_plan(
 
 def given(job: Job, *, root: bool) -> list[dict[str, Any]]:
     """What is mounted for one run: kind, name, source, and whether only the server's root may read it."""
-    entries = [("skills", skill.name, os.path.realpath(skill.folder)) for skill in job.skills]
-    entries += [("blobs", blob.blob_id, os.path.realpath(blob.path)) for blob in job.blobs]
-    return [
-        {"kind": kind, "name": name, "source": source, "closed": root and not is_open_to_all(source)}
-        for kind, name, source in entries
-    ]
+    entries = [entry("skills", skill.name, *seen(str(skill.folder)), root=root) for skill in job.skills]
+    return entries + [entry("blobs", blob.blob_id, *look(str(blob.path)), root=root) for blob in job.blobs]
+
+
+def entry(kind: str, name: str, source: str, is_open: bool, *, root: bool) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "source": source, "closed": root and not is_open}
+
+
+def look(path: str) -> tuple[str, bool]:
+    """Where it really is, and whether any uid may read it."""
+    source = os.path.realpath(path)
+    return source, is_open_to_all(source)
+
+
+seen = lru_cache(maxsize=4096)(look)
+"""For the folders of skills, which never change."""

@@ -6,21 +6,26 @@ import asyncio
 import logging
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 import msgspec
 
-from skillery.builtin.linux_sandbox.cells import Cell
+from skillery.backends import Limits
+from skillery.builtin.linux_sandbox.cells import Cell, Demand
 from skillery.builtin.linux_sandbox.groups import ControlGroup, ControlGroups
+from skillery.builtin.linux_sandbox.plan import shape
+from skillery.builtin.linux_sandbox.processors import Processors
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote, ZygoteLost
+from skillery.builtin.python_runner.dialogue import BrokenSetup, wait_ready
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 4
 PREPARE_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 GROUPS_AHEAD = 8
+REMEMBERED = 16
 
 
 class Warmth(msgspec.Struct, frozen=True):
@@ -46,14 +51,15 @@ class Pool:
         uids: Uids,
         groups: ControlGroups | None,
         warmth: Warmth,
-        limits: dict[str, int],
     ) -> None:
         self._python = python
         self._plan = plan
         self._uids = uids
         self._groups = groups
         self._warmth = warmth
-        self._limits = limits
+        self._processors = Processors(counted=groups is not None and "cpu" in groups.controllers)
+        self._usual = Demand(shape(Limits()))
+        self._asked: deque[Demand] = deque([self._usual], maxlen=REMEMBERED)
         self._ready: deque[Cell] = deque()
         self._current: Zygote | None = None
         self._coming: asyncio.Task[None] | None = None
@@ -74,21 +80,33 @@ class Pool:
 
     # -- cells -------------------------------------------------------------------------------------------------
 
-    async def take(self, limits: dict[str, int], port: int | None = None) -> Cell:
-        """A prepared cell, or else one on demand; always that with a way out at `port`. Raises CannotStart, OSError,
-        Busy."""
-        self._limits = limits
+    async def take(self, demand: Demand) -> Cell:
+        """One that was prepared for just this, or else one on demand; always that where it has a way to the network.
+        Raises CannotStart, OSError, Busy."""
         self._busy += 1
         try:
-            while self._ready and port is None:
-                cell = self._ready.popleft()
-                if cell.lives and not cell.home.lost:
-                    return cell
-                self.drop(cell, busy=False)
-            return await self._whole(self._make(ahead=False, port=port))
+            cell = self._fitting(demand) if demand.port is None else None
+            return cell or await self._whole(self._make(demand, ahead=False))
         except BaseException:
             self._busy -= 1
             raise
+
+    def _fitting(self, demand: Demand) -> Cell | None:
+        self._remember(demand)
+        while self._ready and self._ready[0].demand == demand:
+            cell = self._ready.popleft()
+            if cell.lives and not cell.home.lost:
+                return cell
+            self.drop(cell, busy=False)
+        return None
+
+    def _remember(self, demand: Demand) -> None:
+        """So that what is asked for most of late is what is prepared."""
+        self._asked.append(demand)
+        if demand != self._usual:
+            self._usual = Counter(self._asked).most_common(1)[0][0]
+            while self._ready and self._ready[0].demand != self._usual:
+                self.drop(self._ready.popleft(), busy=False)
 
     async def _whole(self, making: Any) -> Cell:
         """A cell that is being made is made to the end, also where whoever wanted it has gone; others use it then."""
@@ -103,23 +121,26 @@ class Pool:
         if not task.cancelled() and task.exception() is None:
             self.drop(task.result(), busy=False)
 
-    async def _make(self, *, ahead: bool, port: int | None = None) -> Cell:
+    async def _make(self, demand: Demand, *, ahead: bool) -> Cell:
         """In its cgroups, and told so."""
         for attempt in range(ATTEMPTS):
             zygote = await self._zygote()
             try:
-                return await self._forked(zygote, ahead=ahead, port=port)
+                return await self._forked(zygote, demand, ahead=ahead)
             except ZygoteLost:
                 log.warning("the zygote %d is lost; another takes its place (%d)", zygote.pid, attempt + 1)
                 self._retire(zygote)
         raise CannotStart("one zygote after the other was lost")
 
-    async def _forked(self, zygote: Zygote, *, ahead: bool, port: int | None) -> Cell:
+    async def _forked(self, zygote: Zygote, demand: Demand, *, ahead: bool) -> Cell:
         uid = self._uids.take()
         group: ControlGroup | None = None
         try:
             group = self._group()
-            cell = await zygote.cell(uid, self._limits, group, ahead=ahead, port=port)
+            if group is not None:
+                group.limit(demand.limits)
+            affinity = self._processors.some(demand.limits.cpus)
+            cell = await zygote.cell(demand, uid, affinity, group, ahead=ahead)
         except BaseException:
             self._uids.give_back(uid)
             if group is not None:
@@ -139,9 +160,13 @@ class Pool:
         return self._groups.make()
 
     async def _make_groups(self, groups: ControlGroups) -> None:
+        usual = self._usual.limits
+
         def make() -> None:
             while len(self._groups_ahead) < GROUPS_AHEAD:
-                self._groups_ahead.append(groups.make())
+                group = groups.make()
+                self._groups_ahead.append(group)
+                group.limit(usual)
 
         try:
             await asyncio.to_thread(make)
@@ -166,28 +191,37 @@ class Pool:
 
     def _consider(self) -> None:
         """Prepare ahead what was taken, where there is a processor to spare."""
-        wanting = len(self._ready) < self._warmth.prepared and self._busy <= self._spare()
-        if wanting and not self._closed and (self._refilling is None or self._refilling.done()):
+        if self._wanting() and (self._refilling is None or self._refilling.done()):
             self._refilling = self._keep(self._refill())
+
+    def _wanting(self) -> bool:
+        return len(self._ready) < self._warmth.prepared and self._busy <= self._spare() and not self._closed
 
     def _spare(self) -> int:
         return max(1, len(os.sched_getaffinity(0)) // 2)
 
     async def _refill(self) -> None:
-        while len(self._ready) < self._warmth.prepared and self._busy <= self._spare() and not self._closed:
+        while self._wanting():
             try:
-                self._ready.append(await self._prepared())
+                cell = await self._prepared(self._usual)
+                if cell.demand == self._usual:
+                    self._ready.append(cell)
+                else:
+                    self.drop(cell, busy=False)
             except (CannotStart, OSError, TimeoutError) as error:
                 log.warning("no place could be prepared ahead: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _prepared(self) -> Cell:
-        cell = await self._make(ahead=True)
+    async def _prepared(self, demand: Demand) -> Cell:
+        cell = await self._make(demand, ahead=True)
         try:
             async with asyncio.timeout(PREPARE_SECONDS):
-                event = await cell.event(wanted=("prepared", "failed"))
-            if event is None or event.event != "prepared":
-                raise CannotStart(event.message if event else "the place ended while it was being made")
+                await wait_ready(await cell.open_channel())
+            cell.is_ready = True
+        except BrokenSetup as broken:
+            event = await cell.event()
+            self.drop(cell, busy=False)
+            raise CannotStart((event and event.message) or str(broken)) from None
         except BaseException:
             self.drop(cell, busy=False)
             raise
@@ -216,10 +250,10 @@ class Pool:
         return self._coming
 
     async def _start_another(self) -> None:
-        zygote = Zygote(self._python)
+        zygote = Zygote(self._python, self._plan)
         self._zygotes.add(zygote)
         try:
-            await zygote.prepare(self._plan)
+            await zygote.prepare()
         except BaseException:
             self._zygotes.discard(zygote)
             await zygote.close()

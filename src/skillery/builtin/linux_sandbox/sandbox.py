@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import platform
 from pathlib import Path
 
 import skillery
-from skillery.backends import BlobWriter, Capability, Job, Limits, Outcome, Place, Probe, RunHost
+from skillery.backends import BlobWriter, Capability, Job, Outcome, Place, Probe, RunHost
 from skillery.builtin.egress.service import Egress
 from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
 from skillery.builtin.linux_sandbox.cell import landlock
 from skillery.builtin.linux_sandbox.compiling import compile_ahead
 from skillery.builtin.linux_sandbox.engine import Means, run_job
-from skillery.builtin.linux_sandbox.plan import RUNTIME, make_plan, tree_limits
+from skillery.builtin.linux_sandbox.plan import RUNTIME, make_plan
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.zygotes import base_python
@@ -96,14 +95,12 @@ class LinuxSandbox:
         plan = make_plan(
             root=root, program=program, cgroups=held, without_landlock=not has_landlock, private=self._private
         )
-        usual = tree_limits(Limits(), cgroups=held)
         return Means(
             root=root,
             groups=found,
             landlock=has_landlock,
-            pool=Pool(base_python(), plan, self._uids, found, warmth, usual),
+            pool=Pool(base_python(), plan, self._uids, found, warmth),
             egress=self.egress,
-            cpus=itertools.cycle(sorted(os.sched_getaffinity(0))),
         )
 
     def _refuse_what_is_weak(self, means: Means) -> None:

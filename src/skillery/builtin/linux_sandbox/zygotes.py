@@ -15,9 +15,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from skillery.builtin.linux_sandbox.cells import Cell
+from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
 from skillery.builtin.linux_sandbox.groups import ControlGroup
 from skillery.builtin.linux_sandbox.links import Packets, Received
+from skillery.builtin.linux_sandbox.plan import tree_limits
 
 HERE = Path(__file__).parent
 START = "import sys; sys.path.append('.'); from cell import zygote; zygote.main(*map(int, sys.argv[1:]))"
@@ -81,14 +82,14 @@ class Answers:
         self._asked.clear()
 
     async def ask(self, messages: list[dict[str, Any]], descriptors: tuple[int, ...] = ()) -> Received:
-        """The answer to messages that belong together. Raises ZygoteLost."""
+        """The answer to messages that belong together; the last one carries the descriptors. Raises ZygoteLost."""
         if self.lost:
             raise ZygoteLost
         number = next(self._numbers)
         asked = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             for message in messages:
-                self.link.send({**message, "number": number}, descriptors)
+                self.link.send({**message, "number": number}, descriptors if message is messages[-1] else ())
             async with asyncio.timeout(ANSWER_SECONDS):
                 received: Received = await asked
         except (TimeoutError, OSError):
@@ -123,8 +124,9 @@ def close_answer(asked: asyncio.Future[Received]) -> None:
 class Zygote:
     """Forks runs, until it has served as many as it may, is too old, or is lost."""
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, python: str, plan: dict[str, Any]) -> None:
         """Forks from this very thread, not from a worker: the zygote dies with the thread that forked it."""
+        self._plan = plan
         self._forks = Answers()
         self._mounts = Answers()
         theirs = (self._forks.link.theirs.fileno(), self._mounts.link.theirs.fileno())
@@ -155,10 +157,10 @@ class Zygote:
         self.started = time.monotonic()
         self.retired = False
 
-    async def prepare(self, plan: dict[str, Any]) -> None:
+    async def prepare(self) -> None:
         """Raises CannotStart."""
         with contextlib.suppress(ConnectionError):  # it has died already: that is all that it will say
-            self._forks.link.send(plan)
+            self._forks.link.send(self._plan)
         await self._mounts.wait_ready()
         await self._forks.wait_ready()
 
@@ -178,24 +180,33 @@ class Zygote:
         self._gone.set_result(None)
 
     async def cell(
-        self, uid: int, limits: dict[str, int], group: ControlGroup | None, *, ahead: bool, port: int | None = None
+        self, demand: Demand, uid: int, affinity: list[int], group: ControlGroup | None, *, ahead: bool
     ) -> Cell:
-        """A new place, still being made ready; the first thing it does is to join the group. One with a `port` hands
-        over a listener on it, in a net namespace that is nobody else's, ever. Raises ZygoteLost, OSError."""
+        """A new place, still being made ready; the first thing it does is to join the group. One with a way to the
+        network has a net namespace that is nobody else's, ever. Raises ZygoteLost, OSError."""
         self.served += 1
-        control = Packets()
-        slot = self._free_slots.pop() if self._free_slots and port is None else -1
+        ends = Ends()
+        slot = self._free_slots.pop() if self._free_slots and demand.port is None else -1
+        limits = tree_limits(demand.limits, cgroups=self._plan["cgroups"])
+        order = {
+            "uid": uid,
+            "slot": slot,
+            "limits": limits,
+            "affinity": affinity,
+            "port": demand.port,
+            "ahead": ahead,
+        }
         try:
             doors: AbstractContextManager[list[int]] = group.doors() if group else nullcontext([])
             with doors as opened:
-                control.send({"event": "join"}, opened)
-            message = {"uid": uid, "slot": slot, "limits": limits, "port": port, "ahead": ahead}
-            received = await self._forks.ask([message], (control.theirs.fileno(),))
-            control.theirs.close()
+                received = await self._forks.ask([order], (*ends.theirs, *opened))
+            ends.handed_over()
         except BaseException:
-            control.close()  # where it was made all the same, that ends it; its slot is given to nobody else
+            ends.close()  # where it was made all the same, that ends it; its slot is given to nobody else
             raise
-        cell = Cell(self, received.content["pid"], received.descriptors[0], control, uid, slot, group)
+        pidfd, mounts = received.descriptors
+        pid = received.content["pid"]
+        cell = Cell(self, demand, ends, pid=pid, pidfd=pidfd, mounts=mounts, uid=uid, slot=slot, group=group)
         self.cells.add(cell)
         cell.when_gone(self._forget)
         return cell
@@ -205,16 +216,12 @@ class Zygote:
         if cell.slot >= 0:
             self._free_slots.append(cell.slot)
 
-    async def trees(self, uid: int, entries: list[dict[str, Any]]) -> Received:
-        """Mounts of these entries: `kinds` and a descriptor of each. Raises ZygoteLost, CannotMount."""
+    async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None:
+        """Give a place these entries. Raises ZygoteLost, CannotMount."""
         pieces = [entries[start : start + ENTRIES_AT_ONCE] for start in range(0, len(entries), ENTRIES_AT_ONCE)]
-        messages = [
-            {"uid": uid, "entries": piece, "last": number == len(pieces) - 1} for number, piece in enumerate(pieces)
-        ]
-        received = await self._mounts.ask(messages)
-        if "kinds" not in received.content:
+        received = await self._mounts.ask([{"uid": cell.uid, "entries": piece} for piece in pieces], (cell.mounts,))
+        if "done" not in received.content:
             raise CannotMount(received.content.get("message", ""))
-        return received
 
     async def close(self) -> None:
         """It and the workshop are gone when this returns; its cells must be."""

@@ -38,7 +38,7 @@ class BrokenSetup(Exception):
 
 
 def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:
-    """All that the process inside is told of its run, but the arguments."""
+    """All that the process inside is told of its run, but the arguments. `environment` comes on top of its own."""
     call = job.call
     named = {"skill": call.skill, "code": None} if isinstance(call, SkillCall) else {"skill": None, "code": call.code}
     return {
@@ -54,6 +54,18 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
             for skill in job.skills
         ],
     }
+
+
+async def wait_ready(channel: Channel) -> None:
+    """Until the place at the other end is ready for code. Raises BrokenSetup."""
+    try:
+        message = await channel.receive()
+    except ChannelAbused as abuse:
+        raise BrokenSetup(f"the sandbox could not be set up: {abuse}") from None
+    if message is None:
+        raise BrokenSetup("the sandbox ended while it was being set up")
+    if message.op != "ready":
+        raise BrokenSetup(message.message[:500] or "the sandbox could not be set up", explained=True)
 
 
 class Dialogue:
@@ -72,13 +84,10 @@ class Dialogue:
 
     async def wait_ready(self) -> None:
         """Until the code could start. Raises BrokenSetup."""
-        message = await self._channel.receive()
-        if message is None:
-            raise BrokenSetup("the sandbox ended while it was being set up")
-        if message.op != "ready":
-            raise BrokenSetup(message.message[:500] or "the sandbox could not be set up", explained=True)
+        await wait_ready(self._channel)
 
     async def go(self) -> None:
+        """Everything that the code is to work with is there."""
         await self._channel.send({"op": "go"})
 
     async def listen(self) -> None:

@@ -51,7 +51,8 @@ class KeptLog:
 class LogPipe:
     """The reading end of what the code prints."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int = 0) -> None:
+        """`limit` in bytes; see `keep`."""
         self._kept = KeptLog(limit)
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
@@ -71,6 +72,10 @@ class LogPipe:
             return
         self._loop.remove_reader(self._read_end)
         self._ended.set_result(None)
+
+    def keep(self, limit: int) -> None:
+        """So many bytes, from here on."""
+        self._kept = KeptLog(limit)
 
     def note(self, line: str) -> None:
         """A line of the host's own, after all that the code has printed until now."""

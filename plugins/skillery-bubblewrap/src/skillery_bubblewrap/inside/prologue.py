@@ -76,6 +76,8 @@ def prepare(order: dict[str, Any]) -> tuple[int, int]:
     os.chdir("/workspace")
     kernel.limit_heaps(2)
     version, ruleset = landlock.prepare(lockdown.WRITABLE, order["port"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
     running.set_stage()
     lockdown.close_bounds()
     if order["port"] is not None:
@@ -92,13 +94,15 @@ def enter(order: dict[str, Any]) -> NoReturn:
     try:
         version, ruleset = prepare(order)
         talking, channel = True, CHANNEL
-        job, args = wire.receive(CHANNEL)
         lockdown.set_limits(order["limits"])
         lockdown.lock(bytes.fromhex(order["filter"]), {0, 1, 2, CHANNEL}, ruleset)
         kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)
         wrong = posture.faults(order, {0, 1, 2, CHANNEL}, version)
         if wrong:
             raise kernel.SetupError("posture: " + "; ".join(wrong))
+        wire.send(CHANNEL, {"op": "ready"})
+        job, args = wire.receive(CHANNEL)
+        lockdown.set_cpu_time(job["cpu_seconds"])
     except (kernel.SetupError, OSError, EOFError) as error:
         words = f"set-up: {os.strerror(error.errno or 0)}" if isinstance(error, OSError) else str(error)
         if talking:

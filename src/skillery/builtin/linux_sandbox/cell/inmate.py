@@ -1,18 +1,18 @@
-"""Stage two: one run's own namespaces. Pid 1 locks itself in and is a tiny init; pid 2 mounts what belongs to the run,
-waits for it, mounts what it is given, locks itself in, looks at itself, and lets the code in.
+"""Stage two: one run's own namespaces. Pid 1 mounts what belongs to the run, locks itself in, forks pid 2 and is a tiny
+init from then on. Pid 2 has nothing left to give up: it looks at itself, says that it is ready, waits for its job, and
+lets the code in. What the run is given of skills and blobs the workshop mounts from outside, before the job comes.
 
-Both talk to the server over one socket. In: the doors of the cgroups, then the order with the descriptors of log,
-channel and mounts. Out: `prepared`, then `ended` with the wait status of the code, or `failed`.
+Pid 1 tells the server over its control socket `failed`, or `ended` with the wait status of the code.
 """
 
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` makes enums of it, in memory that no run needs
 import fcntl
-import importlib
+import gc
 import os
 import select
-import signal
 
 from . import kernel, landlock, lockdown, outlet, posture
 from .link import Link
@@ -56,32 +56,12 @@ def mount_own(limits: dict[str, Any]) -> None:
     mount_proc()
 
 
-def resize(before: dict[str, Any], limits: dict[str, Any]) -> None:
-    """Where this run may have more or less than was thought when its place was made."""
-    old = sizes(before)
-    for folder, size in sizes(limits).items():
-        if size != old[folder]:
-            flags = TMPFS | kernel.MS_NOEXEC if folder == "/dev/shm" else TMPFS
-            kernel.mount(None, folder, None, flags | kernel.MS_REMOUNT, size)
-
-
 def mount_proc() -> None:
     try:
         kernel.mount("proc", "/proc", "proc", PROC, "hidepid=2,subset=pid")
     except kernel.SetupError:
         # Inside some containers no new procfs may be mounted. None is better than the host's.
         kernel.mount("none", "/proc", "tmpfs", PROC | kernel.MS_RDONLY, "size=4k,mode=0555")
-
-
-def save_code(code: str | None) -> None:
-    if code is None:
-        return
-    content = code.encode("utf-8", "surrogatepass")
-    kernel.mount("code", "/run/code", "tmpfs", TMPFS, f"mode=0755,size={len(content) + 65536},nr_inodes=8")
-    descriptor = os.open("/run/code/run_code.py", os.O_WRONLY | os.O_CREAT, 0o444)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    kernel.set_mount_attributes("/run/code", kernel.ATTR_RDONLY, recursive=False)
 
 
 def arrange_descriptors(channel: int, log: int) -> None:
@@ -99,14 +79,16 @@ def out_of_the_way(descriptor: int) -> int:
 # -- pid 1 ---------------------------------------------------------------------------------------------------------
 
 
-def be_first(plan: dict[str, Any], message: dict[str, Any], control: int, gate: int) -> NoReturn:
+def be_first(plan: dict[str, Any], message: dict[str, Any], descriptors: list[int], gate: int) -> NoReturn:
     """Pid 1 of the run, from its first instruction to its last."""
-    link = Link(control)
+    control, channel, log, *doors = descriptors
+    link = Link(out_of_the_way(control))
     try:
+        join_groups(doors)
         if os.read(gate, 1) == b"g":
             os.close(gate)
-            live(plan, message, link)
-    except (kernel.SetupError, OSError, EOFError) as error:
+            live(plan, message, link, (channel, log))
+    except (kernel.SetupError, OSError) as error:
         complain(link, error)
     os._exit(1)
 
@@ -123,25 +105,34 @@ def complain(link: Link, error: Exception) -> None:
         return  # the server has gone
 
 
-def live(plan: dict[str, Any], message: dict[str, Any], link: Link) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)  # pid 1 then ignores it when it comes from inside
-    join_groups(link.hear()[1])
-    become_nobody(keeps_groups=plan["keeps_groups"])
-    lockdown.close_bounds()
-    locked, hold = os.pipe()
+def live(plan: dict[str, Any], message: dict[str, Any], link: Link, ends: tuple[int, int]) -> None:
+    settle(plan, message, *ends)
+    version, ruleset = landlock.prepare(lockdown.WRITABLE, message["port"])
+    lockdown.set_limits(message["limits"])
+    lockdown.lock(plan["program"], {0, 1, 2, CHANNEL, link.descriptor}, ruleset)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # the zygote's children are nobody's to wait for; these are
     child = os.fork()
     if child == 0:
-        os.close(hold)
-        be_second(plan, message, link, locked)
-    os.close(locked)
+        link.close()
+        be_second(plan, version, ahead=message["ahead"])
+    for number in (0, 1, 2, CHANNEL):
+        os.close(number)
     woken = watch_children()
-    _, ruleset = landlock.prepare([])
-    lockdown.lock(plan["program"], {link.descriptor, hold, *woken}, ruleset)
-    os.close(hold)
-    status = wait_for(child, link, woken[0])
-    link.say(event="ended", status=status)
+    link.say(event="ended", status=wait_for(child, link, woken))
     os._exit(0)
+
+
+def settle(plan: dict[str, Any], message: dict[str, Any], channel: int, log: int) -> None:
+    """Everything that takes a privilege, down to the last one."""
+    become_nobody(keeps_groups=plan["keeps_groups"])
+    mount_own(message["limits"])
+    os.chdir("/workspace")
+    if message["affinity"]:
+        os.sched_setaffinity(0, message["affinity"])
+    if message["port"] is not None:
+        outlet.hand_over_listener(channel, message["port"])
+    arrange_descriptors(channel, log)
+    lockdown.close_bounds()
 
 
 def join_groups(doors: list[int]) -> None:
@@ -152,14 +143,14 @@ def join_groups(doors: list[int]) -> None:
     kernel.unshare(kernel.NEWCGROUP)
 
 
-def watch_children() -> tuple[int, int]:
+def watch_children() -> int:
     """A pipe that becomes readable when a child has ended."""
     reading, writing = os.pipe()
     for descriptor in (reading, writing):
         os.set_blocking(descriptor, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    return reading, writing
+    _signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    _signal.signal(_signal.SIGCHLD, lambda *_: None)
+    return reading
 
 
 def wait_for(child: int, link: Link, woken: int) -> int:
@@ -182,51 +173,24 @@ def wait_for(child: int, link: Link, woken: int) -> int:
 # -- pid 2 ---------------------------------------------------------------------------------------------------------
 
 
-def be_second(plan: dict[str, Any], message: dict[str, Any], link: Link, locked: int) -> None:
-    """A session without a terminal; it waits, and becomes the run."""
-    wire = importlib.import_module("runtime._wire")
-    running = importlib.import_module("runtime._run")
-    limits, port, talking = message["limits"], message["port"], False
+def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> None:
+    """A session without a terminal, locked in already; it becomes the run."""
+    run, wire = plan["run"], plan["wire"]
     try:
         os.setsid()
-        kernel.set_hostname("sandbox")
-        mount_own(limits)
-        os.chdir("/workspace")
-        kernel.limit_heaps(2)
-        version, ruleset = landlock.prepare(lockdown.WRITABLE, port)
-        running.set_stage()
-        if message["ahead"]:  # there is time, and what is done now need not be done later
-            running.rehearse()
-            posture.status()
-            posture.open_descriptors()
-        link.say(event="prepared")
-        order, descriptors = link.hear()
-        log, channel, *trees = descriptors
-        for kind, tree in zip(order["kinds"], trees, strict=True):
-            kernel.attach_tree(tree, f"/{kind}")
-        resize(limits, order["limits"])
-        if order["affinity"]:
-            os.sched_setaffinity(0, order["affinity"])
-        if port is not None:
-            outlet.hand_over_listener(channel, port)
-        os.read(locked, 1)  # until pid 1 is locked
-        if ruleset >= 0:
-            ruleset = out_of_the_way(ruleset)
-        link.close()
-        arrange_descriptors(channel, log)
-        talking = True
-        job, args = wire.receive(CHANNEL)
-        save_code(job.get("code"))
-        lockdown.set_limits(order["limits"])
-        lockdown.lock(plan["program"], {0, 1, 2, CHANNEL}, ruleset)
+        gc.enable()
         kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)
-        wrong = posture.faults(plan, {0, 1, 2, CHANNEL}, version)
+        wrong = posture.faults(plan, {0, 1, 2, CHANNEL}, landlock_abi)
         if wrong:
             raise kernel.SetupError("posture: " + "; ".join(wrong))
-    except (kernel.SetupError, OSError, EOFError) as error:
-        if talking:
-            wire.send(CHANNEL, {"op": "broken", "message": in_words(error)})
-        else:
-            complain(link, error)
+        if ahead:  # there is time, and what is done now need not be done later
+            run.rehearse()
+        os.write(CHANNEL, plan["ready"])
+        job, args = wire.receive(CHANNEL)
+        lockdown.set_cpu_time(job["cpu_seconds"])
+    except (kernel.SetupError, OSError) as error:
+        wire.send(CHANNEL, {"op": "broken", "message": in_words(error)})
         os._exit(1)
-    running.serve(CHANNEL, job, args)
+    except EOFError:
+        os._exit(1)  # not wanted any more
+    run.serve(CHANNEL, job, args)

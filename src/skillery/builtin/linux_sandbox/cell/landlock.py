@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import struct
 
 from . import kernel
 
@@ -15,20 +15,8 @@ BIND_AND_CONNECT_TCP, CONNECT_TCP = 3, 2
 SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 3
 ON_FOLDER, ON_PORT = 1, 2
 VERSION_QUERY = 1
-
-
-class Ruleset(ctypes.Structure):
-    _fields_ = (("files", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
-
-
-class Beneath(ctypes.Structure):
-    _pack_ = 1
-    _layout_ = "ms"
-    _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
-
-
-class Port(ctypes.Structure):
-    _fields_ = (("allowed", ctypes.c_uint64), ("port", ctypes.c_uint64))
+# struct landlock_ruleset_attr (files, net, scoped), landlock_path_beneath_attr (packed), landlock_net_port_attr
+RULESET, BENEATH, RIGHTS = struct.Struct("=QQQ"), struct.Struct("=Qi"), struct.Struct("=QQ")
 
 
 def abi() -> int:
@@ -42,9 +30,8 @@ def file_rights(version: int) -> int:
 
 def allow(ruleset: int, folder: str, rights: int) -> None:
     descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
-    rule = Beneath(rights, descriptor)
-    step = f"landlock rule {folder}"
-    kernel.checked(step, kernel.syscall(kernel.SYS_LANDLOCK_ADD, ruleset, ON_FOLDER, rule, 0))
+    rule = BENEATH.pack(rights, descriptor)
+    kernel.checked("landlock rule", kernel.syscall(kernel.SYS_LANDLOCK_ADD, ruleset, ON_FOLDER, rule, 0))
     os.close(descriptor)
 
 
@@ -52,7 +39,7 @@ def allow_connecting(ruleset: int, version: int, port: int) -> None:
     """Kernels before version 4 hold no ports: there the empty net namespace alone does."""
     if version < 4:
         return
-    result = kernel.syscall(kernel.SYS_LANDLOCK_ADD, ruleset, ON_PORT, Port(CONNECT_TCP, port), 0)
+    result = kernel.syscall(kernel.SYS_LANDLOCK_ADD, ruleset, ON_PORT, RIGHTS.pack(CONNECT_TCP, port), 0)
     kernel.checked(f"landlock rule for port {port}", result)
 
 
@@ -63,7 +50,7 @@ def prepare(writable: list[str], port: int | None = None) -> tuple[int, int]:
     if version == 0:
         return 0, -1
     every = file_rights(version)
-    wanted = Ruleset(every, BIND_AND_CONNECT_TCP, SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
+    wanted = RULESET.pack(every, BIND_AND_CONNECT_TCP, SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
     size = 8 if version < 4 else 16 if version < 6 else 24
     ruleset = kernel.checked("landlock", kernel.syscall(kernel.SYS_LANDLOCK_CREATE, wanted, size, 0))
     allow(ruleset, "/", READ)

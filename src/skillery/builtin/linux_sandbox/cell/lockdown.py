@@ -38,15 +38,24 @@ def set_limits(limits: dict[str, Any]) -> None:
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_AS: limits["address_bytes"],
-        resource.RLIMIT_CPU: limits["cpu_seconds"],
         resource.RLIMIT_RTPRIO: 0,
         resource.RLIMIT_NICE: 0,
         resource.RLIMIT_SIGPENDING: 1024,
     }
     for name, value in wanted.items():
-        _, ceiling = resource.getrlimit(name)
-        held = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
-        resource.setrlimit(name, (held, held))
+        hold(name, value)
+
+
+def set_cpu_time(seconds: int) -> None:
+    """Of each process; only the job says how long it may take."""
+    hold(resource.RLIMIT_CPU, seconds)
+
+
+def hold(name: int, value: int) -> None:
+    """At `value`, or where it is held already below that."""
+    _, ceiling = resource.getrlimit(name)
+    held = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
+    resource.setrlimit(name, (held, held))
 
 
 def close_bounds() -> None:

@@ -22,7 +22,7 @@ LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 QUIET = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 FROZEN = QUIET | kernel.ATTR_RDONLY
-MOUNT_POINTS = ("/proc", "/workspace", "/tmp", "/dev/shm", "/run/code", "/skills", "/blobs", EMPTY)
+MOUNT_POINTS = ("/proc", "/workspace", "/tmp", "/dev/shm", "/skills", "/blobs", EMPTY)
 
 
 def enter_own_mounts(plan: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ def add_system() -> None:
 
 def add_devices(plan: dict[str, Any]) -> None:
     for name in DEVICES:
-        if name == "zero" and plan["without_zero"]:
+        if name == "zero" and not plan["cgroups"]:
             continue  # a shared mapping of it is memory that stays when it is unmapped, and no watchdog sees it
         bind_file(f"/dev/{name}", f"/dev/{name}", kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC)
     for name, target in LINKS.items():

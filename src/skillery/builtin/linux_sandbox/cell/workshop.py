@@ -1,7 +1,8 @@
-"""The zygote's neighbour, who still sees the host's files: it mounts what a run is given, and hands the mounts over
-as descriptors. No run is ever forked from it, so what it has read of one run no other can find in its memory."""
+"""The zygote's neighbour, who still sees the host's files: it mounts what a run is given, in the run's own mount
+namespace, before there is any code in it. No run is ever forked from it, so what it has read of one run no other can
+find in its memory."""
 
-# ruff: noqa: PTH102, PTH103, PTH106 - importing pathlib would cost every start milliseconds; the paths are our own
+# ruff: noqa: PTH102, PTH106 - importing pathlib would cost every start milliseconds; the paths are our own
 from __future__ import annotations
 
 import os
@@ -13,6 +14,9 @@ from .link import Link
 TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
 if TYPE_CHECKING:
     from typing import Any
+
+Place = tuple[str, tuple[str, ...]]
+"""A folder, and the kinds of entries that are mounted in it."""
 
 GIVEN = "/given"
 KEPT = 64
@@ -31,7 +35,6 @@ def add(entries: list[dict[str, Any]], uid: int) -> None:
     namespace = idmap.user_namespace(uid) if any(entry["closed"] for entry in entries) else -1
     for entry in entries:
         target = f"{entry['kind']}/{entry['name']}"
-        os.makedirs(entry["kind"], 0o755, exist_ok=True)
         if entry["kind"] == "skills":
             os.mkdir(target, 0o755)
         else:
@@ -44,12 +47,9 @@ def add(entries: list[dict[str, Any]], uid: int) -> None:
         os.close(namespace)
 
 
-def trees() -> dict[str, int]:
-    """Kind to a descriptor of a copy of the mounts below it, read-only."""
-    found = {kind: kernel.clone_tree(kind) for kind in os.listdir(".")}  # noqa: PTH208 - as above
-    for tree in found.values():
-        kernel.freeze_tree(tree, root.FROZEN)
-    return found
+def copy(place: Place) -> dict[str, int]:
+    """Kind to a descriptor of a copy of the mounts of that kind."""
+    return {kind: kernel.clone_tree(f"{place[0]}/{kind}") for kind in place[1]}
 
 
 def identity(entries: list[dict[str, Any]]) -> tuple[object, ...] | None:
@@ -65,55 +65,69 @@ class Shelf:
     keeps its folder, so that a folder with the same number is the same one."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[object, ...], str] = {}
+        self._places: dict[tuple[object, ...], Place] = {}
         self._made = 0
 
-    def open(self, uid: int, entries: list[dict[str, Any]]) -> tuple[dict[str, int], str | None]:
+    def open(self, uid: int, entries: list[dict[str, Any]]) -> tuple[dict[str, int], Place | None]:
         """Descriptors by kind, and the place to clear away when they have been handed over."""
         known = identity(entries)
         place = self._places.pop(known, None) if known else None
         if place is None:
             place = self._make(uid, entries)
-        os.chdir(place)
-        found = trees()
-        os.chdir("/")
+        found = copy(place)
         if known is None:
             return found, place
         self._places[known] = place  # the last one in is the last one out
         return found, self._places.pop(next(iter(self._places))) if len(self._places) > KEPT else None
 
-    def _make(self, uid: int, entries: list[dict[str, Any]]) -> str:
+    def _make(self, uid: int, entries: list[dict[str, Any]]) -> Place:
         self._made += 1
-        place = f"{GIVEN}/{self._made}"
-        os.mkdir(place, 0o755)
+        folder = f"{GIVEN}/{self._made}"
+        kinds = tuple(dict.fromkeys(entry["kind"] for entry in entries))
+        os.mkdir(folder, 0o755)
         size = f"mode=0755,size=1m,nr_inodes={2 * len(entries) + 16}"
-        kernel.mount("given", place, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, size)
-        os.chdir(place)
+        kernel.mount("given", folder, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, size)
+        os.chdir(folder)
         try:
+            for kind in kinds:
+                os.mkdir(kind, 0o755)
             add(entries, uid)
+            os.chdir("/")
+            kernel.set_mount_attributes(folder, root.FROZEN, recursive=True)
         except (kernel.SetupError, OSError):
-            self.clear(place)
+            self.clear((folder, kinds))
             raise
-        return place
+        return folder, kinds
 
-    def clear(self, place: str) -> None:
+    def clear(self, place: Place) -> None:
         os.chdir("/")
-        kernel.detach(place)
-        os.rmdir(place)
+        kernel.detach(place[0])
+        os.rmdir(place[0])
 
 
-def answer(link: Link, shelf: Shelf, number: int, uid: int, entries: list[dict[str, Any]]) -> None:
+def hand_over(found: dict[str, int], mounts: int, own: int) -> None:
+    """Mount each kind at its place in the namespace `mounts`, and come back to our `own`."""
+    kernel.set_namespace(mounts, kernel.NEWNS)
     try:
-        found, rest = shelf.open(uid, entries)
+        for kind, tree in found.items():
+            kernel.attach_tree(tree, f"/{kind}")
+    finally:
+        kernel.set_namespace(own, kernel.NEWNS)
+
+
+def answer(
+    link: Link, shelf: Shelf, message: dict[str, Any], entries: list[dict[str, Any]], ends: tuple[int, int]
+) -> None:
+    try:
+        found, rest = shelf.open(message["uid"], entries)
+        hand_over(found, *ends)
     except kernel.SetupError as error:
-        link.say(number=number, message=str(error))
+        link.say(number=message["number"], message=str(error))
         return
     except OSError as error:
-        link.say(number=number, message=f"set-up: {os.strerror(error.errno or 0)}")
+        link.say(number=message["number"], message=f"set-up: {os.strerror(error.errno or 0)}")
         return
-    link.say(tuple(found.values()), number=number, kinds=list(found))
-    for tree in found.values():
-        os.close(tree)
+    link.say(number=message["number"], done=True)
     if rest is not None:
         shelf.clear(rest)
 
@@ -124,6 +138,7 @@ def serve(descriptor: int) -> None:
     link = Link(descriptor)
     try:
         leave_room()
+        own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     except kernel.SetupError as error:
         link.say(message=str(error))
         return
@@ -131,8 +146,9 @@ def serve(descriptor: int) -> None:
     shelf = Shelf()
     entries: list[dict[str, Any]] = []
     while True:
-        message, _ = link.hear()
+        message, descriptors = link.hear()
         entries += message["entries"]
-        if message["last"]:
-            answer(link, shelf, message["number"], message["uid"], entries)
+        if descriptors:  # the last piece comes with the run's mount namespace
+            answer(link, shelf, message, entries, (descriptors[0], own))
+            os.close(descriptors[0])
             entries = []

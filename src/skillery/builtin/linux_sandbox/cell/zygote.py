@@ -1,8 +1,8 @@
 """The process that every run is forked from: built once, warm, without threads, secrets or anything of a run.
 
-It talks to the server over one socket. In: the plan; then, for each run, `number`, `uid`, `slot`, `limits`, `port`
-and `ahead` with the descriptor of the socket that the run will use. Out: `ready`; then, for each run, `number` and
-`pid` with its pidfd.
+It talks to the server over one socket. In: the plan; then, for each run, `number`, `uid`, `slot`, `limits`, `affinity`,
+`port` and `ahead` with the descriptors of its control socket, its channel, its log and the doors of its cgroups. Out:
+`ready`; then, for each run, `number` and `pid` with its pidfd and its mount namespace.
 """
 
 from __future__ import annotations
@@ -38,15 +38,18 @@ def write_maps(pid: int, outside: int) -> None:
         root.write_once(f"/proc/{pid}/{name}", f"{posture.UID} {outside} 1", f"write {name}")
 
 
-def warm_up() -> None:
-    """What every run would do first is done here, once."""
+def warm_up() -> dict[str, Any]:
+    """What every run would do first is done here, once: the modules that runs need."""
     sys.path = ["/run/skillery", *(entry for entry in sys.path if entry != ".")]
     for name in WARM:
         importlib.import_module(name)
-    compile("def main(args):\n    return {**args}\n", "<warm>", "exec")  # makes the types of the syntax tree
-    importlib.import_module("runtime._run").encode({"ok": True}, 100)
+    run = importlib.import_module("runtime._run")
+    run.set_stage()
+    run.rehearse()
     gc.collect()
     gc.freeze()  # the collector leaves alone what all runs share, so that it stays shared
+    wire = importlib.import_module("runtime._wire")
+    return {"run": run, "wire": wire, "ready": wire.packed({"op": "ready"}, 0)}
 
 
 class Slots:
@@ -72,7 +75,7 @@ def check_threads() -> None:
         raise kernel.SetupError("the zygote has more than one thread")
 
 
-def fork_run(server: Link, plan: dict[str, Any], message: dict[str, Any], control: int, slots: Slots) -> None:
+def fork_run(server: Link, plan: dict[str, Any], message: dict[str, Any], descriptors: list[int], slots: Slots) -> None:
     check_threads()
     flags = inmate.NAMESPACES
     if message["slot"] >= 0:
@@ -82,28 +85,29 @@ def fork_run(server: Link, plan: dict[str, Any], message: dict[str, Any], contro
     pid, pidfd = kernel.clone_watched(flags)
     if pid == 0:
         os.close(opener)
-        server.close()
-        slots.close()
-        gc.enable()
-        inmate.be_first(plan, message, control, gate)
-    os.close(gate)
-    os.close(control)
+        inmate.be_first(plan, message, descriptors, gate)
+    for descriptor in (gate, *descriptors):
+        os.close(descriptor)
     # Uid 1000 of the run is outside a host uid of its own where the server is root, else our own one.
     write_maps(pid, message["uid"] if plan["root"] else posture.UID)
+    mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     os.write(opener, b"g")
     os.close(opener)
-    server.say((pidfd,), number=message["number"], pid=pid)
+    server.say((pidfd, mounts), number=message["number"], pid=pid)
     os.close(pidfd)
+    os.close(mounts)
 
 
 def serve(server: Link, plan: dict[str, Any]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; the server has a pidfd of each
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # pid 1 of a run then ignores it when it comes from inside
     slots = Slots()
     gc.disable()
     server.say(ready=True)
     while True:
         message, descriptors = server.hear()
-        fork_run(server, plan, message, descriptors[0], slots)
+        fork_run(server, plan, message, descriptors, slots)
 
 
 def prepare(server: Link, room: int) -> dict[str, Any]:
@@ -117,7 +121,10 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
         os._exit(0)
     os.close(room)
     root.build(plan)
-    warm_up()
+    kernel.unshare(kernel.NEWUTS)
+    kernel.set_hostname("sandbox")
+    kernel.limit_heaps(2)
+    plan |= warm_up()
     lockdown.keep_capabilities(CAP_SETGID | CAP_SETUID | CAP_SYS_ADMIN)
     return plan
 

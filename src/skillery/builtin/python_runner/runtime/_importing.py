@@ -64,8 +64,18 @@ class LateLoader(SourceFileLoader):
 
 
 class CodeLoader(SourceFileLoader):
-    """The code of `run_code`. What Python says of code it cannot even read differs by version; here it is always a
-    SyntaxError."""
+    """The code of `run_code`, which is in no file. What Python says of code it cannot even read differs by version;
+    here it is always a SyntaxError."""
+
+    def __init__(self, code: str, path: str) -> None:
+        super().__init__(CODE, path)
+        self._code = code
+
+    def get_data(self, path: Any) -> bytes:
+        """Where tracebacks and `inspect` find its lines, too. Raises FileNotFoundError for any other file."""
+        if path != self.path:
+            raise FileNotFoundError(path)
+        return self._code.encode("utf-8", "surrogatepass")
 
     def source_to_code(self, data: Any, path: Any, **options: Any) -> CodeType:  # type: ignore[override]
         # (typeshed knows the method of another class as a static one)
@@ -80,24 +90,39 @@ class CodeLoader(SourceFileLoader):
 class SkillFinder:
     """Finds `skills` and everything in it, and the code of `run_code`. `entrypoints` maps import names to files."""
 
-    def __init__(self, entrypoints: dict[str, str], code_path: str) -> None:
-        self.entrypoints = {f"skills.{name}": path for name, path in entrypoints.items()}
-        self.code_path = code_path
+    def __init__(self) -> None:
+        self.entrypoints: dict[str, str] = {}
+        self.code: CodeLoader | None = None
         self.packages = {"skills"}
-        for name in self.entrypoints:
-            parts = name.split(".")
-            self.packages |= {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
         self.late: set[str] = set()
         self._lock = RLock()
         self._run: set[str] = set()
+
+    def mount(self, skills: list[dict[str, Any]], code: str | None, code_path: str) -> None:
+        """Make the mounted skills importable, and the code as `run_code`. Each skill has `name`, `folder` and, where it
+        can be imported, `entrypoint`."""
+        if code is not None:
+            self.code = CodeLoader(code, code_path)
+        for skill in skills:
+            if skill["entrypoint"]:
+                self._mount_one("skills." + import_name(skill["name"]), f"{skill['folder']}/{skill['entrypoint']}")
+
+    def _mount_one(self, name: str, path: str) -> None:
+        self.entrypoints[name] = path
+        while name not in self.packages:
+            self.packages.add(name)
+            name = name.rpartition(".")[0]
+        folder = path.rpartition("/")[0]
+        if folder not in sys.path:
+            sys.path.append(folder)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name in self.entrypoints:
             return self._entrypoint(name, self.entrypoints[name])
         if name in self.packages:
             return ModuleSpec(name, None, is_package=True)
-        if name == CODE:
-            return with_file(ModuleSpec(name, CodeLoader(name, self.code_path), origin=self.code_path))
+        if name == CODE and self.code is not None:
+            return with_file(ModuleSpec(name, self.code, origin=self.code.path))
         self._run_owner(name)
         return None  # a module in a skill's own folder: the usual finders know the way
 
@@ -112,6 +137,22 @@ class SkillFinder:
         owner = sys.modules.get(name.rpartition(".")[0])
         if isinstance(owner, LateModule):
             self.run_late(owner)
+
+    def load(self, name: str) -> ModuleType:
+        """As importlib.import_module, for an entrypoint or the code. Where nothing else is mounted that could have a
+        say in it, by the shortest way: the import system's own costs a run half a millisecond."""
+        if name == CODE and self.code is not None:
+            return run_module(ModuleSpec(name, self.code, origin=self.code.path), self.code)
+        if len(self.entrypoints) > 1 or name not in self.entrypoints:
+            return importlib.import_module(name)
+        parents = name.split(".")[:-1]
+        for length in range(1, len(parents) + 1):
+            add(bare_module(ModuleSpec(".".join(parents[:length]), None, is_package=True)))
+        path = self.entrypoints[name]
+        loader = SourceFileLoader(name, path)
+        spec = ModuleSpec(name, loader, origin=path, is_package=True)
+        spec.submodule_search_locations = [path.rpartition("/")[0]]
+        return run_module(spec, loader)
 
     def run_late(self, module: ModuleType) -> None:
         """Run the entrypoint once. One that raises has not run, and runs again when asked again."""
@@ -132,6 +173,37 @@ class SkillFinder:
                 raise
 
 
+def bare_module(spec: ModuleSpec) -> ModuleType:
+    module = ModuleType(spec.name)
+    module.__spec__ = spec
+    module.__loader__ = spec.loader
+    module.__package__ = spec.parent
+    if spec.submodule_search_locations is not None:
+        module.__path__ = spec.submodule_search_locations
+    if spec.origin is not None:
+        module.__file__ = spec.origin
+    return module
+
+
+def add(module: ModuleType) -> None:
+    sys.modules[module.__name__] = module
+    parent, _, name = module.__name__.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], name, module)
+
+
+def run_module(spec: ModuleSpec, loader: SourceFileLoader) -> ModuleType:
+    """It is there while it runs, and gone where that fails."""
+    module = bare_module(with_file(spec))
+    add(module)
+    try:
+        exec(loader.source_to_code(loader.get_data(loader.path), loader.path), module.__dict__)  # noqa: S102 - that is it
+    except BaseException:
+        sys.modules.pop(spec.name, None)
+        raise
+    return module
+
+
 def with_file(spec: ModuleSpec) -> ModuleSpec:
     spec.has_location = True
     return spec
@@ -141,12 +213,4 @@ def import_name(skill: str) -> str:
     return skill.replace("-", "_")
 
 
-def install(skills: list[dict[str, Any]], code_path: str) -> None:
-    """Make the mounted skills importable, and the code as `run_code`. Each skill has `name`, `folder` and, where it can
-    be imported, `entrypoint`."""
-    paths = {s["name"]: f"{s['folder']}/{s['entrypoint']}" for s in skills if s["entrypoint"]}
-    sys.meta_path.insert(0, SkillFinder({import_name(name): path for name, path in paths.items()}, code_path))
-    for path in paths.values():
-        folder = path.rpartition("/")[0]
-        if folder not in sys.path:
-            sys.path.append(folder)
+FINDER = SkillFinder()

@@ -3,11 +3,10 @@
 # ruff: noqa: SIM105 - importing contextlib would cost every run milliseconds
 from __future__ import annotations
 
-import importlib
+import _signal  # type: ignore[import-not-found]  # `signal` makes enums of it, in memory that no run needs
 import io
 import json
 import os
-import signal
 import sys
 from types import ModuleType
 
@@ -37,15 +36,16 @@ def open_streams() -> None:
 
 
 def set_stage() -> None:
-    """The code meets an interpreter as if it had been started for it alone. Needs nothing of the run."""
+    """The code meets an interpreter as if it had been started for it alone. Needs nothing of the run; the environment
+    is the process's own."""
     open_streams()
-    os.environ.clear()
     sys.argv = [""]
     sys.orig_argv = [sys.executable]
     sys.modules["__main__"] = ModuleType("__main__")
     for name in [name for name in sys.modules if name == "cell" or name.startswith("cell.")]:
         del sys.modules[name]
     sys.path = [entry for entry in sys.path if entry not in {".", "", "/run/skillery"}]
+    sys.meta_path.insert(0, _importing.FINDER)
 
 
 def rehearse() -> None:
@@ -54,12 +54,10 @@ def rehearse() -> None:
     encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000)
 
 
-def find_export(job: dict[str, Any]) -> Callable[[Any], Any]:
+def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable[[Any], Any]:
     """Import the module that the job names, and take the function from it. Raises AttributeError."""
-    if job["skill"] is not None:
-        module = importlib.import_module("skills." + _importing.import_name(job["skill"]))
-    else:
-        module = importlib.import_module(_importing.CODE)
+    skill = job["skill"]
+    module = finder.load("skills." + _importing.import_name(skill) if skill is not None else _importing.CODE)
     name = job["function"]
     try:
         export: Callable[[Any], Any] = getattr(module, name)
@@ -70,8 +68,8 @@ def find_export(job: dict[str, Any]) -> Callable[[Any], Any]:
     return export
 
 
-def call(job: dict[str, Any], args: bytes) -> Any:
-    returned = find_export(job)(json.loads(args))
+def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> Any:
+    returned = find_export(job, finder)(json.loads(args))
     if not hasattr(type(returned), "__await__"):
         return returned
     import asyncio  # tens of milliseconds that only async code pays
@@ -131,16 +129,18 @@ def finish(header: dict[str, Any], body: bytes, owner: int) -> NoReturn:
 
 
 def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
-    """Everything after the lock, on a set stage. Says `ready`, waits for `go`, runs the code, says how it went."""
+    """Everything from the job on, behind the lock and on a set stage: waits for `go`, runs the code, says how
+    it went."""
     owner = os.getpid()
     _host.connect(channel, job["lock_folder"], job["blobs_folder"])
-    os.environ.update(job["environment"])
-    _importing.install(job["skills"], job["code_path"])
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the server does with it
-    _wire.send(channel, {"op": "ready"})
+    if job["environment"]:
+        os.environ.update(job["environment"])
+    finder = _importing.FINDER
+    finder.mount(job["skills"], job["code"], job["code_path"])
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # whatever the server does with it
     _wire.receive(channel)
     try:
-        result = encode(call(job, args), job["result_bytes"])
+        result = encode(call(job, args, finder), job["result_bytes"])
     except:  # noqa: E722 - SystemExit is a failure of the run as well, and the code may have taken the names away
         fail(sys.exc_info()[1], owner)
     finish({"op": "result"}, result, owner)
@@ -162,6 +162,7 @@ def main(channel: int) -> NoReturn:
     os.chdir(job["lock_folder"])
     hold_memory(job["memory_bytes"])
     set_stage()
+    _wire.send(channel, {"op": "ready"})
     serve(channel, job, args)
 
 

@@ -31,9 +31,14 @@ def read_exactly(descriptor: int, size: int) -> bytes:
     return bytes(content)
 
 
-def send(descriptor: int, header: dict[str, Any], body: bytes | memoryview = b"") -> None:
+def packed(header: dict[str, Any], body: int) -> bytes:
+    """A header as it is sent, in front of so many bytes of `body`."""
     encoded = json.dumps(header).encode()
-    write_all(descriptor, HEAD.pack(len(encoded), len(body)) + encoded)
+    return HEAD.pack(len(encoded), body) + encoded
+
+
+def send(descriptor: int, header: dict[str, Any], body: bytes | memoryview = b"") -> None:
+    write_all(descriptor, packed(header, len(body)))
     write_all(descriptor, body)
 
 
