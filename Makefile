@@ -2,6 +2,8 @@
 PYTHON ?= python3
 UV := .tools/bin/uv
 BIN := .venv/bin
+BWRAP := .tools/bin/bwrap
+PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export UV_PROJECT_ENVIRONMENT := .venv
 
@@ -12,11 +14,15 @@ install: .venv/.installed
 $(UV):
 	$(PYTHON) -m pip install --quiet --no-warn-script-location --target .tools 'uv>=0.8,<1'
 
-.venv/.installed: $(UV) requirements.lock pyproject.toml
+.venv/.installed: $(UV) requirements.lock pyproject.toml $(PLUGINS:%=%pyproject.toml)
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	$(UV) pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python requirements.lock
-	$(UV) pip install --quiet --compile-bytecode --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	$(UV) pip install --quiet --compile-bytecode --no-deps --no-build-isolation --python $(BIN)/python \
+	  --editable . $(PLUGINS:%=--editable %)
 	touch $@
+
+$(BWRAP): # no prerequisites: it may be a link to a file of the system, which is old
+	plugins/skillery-bubblewrap/fetch-bwrap $@
 
 demo: install ## install, serve, and walk the protocol on real data
 	$(BIN)/skillery demo --home .demo
@@ -30,7 +36,7 @@ check: install ## style, types, and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check ## everything there is, on SQLite and on a real Postgres
+test: check $(BWRAP) ## everything there is, on SQLite and on a real Postgres
 	$(BIN)/pytest
 
 bench: install ## the figures of docs/benchmarks.md
@@ -49,8 +55,8 @@ lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group dev pyproject.toml -o requirements.lock
 
-build: install ## the wheel and the source archive, into dist/
-	$(UV) build --quiet
+build: install ## wheels and source archives of skillery and of the plugins beside it, into dist/
+	$(UV) build --quiet --all-packages
 
 clean:
 	rm -rf .venv .tools .demo .bench dist

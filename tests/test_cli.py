@@ -518,7 +518,8 @@ def test_doctor_passes_here_and_fails_on_a_home_that_cannot_be_made(home: str) -
     sick = skillery("doctor", "--home", "/proc/no-home")
 
     assert healthy.code == 0, healthy.out + healthy.err
-    assert {"python", "home", "database"} < {probe["name"] for probe in healthy.json["probes"]}
+    assert {"python", "network", "secrets"} < set(healthy.json["capabilities"])
+    assert {"python", "home", "database", "capabilities"} < {probe["name"] for probe in healthy.json["probes"]}
     assert sick.code == 1
     assert "--home" in sick.out
 

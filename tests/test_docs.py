@@ -10,6 +10,7 @@ import pytest
 from skillery import hookspecs
 from skillery.api.errors import CODES
 from skillery.api.rpc.methods import METHODS
+from skillery.backends import Capability
 from skillery.errors import SkilleryError
 from skillery.settings import load_settings
 
@@ -54,6 +55,11 @@ def test_every_hook_is_in_hooks_md_with_an_example(name: str) -> None:
     assert f"def {name}(" in text
 
 
+@pytest.mark.parametrize("name", list(Capability))
+def test_every_capability_is_in_hooks_md(name: str) -> None:
+    assert f"`{name}`" in read("hooks.md")
+
+
 def test_every_error_type_is_in_methods_md() -> None:
     text = read("methods.md")
     shown = {type_ for kind in CODES for type_ in kinds(kind)} - {
@@ -67,7 +73,7 @@ def test_every_error_type_is_in_methods_md() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for document in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]:
+    for document in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *ROOT.glob("plugins/**/*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text("utf-8")):
             assert (document.parent / target).exists(), f"{document.name} → {target}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -239,3 +240,72 @@ def test_a_plugin_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
     )
 
     assert "greeter" in shown.stdout
+
+
+UNABLE = """
+    from pathlib import Path
+    from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
+
+    class Unable(UnsafeSubprocess):
+        capabilities = frozenset({"python", "blobs", "cpus"})
+
+        async def run(self, job, host):
+            (Path(__file__).with_name("ran")).touch()
+            return await super().run(job, host)
+
+    @hookimpl
+    def skillery_sandbox() -> Offer:
+        return Offer("unable", lambda settings, place: Unable())
+"""
+
+
+@pytest.mark.parametrize(
+    ("permissions", "lacking"),
+    [({"network": ["https://api.example.com"]}, "network"), ({"secrets": ["API_KEY"]}, "secrets")],
+)
+def test_a_run_that_needs_what_the_sandbox_lacks_is_refused_by_name_and_recorded(
+    tmp_path: Path, start_server: Callable[..., Server], permissions: dict[str, list[str]], lacking: str
+) -> None:
+    plugins = folder(tmp_path, unable=UNABLE)
+    server = start_server(env={"SKILLERY_PLUGINS_FOLDER": plugins, "SKILLERY_SANDBOX": "unable"})
+    made = manifest("acme.mail", permissions=permissions)
+    server.rpc("create_skill", manifest=made, skill_md="# Mail", files=skill_files())
+    refused = server.rpc("execute_skill", name="acme.mail")
+
+    assert (refused["status"], refused["error"]["type"]) == ("failed", "SandboxError")
+    assert "'unable'" in refused["error"]["message"]
+    assert f"lacks {lacking}," in refused["error"]["message"]
+    assert "'acme.mail'" in refused["error"]["message"]
+    assert not (Path(plugins) / "ran").exists()
+    with sqlite3.connect(server.home / "skillery.db") as database:
+        assert database.execute("SELECT status FROM runs WHERE id = ?", (refused["run_id"],)).fetchall() == [
+            ("failed",)
+        ]
+
+
+def test_what_the_sandbox_does_not_claim_to_hold_is_degraded(
+    tmp_path: Path, start_server: Callable[..., Server]
+) -> None:
+    env = {"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, unable=UNABLE), "SKILLERY_SANDBOX": "unable"}
+    ran = start_server(env=env).rpc("run_code", language="python", code="def main(args): return 1")
+
+    assert ran["status"] == "completed", ran
+    assert {"isolation", "memory_tree", "processes", "disk", "disk_files"} <= set(ran["degraded"])
+    assert len(ran["degraded"]) == len(set(ran["degraded"]))
+
+
+def test_a_sandbox_that_does_not_say_what_it_can_do_is_refused(tmp_path: Path) -> None:
+    source = """
+        class Silent:
+            def probe(self): return []
+            async def start(self): ...
+            async def run(self, job, host): ...
+            async def close(self): ...
+
+        @hookimpl
+        def skillery_sandbox() -> Offer:
+            return Offer("silent", lambda settings, place: Silent())
+    """
+    env = {"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, mine=source), "SKILLERY_SANDBOX": "silent"}
+
+    assert "it lacks capabilities" in refusal(tmp_path, **env)

@@ -169,6 +169,10 @@ class TestLinuxSandbox(SandboxContract):
         """
         assert await trial.value(code, skills=(skill,), blobs=(blob,)) == "content"
 
+    async def test_runs_with_little_and_with_much_memory_take_turns(self, trial: Trial) -> None:
+        for memory_mb in (64, 64, 64, 512, 512, 512, 96, 256) * 2:
+            await trial.value("def main(args): return 1", limits=Limits(timeout_ms=20_000, memory_mb=memory_mb))
+
     async def test_a_closed_umask_of_the_server_does_no_harm(self, trial: Trial) -> None:
         before = os.umask(0o077)
         try:

@@ -63,6 +63,16 @@ def test_the_filter_answers_every_number_as_the_tables_say(machine: str, cgroups
 
 
 @pytest.mark.parametrize("machine", syscalls.MACHINES)
+def test_what_is_let_through_besides_is_that_call_and_no_other(machine: str) -> None:
+    usual = seccomp.program(machine, cgroups=True)
+    wider = seccomp.program(machine, cgroups=True, also=("mount",))
+    architecture, mount = seccomp.ARCHITECTURE[machine], syscalls.numbers(syscalls.FORBIDDEN, machine)["mount"]
+    differing = [n for n in range(700) if judge(usual, architecture, n) != judge(wider, architecture, n)]
+    assert differing == [mount]
+    assert judge(wider, architecture, mount) == seccomp.ALLOW
+
+
+@pytest.mark.parametrize("machine", syscalls.MACHINES)
 def test_another_architecture_is_killed(machine: str) -> None:
     program = seccomp.program(machine, cgroups=True)
     assert judge(program, 0x40000003, 1) == seccomp.KILL_PROCESS

@@ -68,3 +68,9 @@ def test_nothing_of_the_checkout_is_used(installed: Path) -> None:
 
     assert str(installed.parents[1]) in shown
     assert shown.strip().endswith("True")
+
+
+def test_no_plugin_package_is_in_it(installed: Path) -> None:
+    found = subprocess.run([installed, "-c", "import skillery_bubblewrap"], capture_output=True, text=True, check=False)
+
+    assert "No module named 'skillery_bubblewrap'" in found.stderr

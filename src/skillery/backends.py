@@ -1,11 +1,13 @@
 """The boundary to what admins can swap: four Protocols and the frozen values that cross them.
 
-Plugin packages import this module, `skillery.errors`, `skillery.hookimpl` and `skillery.testing`, and nothing else.
+Plugin packages import this module, `skillery.errors`, `skillery.hookimpl`, `skillery.sandboxing` (what sandboxes are
+built from) and `skillery.testing`, and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
 
@@ -338,16 +340,69 @@ class Probe(msgspec.Struct, frozen=True):
     """False: without it runs are `degraded`, but safe."""
 
 
+class Capability(StrEnum):
+    """What a sandbox can do. A run that needs one of the first group that its backend lacks is refused by its name;
+    one of LIMITS that it lacks stands in `degraded` of every run."""
+
+    PYTHON = "python"
+    """Runs Python: skills by their entrypoint, and the code of `run_code`."""
+    JAVASCRIPT = "javascript"
+    """Runs JavaScript, where the host has Node.js."""
+    BASH = "bash"
+    """Runs bash, where the host has it."""
+    BLOBS = "blobs"
+    """Shows the run its input blobs as files."""
+    SECRETS = "secrets"
+    """Hands variables to the code that no process outside can read, and that no argument or file holds."""
+    NETWORK = "network"
+    """Lets the code reach the hosts of `Job.network`."""
+    STUBS = "stubs"
+    """Lets the code call skills that run elsewhere (`SkillMount.stub`), by `RunHost.call_skill`."""
+
+    ISOLATION = "isolation"
+    """Code reaches nothing of the host but what its job gives it."""
+    MEMORY_TREE = "memory_tree"
+    """`memory_mb` is held for the whole process tree at any moment, not by looking at it now and then."""
+    PROCESSES = "processes"
+    """`processes` is held, threads included."""
+    CPUS = "cpus"
+    """`cpus` is held."""
+    DISK = "disk"
+    """`disk_mb` and `tmp_mb` are held."""
+    DISK_FILES = "disk_files"
+    """`disk_files` is held."""
+
+
+LIMITS: frozenset[str] = frozenset(
+    {
+        Capability.ISOLATION,
+        Capability.MEMORY_TREE,
+        Capability.PROCESSES,
+        Capability.CPUS,
+        Capability.DISK,
+        Capability.DISK_FILES,
+    }
+)
+"""The capabilities that no job asks for, because every job wants them: what is promised of `Limits`, and isolation."""
+
+
 @runtime_checkable
 class Sandbox(Protocol):
     """Runs a job in a fresh place that nothing survives."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Of `Capability`; others may be added. Valid after `start`, before that perhaps less. Nothing is claimed that
+        this host does not hold."""
+        ...
 
     def probe(self) -> list[Probe]:
         """Blocking: every property the sandbox needs, each tried by doing it (`skillery doctor`)."""
         ...
 
     async def start(self) -> None:
-        """Get ready. Raises SandboxUnavailable where this host cannot enforce what is promised."""
+        """Get ready; nothing where it is ready. Raises SandboxUnavailable where this host cannot enforce what is
+        promised."""
         ...
 
     async def run(self, job: Job, host: RunHost) -> Outcome:

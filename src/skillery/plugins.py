@@ -19,7 +19,7 @@ import msgspec
 import pluggy
 
 from skillery import hookspecs
-from skillery.backends import Finding, FinishedRun, Offer, Place, Publication
+from skillery.backends import Finding, FinishedRun, Offer, Place, Publication, Sandbox
 from skillery.errors import StartupError
 from skillery.settings import Settings
 
@@ -102,7 +102,12 @@ class Plugins:
             log.warning("%s '%s' does NOT isolate what it runs: skills can do whatever this server can", kind, name)
         values = settings.backends.get(kind, {}).get(name, {})
         place = Place(settings.home, settings.allow_degraded, database)
-        return offer.open(_backend_settings(kind, offer, values), place)
+        backend = offer.open(_backend_settings(kind, offer, values), place)
+        if kind == "sandbox" and not isinstance(backend, Sandbox):
+            wanted = ("capabilities", "probe", "start", "run", "close")
+            missing = ", ".join(member for member in wanted if not hasattr(backend, member))
+            raise StartupError(f"sandbox '{name}' is no skillery.backends.Sandbox: it lacks {missing}")
+        return backend
 
     def check_settings(self, settings: Settings) -> None:
         """Raises StartupError for a section of settings that belongs to no backend."""

@@ -83,6 +83,7 @@ def _services(
             blobs=blobs,
             cache=Cache(home.path / "cache", database, storage, blobs),
             sandbox=sandbox,
+            sandbox_name=settings.sandbox,
             secrets=GrantedSecrets(database, secrets),
             moments=plugins.moments,
             limits=_limit_rules(settings),

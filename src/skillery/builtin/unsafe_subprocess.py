@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from skillery import hookimpl
-from skillery.backends import Failure, Job, Offer, Outcome, Place, Probe, RunHost
+from skillery.backends import Capability, Failure, Job, Offer, Outcome, Place, Probe, RunHost
 from skillery.builtin import python_runner
 from skillery.builtin.python_runner import languages
 from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, NoHost, Places, job_header
@@ -35,11 +35,24 @@ RUNNER = Path(python_runner.__file__).parent
 START = "import sys; sys.path.append('.'); from runtime import _run; _run.main(int(sys.argv[1]))"
 SETUP_SECONDS = 20.0
 LOG_SECONDS = 0.5
-DEGRADED = ("isolation", "memory_tree", "processes", "cpus", "disk", "network")
+DEGRADED = ("isolation", "memory_tree", "processes", "cpus", "disk", "disk_files", "network")
 
 
 class UnsafeSubprocess:
     """See `skillery.backends.Sandbox`; every outcome says in `degraded` what was not held."""
+
+    capabilities: frozenset[str] = frozenset(
+        {
+            Capability.PYTHON,
+            Capability.JAVASCRIPT,
+            Capability.BASH,
+            Capability.STUBS,
+            Capability.BLOBS,
+            Capability.SECRETS,
+            Capability.NETWORK,
+        }
+    )
+    """The hosts of a list are reached; that others are too is `degraded`."""
 
     def probe(self) -> list[Probe]:
         fix = "on Linux, use the sandbox `linux`"

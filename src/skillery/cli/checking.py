@@ -20,6 +20,7 @@ from skillery.cli.printing import clean, is_terminal, print_json, print_rows
 from skillery.errors import SkilleryError, StartupError
 
 if TYPE_CHECKING:
+    from skillery.backends import Sandbox
     from skillery.plugins import Plugins
     from skillery.settings import Settings
 
@@ -87,9 +88,11 @@ def doctor(target: Target, as_json: bool) -> None:
     settings = target.load().settings
     loaded = load_plugins(settings.plugins_folder)
     probes = [_python(), _home(settings), _database(settings), _secrets(loaded, settings), *_sandbox(loaded, settings)]
+    able, ready = _capabilities(loaded, settings)
+    probes.append(ready)
     healthy = all(probe.ok or not probe.required for probe in probes)
     if as_json:
-        print_json({"ok": healthy, "sandbox": settings.sandbox, "probes": probes})
+        print_json({"ok": healthy, "sandbox": settings.sandbox, "capabilities": able, "probes": probes})
     else:
         _print_probes(probes, settings)
     if not healthy:
@@ -173,6 +176,25 @@ def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:
     except (StartupError, SkilleryError) as error:
         return [Probe("sandbox", False, str(error), "Choose a sandbox that works here, with the setting 'sandbox'.")]
     return probes
+
+
+def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Probe]:
+    """What runs can ask of the sandbox here: it has to be started to know."""
+    import asyncio
+
+    async def started() -> list[str]:
+        sandbox: Sandbox = plugins.open("sandbox", settings)
+        try:
+            await sandbox.start()
+            return sorted(map(str, sandbox.capabilities))
+        finally:
+            await sandbox.close()
+
+    try:
+        able = asyncio.run(started())
+    except (StartupError, SkilleryError) as error:
+        return [], Probe("capabilities", False, str(error), "see what is missing above")
+    return able, Probe("capabilities", True, ", ".join(able))
 
 
 @click.group()

@@ -14,6 +14,7 @@ import msgspec
 
 from skillery.backends import (
     BlobMount,
+    Capability,
     CodeCall,
     Failure,
     FinishedRun,
@@ -42,6 +43,7 @@ from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
 from skillery.runs.hosting import Host
 from skillery.runs.limits import LimitRules
 from skillery.runs.mounting import check_mounts, parse_mounts
+from skillery.runs.needs import degraded, needs_of, why_refused
 from skillery.runs.queueing import Place, Queue
 from skillery.runs.recording import Method, finish_run, start_run
 from skillery.runs.redaction import Redaction
@@ -123,6 +125,7 @@ class Runner:
         blobs: Blobs,
         cache: Cache,
         sandbox: Sandbox,
+        sandbox_name: str,
         secrets: GrantedSecrets,
         moments: Moments,
         limits: LimitRules,
@@ -133,6 +136,7 @@ class Runner:
         self._blobs = blobs
         self._cache = cache
         self._sandbox = sandbox
+        self._sandbox_name = sandbox_name
         self._secrets = secrets
         self._moments = moments
         self._limits = limits
@@ -287,6 +291,9 @@ class Runner:
         this."""
         if prepared.failure is not None:
             return Outcome(failure=prepared.failure)
+        refusal = await self._refusal(prepared)
+        if refusal is not None:
+            return Outcome(failure=refusal)
         if prepared.version is None or not prepared.secrets:
             return checked(await self._sandboxed(prepared.job, host, Redaction({})))
         try:
@@ -301,9 +308,22 @@ class Runner:
         outcome = checked(await self._sandboxed(job, host, redaction))
         return await asyncio.to_thread(redaction.outcome, outcome)
 
+    async def _refusal(self, prepared: _Prepared) -> Failure | None:
+        """Before a secret is asked for and anything is started."""
+        needs = needs_of(prepared.job) | ({Capability.SECRETS} if prepared.secrets else frozenset())
+        try:
+            await self._sandbox.start()
+        except SkilleryError as error:
+            return Failure("SandboxError", error.message)
+        except Exception:
+            log.exception("the sandbox could not be started for %s", prepared.job.run_id)
+            return Failure("SandboxError", "the sandbox of this server failed")
+        return why_refused(self._sandbox_name, self._sandbox.capabilities, prepared.job, needs)
+
     async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction) -> Outcome:
         try:
-            return await self._sandbox.run(job, host)
+            outcome = await self._sandbox.run(job, host)
+            return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
         except SkilleryError as error:
             return Outcome(failure=Failure("SandboxError", error.message))
         except Exception:  # noqa: BLE001 - logged whole, but redacted, which log.exception would not do

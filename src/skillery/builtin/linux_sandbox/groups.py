@@ -124,6 +124,9 @@ class ControlGroup:
             return
         self._limits = None
         for hierarchy, folder in self._folders:
+            if hierarchy.version == 1 and "memory" in hierarchy.controllers:
+                # With swap it may never be less than without: on the way from one pair to another, it is neither.
+                write(folder, "memory.memsw.limit_in_bytes?", "-1")
             for controller in hierarchy.controllers:
                 for name, content in settings_of(controller, hierarchy.version, limits).items():
                     write(folder, name, content)

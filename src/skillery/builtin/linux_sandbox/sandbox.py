@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import skillery
-from skillery.backends import Job, Outcome, Place, Probe, RunHost
+from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost
 from skillery.builtin.egress.service import Egress
 from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
 from skillery.builtin.linux_sandbox.cell import landlock
@@ -22,6 +22,22 @@ from skillery.builtin.linux_sandbox.zygotes import base_python
 from skillery.builtin.python_runner.dialogue import NoHost
 from skillery.errors import SandboxUnavailable
 
+CAPABILITIES: frozenset[str] = frozenset(
+    {
+        Capability.PYTHON,
+        Capability.JAVASCRIPT,
+        Capability.BASH,
+        Capability.STUBS,
+        Capability.BLOBS,
+        Capability.SECRETS,
+        Capability.NETWORK,
+        Capability.ISOLATION,
+        Capability.PROCESSES,
+        Capability.CPUS,
+        Capability.DISK,
+        Capability.DISK_FILES,
+    }
+)
 COLD = Warmth(prepared=0, recycle_runs=1, recycle_seconds=60.0)
 
 
@@ -36,6 +52,11 @@ class LinuxSandbox:
         self._private = (str(place.home), str(Path(skillery.__file__).parents[1]))
         self._means: Means | None = None
         self._starting = asyncio.Lock()
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        held = self._means is not None and self._means.memory_held
+        return CAPABILITIES | {Capability.MEMORY_TREE} if held else CAPABILITIES
 
     async def start(self) -> None:
         async with self._starting:

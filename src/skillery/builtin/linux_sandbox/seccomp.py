@@ -91,8 +91,8 @@ def by_what_a_watchdog_sees() -> dict[str, Code]:
     }
 
 
-def verdicts(machine: str, *, cgroups: bool) -> dict[int, Code]:
-    """What happens to each call that is known, by number."""
+def verdicts(machine: str, *, cgroups: bool, also: tuple[str, ...] = ()) -> dict[int, Code]:
+    """What happens to each call that is known, by number. `also`: forbidden ones that are let through."""
     checks = by_argument(cgroups=cgroups)
     allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
     tables: tuple[tuple[str, Code], ...] = (
@@ -104,7 +104,8 @@ def verdicts(machine: str, *, cgroups: bool) -> dict[int, Code]:
     found = {number: checks[name] for name, number in syscalls.numbers(syscalls.BY_ARGUMENT, machine).items()}
     for table, verdict in tables:
         found |= dict.fromkeys(syscalls.numbers(table, machine).values(), verdict)
-    return found
+    forbidden = syscalls.numbers(syscalls.FORBIDDEN, machine)
+    return found | {forbidden[name]: allow for name in also}
 
 
 def intervals(known: Mapping[int, Code], unknown: Code) -> list[tuple[int, Code]]:
@@ -130,8 +131,9 @@ def tree(stretches: list[tuple[int, Code]]) -> Code:
 
 
 @cache
-def program(machine: str, *, cgroups: bool) -> bytes:
-    """The filter as the kernel takes it (an array of struct sock_filter). Raises KeyError for another machine."""
+def program(machine: str, *, cgroups: bool, also: tuple[str, ...] = ()) -> bytes:
+    """The filter as the kernel takes it (an array of struct sock_filter). `also` names calls that it lets through for
+    who makes a place ready, before the whole filter comes on top. Raises KeyError for another machine."""
     kill = answer(KILL_PROCESS)
     head: Code = (
         (LOAD, 0, 0, 4),
@@ -141,5 +143,5 @@ def program(machine: str, *, cgroups: bool) -> bytes:
         (AT_LEAST, 0, 1, X32),
         *kill,
     )
-    body = tree(intervals(verdicts(machine, cgroups=cgroups), refuse(errno.ENOSYS)))
+    body = tree(intervals(verdicts(machine, cgroups=cgroups, also=also), refuse(errno.ENOSYS)))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in (*head, *body))

@@ -20,7 +20,7 @@ class Uids:
     def take(self) -> int:
         """Raises Busy where none is left."""
         if not self._free:
-            raise Busy("every uid of [backends.sandbox.linux] is taken by a run", retry_after_ms=1000)
+            raise Busy("every host uid that the sandbox may use is taken by a run", retry_after_ms=1000)
         return self._free.popleft()
 
     def give_back(self, uid: int) -> None:

@@ -1,0 +1,121 @@
+"""The first program in the place that bwrap has made. It does what bwrap does not, gives up what it was left for that,
+looks at itself, and only then reads the first byte of a user and becomes the run.
+
+`python prologue.py DESCRIPTOR`, where the descriptor holds one JSON object.
+"""
+
+# ruff: noqa: S108 - the paths are those of the sandbox
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import struct
+import sys
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from skillery.sandboxing import kernel, landlock, lockdown, outlet, posture, running, wire
+else:
+    sys.path.insert(0, "/run/skillery")
+    from cell import kernel, landlock, lockdown, outlet, posture
+    from runtime import _run as running
+    from runtime import _wire as wire
+
+CHANNEL = 3
+TMPFS = kernel.MS_NOSUID | kernel.MS_NODEV
+PROC = TMPFS | kernel.MS_NOEXEC
+GET_FLAGS, SET_FLAGS, SET_ADDRESS, UP = 0x8913, 0x8914, 0x8916, 1
+NO_ADDRESS = struct.pack("=HH4s16x", socket.AF_INET, 0, bytes(4))
+
+
+def finish_mounts(limits: dict[str, Any]) -> None:
+    """bwrap holds the size of a tmpfs, not the number of its files, and its /proc shows more than this run."""
+    own = (
+        ("/workspace", TMPFS, limits["disk_bytes"], limits["disk_files"] + 1),
+        ("/tmp", TMPFS, limits["tmp_bytes"], 4096),
+        ("/dev/shm", TMPFS | kernel.MS_NOEXEC, limits["shm_bytes"], 1024),
+    )
+    for folder, flags, size, files in own:
+        kernel.mount(None, folder, None, flags | kernel.MS_REMOUNT, f"size={size},nr_inodes={files}")
+    kernel.mount("proc", "/proc", "proc", PROC, "hidepid=2,subset=pid")
+
+
+def take_lo_down() -> None:
+    """bwrap brings it up, and its address stays when it is down: a run without network has none."""
+    request = bytearray(b"lo".ljust(16, b"\0") + bytes(24))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket.fileno(), GET_FLAGS, request)
+        request[16] &= ~UP
+        fcntl.ioctl(any_socket.fileno(), SET_FLAGS, bytes(request))
+        fcntl.ioctl(any_socket.fileno(), SET_ADDRESS, b"lo".ljust(16, b"\0") + NO_ADDRESS)
+
+
+def arrange_descriptors(channel: int, log: int) -> None:
+    """0 is /dev/null, 1 and 2 the log, 3 the channel."""
+    wanted = ((os.open("/dev/null", os.O_RDWR), 0), (log, 1), (log, 2), (channel, CHANNEL))
+    for source, target in [(out_of_the_way(source), target) for source, target in wanted]:
+        os.dup2(source, target)
+
+
+def out_of_the_way(descriptor: int) -> int:
+    """A copy whose number is none of those that are about to be overwritten."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, CHANNEL + 1)
+
+
+def prepare(order: dict[str, Any]) -> tuple[int, int]:
+    """All that needs a capability or a descriptor of the host: the version of Landlock, and its rules."""
+    os.setsid()
+    os.umask(0o022)
+    finish_mounts(order["limits"])
+    if order["port"] is None:
+        take_lo_down()
+    os.chdir("/workspace")
+    kernel.limit_heaps(2)
+    version, ruleset = landlock.prepare(lockdown.WRITABLE, order["port"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    running.set_stage()
+    lockdown.close_bounds()
+    if order["port"] is not None:
+        outlet.hand_over_listener(order["channel"], order["port"])
+    if ruleset >= 0:
+        ruleset = out_of_the_way(ruleset)
+    arrange_descriptors(order["channel"], order["log"])
+    return version, ruleset
+
+
+def enter(order: dict[str, Any]) -> NoReturn:
+    talking = order["port"] is None  # else the first thing on the channel is the listener
+    channel = order["channel"]
+    try:
+        version, ruleset = prepare(order)
+        talking, channel = True, CHANNEL
+        lockdown.set_limits(order["limits"])
+        lockdown.lock(bytes.fromhex(order["filter"]), {0, 1, 2, CHANNEL}, ruleset)
+        kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)
+        wrong = posture.faults(order, {0, 1, 2, CHANNEL}, version)
+        if wrong:
+            raise kernel.SetupError("posture: " + "; ".join(wrong))
+        wire.send(CHANNEL, {"op": "ready"})
+        job, args = wire.receive(CHANNEL)
+        lockdown.set_cpu_time(job["cpu_seconds"])
+    except (kernel.SetupError, OSError, EOFError) as error:
+        words = f"set-up: {os.strerror(error.errno or 0)}" if isinstance(error, OSError) else str(error)
+        if talking:
+            wire.send(channel, {"op": "broken", "message": words})
+        os._exit(1)
+    running.serve(CHANNEL, job, args)
+
+
+def main(descriptor: int) -> NoReturn:
+    with os.fdopen(descriptor) as file:
+        order = json.load(file)
+    enter(order)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

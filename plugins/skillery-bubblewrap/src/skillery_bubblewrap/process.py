@@ -1,0 +1,185 @@
+"""The processes of one run as the server sees them: bwrap, which is its child, and pid 1 of the run below that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from skillery.sandboxing import INSIDE
+from skillery_bubblewrap import inside
+from skillery_bubblewrap.command import python
+
+LAUNCHER = Path(inside.__file__).parent / "launcher.py"
+KNOWN_SECONDS = 10.0
+MOST_STATUS = 64 * 1024
+MOST_ERRORS = 4096
+LAST_SIGNAL = 64
+
+
+def in_memory(name: str, content: bytes) -> int:
+    """A descriptor from which `content` can be read. Raises OSError."""
+    descriptor = os.memfd_create(name)
+    try:
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def parent_of(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+class Watched:
+    """A process by its descriptor: `gone` is done when it has ended."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises OSError."""
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+        self._loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(self._descriptor, self._end)
+
+    def _end(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self.gone.set_result(None)
+
+    def forget(self) -> None:
+        if not self.gone.done():
+            self._end()
+
+    def kill(self) -> None:
+        if not self.gone.done():
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and we are about to hear of it
+                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+
+class Bwrap:
+    """From the launcher on to the end of everything below it. `end` whatever happened."""
+
+    def __init__(self, order: dict[str, Any], inherited: Sequence[int], status: int) -> None:
+        """`status` is where bwrap's status can be read; it is taken over, unless this raises OSError."""
+        self._loop = asyncio.get_running_loop()
+        self._known: asyncio.Future[None] = self._loop.create_future()
+        self._first: Watched | None = None
+        self._status = b""
+        self.message = ""
+        """Why the launcher could not become bwrap."""
+        self._errors = os.memfd_create("errors")
+        self._read_end = status
+        try:
+            self._process = self._start({**order, "parent": os.getpid()}, inherited)
+        except BaseException:
+            os.close(self._errors)
+            raise
+        os.set_blocking(self._read_end, False)
+        self._loop.add_reader(self._read_end, self._hear)
+
+    def _start(self, order: dict[str, Any], inherited: Sequence[int]) -> subprocess.Popen[bytes]:
+        order_end = in_memory("order", json.dumps(order).encode())
+        try:
+            process = subprocess.Popen(
+                [python(), "-I", "-S", "-B", str(LAUNCHER), str(INSIDE.parent), str(order_end)],
+                env={},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                pass_fds=(*inherited, order_end),
+                process_group=0,  # a Ctrl-C at the terminal is for the server, which then ends its runs in order
+            )
+        finally:
+            os.close(order_end)
+        try:
+            self._outer = Watched(process.pid)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        self._outer.gone.add_done_callback(lambda _: process.wait())
+        return process
+
+    def _hear(self) -> None:
+        """bwrap says by this which process is pid 1 of the run; nothing of the run holds the other end."""
+        try:
+            piece = os.read(self._read_end, MOST_STATUS)
+        except BlockingIOError:
+            return
+        *lines, self._status = (self._status + piece).split(b"\n")
+        for line in filter(None, lines):
+            self._take(json.loads(line))
+        if not piece:
+            self._loop.remove_reader(self._read_end)
+            self._know()
+
+    def _take(self, said: dict[str, Any]) -> None:
+        self.message = said.get("message", self.message)
+        if "child-pid" not in said:
+            return
+        try:
+            first = Watched(said["child-pid"])
+            if parent_of(first.pid) == self._outer.pid:
+                self._first = first
+            else:  # it has ended, and who has its number now is a stranger
+                first.forget()
+        except ProcessLookupError:
+            pass
+        except OSError as error:  # what cannot be watched must not live
+            self.message = f"set-up: {os.strerror(error.errno or 0)}"
+            os.kill(said["child-pid"], signal.SIGKILL)
+        self._know()
+
+    def _know(self) -> None:
+        if not self._known.done():
+            self._known.set_result(None)
+
+    async def first(self) -> int | None:
+        """Pid 1 of the run, as the host counts; None where it has ended already."""
+        await asyncio.wait({self._known, self._outer.gone}, return_when=asyncio.FIRST_COMPLETED)
+        return self._first.pid if self._first else None
+
+    async def exited(self) -> int | None:
+        """The wait status of the code, when it has ended; None where bwrap was killed. That says 128 and the number
+        for a signal, as a shell does, and what exits with such a status looks the same."""
+        await asyncio.wait({self._outer.gone})
+        code = self._process.wait()
+        if code < 0:
+            return None
+        return code - 128 if 0 < code - 128 <= LAST_SIGNAL else code << 8
+
+    def errors(self) -> str:
+        """What bwrap and the launcher complained of: for the server's log, there are paths in it."""
+        return os.pread(self._errors, MOST_ERRORS, 0).decode(errors="replace").strip()
+
+    async def end(self) -> None:
+        """Kill it, and wait until nothing of it is left."""
+        # bwrap alone must not be killed before it has let pid 1 go on: that would wait for it for ever.
+        await asyncio.wait({self._known, self._outer.gone}, timeout=KNOWN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if self._first is not None:
+            self._first.kill()
+            await asyncio.wait({self._first.gone})
+        else:
+            self._outer.kill()
+        await asyncio.wait({self._outer.gone})
+        if self._first is not None:
+            with contextlib.suppress(ChildProcessError):  # ours only where no other init took it over from bwrap
+                os.waitpid(self._first.pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._read_end)
+        os.close(self._read_end)
+        os.close(self._errors)

@@ -1,0 +1,300 @@
+"""One run from the server's side: order bwrap, hold the limits, listen, end it, say what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import platform
+import socket
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from skillery.backends import Failure, Job, Outcome, RunHost
+from skillery.sandboxing import (
+    PROXY_ENVIRONMENT,
+    PROXY_PORT,
+    BrokenSetup,
+    Channel,
+    ControlGroup,
+    ControlGroups,
+    Dialogue,
+    Egress,
+    EgressBroken,
+    LogPipe,
+    Places,
+    Processors,
+    Session,
+    Uids,
+    call_filter,
+    cpu_seconds,
+    ended_early,
+    exceeds_memory,
+    finish_whole,
+    job_header,
+    tree_limits,
+)
+from skillery_bubblewrap import command
+from skillery_bubblewrap.process import Bwrap, in_memory
+
+log = logging.getLogger(__name__)
+SETUP_SECONDS = 20.0
+LOG_SECONDS = 2.0
+OOM_INTERVAL = 0.1
+BEFORE_THE_LOCK = ("mount",)
+"""Of the forbidden calls, what bwrap's own processes and the prologue may use until the whole filter is loaded."""
+
+
+class Means(msgspec.Struct, frozen=True):
+    """What this host has, found out once at start."""
+
+    program: str
+    uids: Uids | None
+    """Where the server is root; else runs are its own uid."""
+    groups: ControlGroups | None
+    landlock: bool
+    egress: Egress
+    processors: Processors
+    fixed: command.Fixed
+
+    @property
+    def memory_held(self) -> bool:
+        return self.groups is not None and "memory" in self.groups.controllers
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        weaker = {"memory_tree": not self.memory_held, "landlock": not self.landlock}
+        return tuple(name for name, is_weaker in weaker.items() if is_weaker)
+
+
+class Run:
+    """One job on its way. `live`, then `end` whatever happened, then `outcome`."""
+
+    def __init__(self, means: Means, job: Job, host: RunHost) -> None:
+        self._means = means
+        self._job = job
+        self._host = host
+        self._log = LogPipe(job.limits.log_kb * 1024)
+        self._limits = tree_limits(job.limits, cgroups=means.memory_held)
+        self._uid: int | None = None
+        self._group: ControlGroup | None = None
+        self._bwrap: Bwrap | None = None
+        self._end_of_channel: socket.socket | None = None
+        self._channel: Channel | None = None
+        self._way_out: Session | None = None
+        self._dialogue: Dialogue | None = None
+        self._stopped: Failure | None = None
+        self._status: int | None = None
+        self._duration = 0.0
+
+    # -- set-up ------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Until the code has ended, or a limit has ended it."""
+        try:
+            async with asyncio.timeout(SETUP_SECONDS):
+                dialogue = await self._set_up()
+        except (BrokenSetup, EgressBroken, command.NotThere) as problem:
+            self._stopped = Failure("SandboxError", str(problem))
+        except TimeoutError:
+            self._stopped = Failure("SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds")
+        except OSError as error:
+            self._stopped = not_started(error)
+        else:
+            await self._let_run(dialogue)
+
+    async def _set_up(self) -> Dialogue:
+        if self._means.uids is not None:
+            self._uid = self._means.uids.take()
+        if self._means.groups is not None:
+            self._group = self._means.groups.make()
+            # Of ours there is one more than pid 1, which the group allows for: bwrap itself, outside.
+            self._group.limit(msgspec.structs.replace(self._job.limits, processes=self._job.limits.processes + 1))
+        self._end_of_channel, theirs = socket.socketpair()
+        with theirs:
+            self._bwrap = self._start(theirs.fileno())
+        self._log.close_write_end()
+        try:
+            return await self._greet(self._end_of_channel)
+        except BrokenSetup as broken:
+            await self._bwrap.exited()
+            log.error("a run could not be set up: %s %s", self._bwrap.message or broken, self._bwrap.errors())
+            if broken.explained or not self._bwrap.message:
+                raise
+            raise BrokenSetup(self._bwrap.message) from None
+
+    def _start(self, channel: int) -> Bwrap:
+        """Raises OSError, NotThere."""
+        with ExitStack() as stack:
+
+            def held(name: str, content: bytes) -> int:
+                descriptor = in_memory(name, content)
+                stack.callback(os.close, descriptor)
+                return descriptor
+
+            read_end, write_end = os.pipe()
+            stack.callback(os.close, write_end)
+            unread = stack.enter_context(ExitStack())
+            unread.callback(os.close, read_end)
+            doors = stack.enter_context(self._group.doors()) if self._group else []
+            before = call_filter(platform.machine(), cgroups=self._means.memory_held, also=BEFORE_THE_LOCK)
+            numbers = command.Descriptors(
+                status=write_end,
+                prologue=held("prologue", json.dumps(self._for_prologue(channel)).encode()),
+                filter=held("filter", before),
+            )
+            sources = command.Sources(staged=self._uid is not None)
+            told = command.arguments(self._job, self._means.fixed, sources, self._limits, numbers)
+            arguments = held("arguments", b"\0".join(os.fsencode(argument) for argument in told))
+            order = {
+                "program": self._means.program,
+                "command": ["bwrap", "--args", str(arguments), "--", *command.first_program(numbers)],
+                "status": write_end,
+                "doors": doors,
+                "affinity": self._means.processors.some(self._job.limits.cpus),
+                "uid": self._uid,
+                "stage": command.STAGE,
+                "binds": sources.binds,
+            }
+            started = Bwrap(
+                order, (*msgspec.structs.astuple(numbers), *doors, arguments, channel, self._log.write_end), read_end
+            )
+            unread.pop_all()
+            return started
+
+    def _for_prologue(self, channel: int) -> dict[str, Any]:
+        return {
+            "limits": self._limits,
+            "port": PROXY_PORT if self._job.network else None,
+            "channel": channel,
+            "log": self._log.write_end,
+            "environment": command.ENVIRONMENT,
+            "filter": call_filter(platform.machine(), cgroups=self._means.memory_held).hex(),
+            "without_landlock": not self._means.landlock,
+            "keeps_groups": self._uid is None,
+        }
+
+    async def _greet(self, end: socket.socket) -> Dialogue:
+        """Raises BrokenSetup, EgressBroken."""
+        if self._job.network:  # the first thing on the channel is for the proxy
+            self._way_out = await self._means.egress.open_over(end, self._job.network, self._log.note)
+        self._channel = await Channel.over(end)
+        dialogue = self._dialogue = Dialogue(self._channel, self._job, self._host)
+        await dialogue.wait_ready()
+        proxy = PROXY_ENVIRONMENT if self._job.network else {}
+        header = job_header(self._job, {**proxy, **self._job.environment}, Places())
+        await self._channel.send(header | {"cpu_seconds": cpu_seconds(self._job.limits)}, self._job.args)
+        await dialogue.go()
+        return dialogue
+
+    # -- while the code runs -----------------------------------------------------------------------------------
+
+    async def _let_run(self, dialogue: Dialogue) -> None:
+        timeout = self._job.limits.timeout_ms
+        started = time.monotonic()
+        listening = asyncio.ensure_future(self._listen(dialogue))
+        guarding = asyncio.ensure_future(self._exceeds_memory())
+        try:
+            done, _ = await asyncio.wait(
+                {listening, guarding}, timeout=timeout / 1000, return_when=asyncio.FIRST_COMPLETED
+            )
+            self._duration = (time.monotonic() - started) * 1000
+            if listening in done:
+                listening.result()
+            elif guarding in done:
+                guarding.result()
+                self._stopped = self._too_much_memory()
+            else:
+                self._stopped = Failure("TimeoutError", f"the run took longer than {timeout} ms")
+        finally:
+            for task in (listening, guarding):
+                task.cancel()
+            await asyncio.gather(listening, guarding, return_exceptions=True)
+
+    async def _listen(self, dialogue: Dialogue) -> None:
+        await dialogue.listen()
+        if dialogue.result is None and dialogue.failure is None and self._bwrap is not None:
+            # It closed the channel, or has ended: only the end counts.
+            self._status = await self._bwrap.exited()
+
+    async def _exceeds_memory(self) -> None:
+        """Returns when the run has used more memory than it may."""
+        if not self._means.memory_held and self._bwrap is not None:
+            first = await self._bwrap.first()
+            if first is not None:
+                await exceeds_memory(first, self._job.limits.memory_mb << 20)
+            return
+        while self._oom_kills() == 0:  # noqa: ASYNC110 - it is the kernel that counts
+            await asyncio.sleep(OOM_INTERVAL)
+
+    def _oom_kills(self) -> int:
+        return self._group.oom_kills() if self._group and self._means.memory_held else 0
+
+    def _too_much_memory(self) -> Failure:
+        limit = self._job.limits.memory_mb
+        return Failure("MemoryLimitExceeded", f"the run and its processes used more than {limit} MiB of memory")
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    async def end(self) -> Outcome:
+        """Nothing of the run is left when this returns, however it began."""
+        if self._channel is None and self._end_of_channel is not None:
+            self._end_of_channel.close()
+        if self._bwrap is not None:
+            await self._bwrap.end()
+            self._bwrap.close()
+        oom_killed = self._oom_kills() > 0
+        if self._group is not None:
+            await self._group.remove()
+        if self._uid is not None and self._means.uids is not None:
+            self._means.uids.give_back(self._uid)
+        network = await self._way_out.close() if self._way_out is not None else ()
+        log = await self._log.finish(LOG_SECONDS)
+        self._log.close()
+        if self._channel is not None:
+            self._channel.close()
+        dialogue = self._dialogue
+        failure = self._failure(oom_killed=oom_killed)
+        return Outcome(
+            result=dialogue.result if dialogue and failure is None else None,
+            failure=failure,
+            summary=dialogue.summary if dialogue else None,
+            log=log,
+            duration_ms=self._duration,
+            degraded=self._means.degraded,
+            network=network,
+        )
+
+    def _failure(self, *, oom_killed: bool) -> Failure | None:
+        if self._stopped is not None:
+            return self._stopped
+        if oom_killed:
+            return self._too_much_memory()
+        if self._dialogue is not None and self._dialogue.failure is not None:
+            return self._dialogue.failure
+        if self._dialogue is not None and self._dialogue.result is not None:
+            return None
+        if self._status is None:
+            return Failure("SandboxError", "the sandbox was ended from outside")
+        return ended_early(self._status)
+
+
+def not_started(error: OSError) -> Failure:
+    return Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
+
+
+async def run_job(means: Means, job: Job, host: RunHost) -> Outcome:
+    try:
+        run = Run(means, job, host)
+    except OSError as error:
+        return Outcome(failure=not_started(error), degraded=means.degraded)
+    try:
+        await run.live()
+    except BaseException:
+        await finish_whole(run.end())
+        raise
+    return await finish_whole(run.end())

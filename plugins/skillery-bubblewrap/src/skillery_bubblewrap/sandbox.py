@@ -1,0 +1,179 @@
+"""The backend `bubblewrap`: finds out what this host has, refuses what it cannot enforce, runs jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import skillery
+from skillery.backends import Capability, CodeCall, Job, Limits, Outcome, Place, Probe, RunHost
+from skillery.errors import SandboxUnavailable
+from skillery.sandboxing import (
+    Egress,
+    NoHost,
+    Processors,
+    Uids,
+    cgroup_probes,
+    control_groups,
+    interpreter_probe,
+    landlock,
+    machine_probe,
+    namespace_fix,
+    run_probes,
+    watchdog_possible,
+)
+from skillery_bubblewrap.command import fixed
+from skillery_bubblewrap.run import Means, run_job
+
+CAPABILITIES: frozenset[str] = frozenset(
+    {
+        Capability.PYTHON,
+        Capability.JAVASCRIPT,
+        Capability.BASH,
+        Capability.STUBS,
+        Capability.BLOBS,
+        Capability.SECRETS,
+        Capability.NETWORK,
+        Capability.ISOLATION,
+        Capability.PROCESSES,
+        Capability.CPUS,
+        Capability.DISK,
+        Capability.DISK_FILES,
+    }
+)
+INSTALL = (
+    "install bubblewrap (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap), or say where it "
+    "is with the setting `program` of [backends.sandbox.bubblewrap]"
+)
+OLDEST = (0, 7)
+"""The first that has --size, --perms and --json-status-fd together."""
+VERSION_SECONDS = 10
+LANDLOCK_FIX = "use a kernel from 5.13 on with `landlock` among its security modules, or set allow_degraded"
+NO_OP = Job(
+    run_id="run_0",
+    call=CodeCall("def main(args): return True", "main"),
+    args=b"{}",
+    limits=Limits(timeout_ms=10_000, memory_mb=256),
+)
+
+
+class BubblewrapSandbox:
+    """See `skillery.backends.Sandbox`."""
+
+    def __init__(self, program: str, uids: Uids, egress: Egress, place: Place) -> None:
+        self.egress = egress
+        self._program = program
+        self._uids = uids
+        self._allow_degraded = place.allow_degraded
+        self._private = (str(place.home), str(Path(skillery.__file__).parents[1]))
+        self._means: Means | None = None
+        self._starting = asyncio.Lock()
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        held = self._means is not None and self._means.memory_held
+        return CAPABILITIES | {Capability.MEMORY_TREE} if held else CAPABILITIES
+
+    async def start(self) -> None:
+        async with self._starting:
+            if self._means is None:
+                self._means = await self._find_means()
+
+    async def _find_means(self) -> Means:
+        for probe in (machine_probe(), interpreter_probe(), await asyncio.to_thread(self._program_probe)):
+            if not probe.ok:
+                raise SandboxUnavailable(f"the sandbox `bubblewrap` cannot use {probe.detail}: {probe.fix}")
+        means = self._look_around()
+        try:
+            self._refuse_what_is_weak(means)
+            outcome = await run_job(means, NO_OP, NoHost())
+            if outcome.result != b"true":
+                failure = outcome.failure.message if outcome.failure else "a run that does nothing failed"
+                raise SandboxUnavailable(
+                    f"the sandbox `bubblewrap` cannot run here: {failure}; {namespace_fix()} (the log of the server "
+                    "has what bwrap said)"
+                )
+        except BaseException:
+            close(means)
+            raise
+        return means
+
+    def _look_around(self) -> Means:
+        """What there is; to be closed."""
+        groups = control_groups()
+        held = groups is not None and "memory" in groups.controllers
+        return Means(
+            program=shutil.which(self._program) or self._program,
+            uids=self._uids if os.geteuid() == 0 else None,
+            groups=groups,
+            landlock=landlock.abi() > 0,
+            egress=self.egress,
+            processors=Processors(counted=groups is not None and "cpu" in groups.controllers),
+            fixed=fixed(self._private, with_zero=held),
+        )
+
+    def _refuse_what_is_weak(self, means: Means) -> None:
+        if self._allow_degraded:
+            return
+        if not means.landlock:
+            raise SandboxUnavailable(f"the sandbox `bubblewrap` needs Landlock: {LANDLOCK_FIX}")
+        if not means.memory_held and not watchdog_possible():
+            raise SandboxUnavailable(
+                "nothing here can hold the memory of a run: make cgroups writable for the server, use a kernel with "
+                "CONFIG_PROC_CHILDREN, or set allow_degraded"
+            )
+
+    def _program_probe(self) -> Probe:
+        """Blocking."""
+        path = shutil.which(self._program)
+        if path is None:
+            return Probe("bwrap", False, f"'{self._program}', which is no program here", INSTALL)
+        try:
+            done = subprocess.run([path, "--version"], env={}, capture_output=True, timeout=VERSION_SECONDS, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            return Probe("bwrap", False, f"{path}: {type(error).__name__}", INSTALL)
+        said = done.stdout.decode(errors="replace").strip()
+        numbers = said.rpartition(" ")[2].split(".")
+        new_enough = all(map(str.isdigit, numbers)) and tuple(map(int, numbers)) >= OLDEST
+        found = f"{said or 'a program that says nothing of its version'} at {path}"
+        return Probe("bwrap", new_enough, found, "" if new_enough else "bubblewrap 0.7 or newer is needed: " + INSTALL)
+
+    def probe(self) -> list[Probe]:
+        machine, program = machine_probe(), self._program_probe()
+        if not machine.ok or not program.ok:
+            return [machine, program]
+        version = landlock.abi()
+        locked = f"version {version}" if version else "the kernel has none"
+        fix = "" if version else LANDLOCK_FIX
+        found = [machine, program, interpreter_probe(), Probe("landlock", version > 0, locked, fix), *cgroup_probes()]
+        *languages, ran = run_probes(self._run_apart)
+        return [*found, *languages, ran if ran.ok else Probe(ran.name, False, ran.detail, namespace_fix())]
+
+    async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Independent of what is in use, so that it can be asked for from any thread."""
+        means = self._look_around()
+        try:
+            return [await run_job(means, job, NoHost()) for job in jobs]
+        finally:
+            close(means)
+
+    async def run(self, job: Job, host: RunHost) -> Outcome:
+        await self.start()
+        if self._means is None:
+            raise SandboxUnavailable("the sandbox `bubblewrap` is closed")
+        return await run_job(self._means, job, host)
+
+    async def close(self) -> None:
+        await self.egress.close()
+        if self._means is not None:
+            close(self._means)
+        self._means = None
+
+
+def close(means: Means) -> None:
+    if means.groups is not None:
+        means.groups.close()

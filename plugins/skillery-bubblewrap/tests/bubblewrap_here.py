@@ -1,0 +1,28 @@
+"""The backend under test, with the bwrap: that of this machine, else the one that `make` put into the checkout."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from skillery.backends import Place
+from skillery_bubblewrap import skillery_sandbox
+from skillery_bubblewrap.sandbox import BubblewrapSandbox
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+def bwrap() -> str:
+    """Fails, and never skips, where there is none."""
+    found = shutil.which("bwrap") or shutil.which("bwrap", path=str(CHECKOUT / ".tools" / "bin"))
+    if found is None:
+        pytest.fail("install bubblewrap: `make .tools/bin/bwrap`, or apt-get install bubblewrap")
+    return found
+
+
+def make(folder: Path, *, allow_degraded: bool = False) -> BubblewrapSandbox:
+    offer = skillery_sandbox()
+    sandbox: BubblewrapSandbox = offer.open(offer.settings(program=bwrap()), Place(folder, allow_degraded))
+    return sandbox

@@ -1,0 +1,277 @@
+"""The backend `bubblewrap` passes the contract, for root and for an ordinary user, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bubblewrap_here import CHECKOUT, bwrap, make
+from skillery.backends import CodeCall, Job, Limits, Place, SkillMount
+from skillery.builtin.linux_sandbox import groups
+from skillery.errors import SandboxUnavailable, StartupError
+from skillery.testing import SandboxContract
+from skillery.testing.sandbox import MemoryHost, Trial
+from skillery.testing.sandbox.leftovers import descendants
+from skillery.testing.sandbox.trial import failure_type, value_of
+from skillery_bubblewrap import BubblewrapSettings, open_sandbox
+from skillery_bubblewrap.sandbox import BubblewrapSandbox
+from tests.upstreams import upstream
+
+IS_ROOT = os.geteuid() == 0
+only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
+# What differs for an ordinary user: identity, limits without cgroups, mounts, the way to the network.
+ORDINARY_CASES = (
+    "capability or group or nobody or memory or children or fork_bomb or threads or processor or daemons or written or "
+    "read_only or reached or forbidden or pid_1 or composes or cannot_be_mounted or allowed_host or unsaid"
+)
+SLEEP = "import os, time\ndef main(args):\n    os.fork(); time.sleep(1e6)"
+
+
+def group_folders(pid: int) -> list[Path]:
+    """The cgroups that a server with this pid has made."""
+    return [path for h in groups.candidates() for path in h.folder.glob(f"skillery-*-{pid}-*-*/**/") if path.is_dir()]
+
+
+class TestBubblewrap(SandboxContract):
+    @pytest.fixture
+    async def sandbox(self, tmp_path: Path) -> AsyncIterator[BubblewrapSandbox]:
+        sandbox = make(tmp_path)
+        await sandbox.start()
+        yield sandbox
+        await sandbox.close()
+        assert group_folders(os.getpid()) == []
+
+    async def test_what_is_not_held_is_not_left_unsaid(self, trial: Trial, sandbox: BubblewrapSandbox) -> None:
+        outcome = await trial.code("def main(args): pass")
+        assert ("memory_tree" in sandbox.capabilities) == (outcome.degraded == ())
+        assert set(outcome.degraded) <= {"memory_tree"}
+        assert {"disk", "disk_files", "processes", "network", "python", "stubs"} < sandbox.capabilities
+
+    async def test_a_skill_that_cannot_be_mounted_is_the_hosts_fault_and_names_no_path(
+        self, trial: Trial, tmp_path: Path
+    ) -> None:
+        outcome = await trial.code("def main(args): pass", skills=(SkillMount("gone", tmp_path / "gone"),))
+        assert outcome.failure is not None
+        assert outcome.failure.type == "SandboxError"
+        assert "'gone'" in outcome.failure.message
+        assert str(tmp_path) not in outcome.failure.message
+
+    async def test_files_that_only_the_server_may_read_reach_the_code(self, trial: Trial) -> None:
+        skill = trial.skill("closed", {"code/main.py": "def main(args): return 1"})
+        blob = trial.blob("blob:closed", b"content")
+        for path in (skill.folder, skill.folder / "code"):
+            path.chmod(0o700)
+        blob.path.chmod(0o600)
+        code = """
+        from skills.closed import main as f
+        from runtime import blobs
+        def main(args): return blobs.read_text('blob:closed')
+        """
+        assert await trial.value(code, skills=(skill,), blobs=(blob,)) == "content"
+
+    async def test_hundreds_of_blobs_are_mounted(self, trial: Trial) -> None:
+        blobs = tuple(trial.blob(f"blob:{number}", str(number).encode()) for number in range(300))
+        code = (
+            "import os\ndef main(args): return sum(int(open(f'/blobs/{name}').read()) for name in os.listdir('/blobs'))"
+        )
+        assert await trial.value(code, blobs=blobs) == sum(range(300))
+
+    async def test_a_server_out_of_descriptors_refuses_the_run_and_recovers(self, trial: Trial) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for spare in range(16):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) - 1 + spare, hard))
+            try:
+                outcome = await trial.code("def main(args): pass")
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert outcome.failure is None or outcome.failure.type == "SandboxError"
+
+    async def test_cancelling_at_any_moment_leaves_nothing(self, trial: Trial) -> None:
+        for delay in (0, 0.001, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05):
+            running = asyncio.ensure_future(trial.code(SLEEP))
+            await asyncio.sleep(delay)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+    async def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most(self, trial: Trial) -> None:
+        for delay in (0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04):
+            running = asyncio.ensure_future(trial.code("import time\ndef main(args): time.sleep(0.2)"))
+            before = descendants(os.getpid())
+            await asyncio.sleep(delay)
+            for pid in descendants(os.getpid()) - before:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            assert failure_type(await running) in {None, "SandboxError", "ProcessKilled"}
+
+    async def test_a_closed_umask_of_the_server_does_no_harm(self, trial: Trial) -> None:
+        before = os.umask(0o077)
+        try:
+            await trial.is_well()
+        finally:
+            os.umask(before)
+
+    async def test_an_allowed_host_is_reached_and_no_other(self, tmp_path: Path) -> None:
+        hosts: dict[str, tuple[str, ...]] = {"api.test": ("127.0.0.1",), "other.test": ("127.0.0.1",)}
+        settings = BubblewrapSettings(program=bwrap(), allow_private=("127.0.0.1",), hosts=hosts)
+        sandbox = open_sandbox(settings, Place(tmp_path))
+        code = """
+import urllib.error, urllib.request
+def main(args):
+    text = urllib.request.urlopen(args['url']).read().decode()
+    try: urllib.request.urlopen(args['url'].replace('api', 'other'))
+    except urllib.error.HTTPError as error: return [text, error.code]
+"""
+        with upstream() as server:
+            args = b'{"url": "http://api.test:%d/x"}' % server.port
+            job = Job("run_1", CodeCall(code, "main"), args, network=(f"http://api.test:{server.port}",))
+            outcome = await sandbox.run(job, MemoryHost())
+        await sandbox.close()
+        assert value_of(outcome) == ["GET /x HTTP/1.1", 403]
+        assert [(use.host, use.allowed) for use in outcome.network] == [("api.test", True), ("other.test", False)]
+
+    async def test_without_a_cgroup_the_memory_of_all_children_counts_together(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("skillery_bubblewrap.sandbox.control_groups", lambda: None)
+        sandbox = make(tmp_path)
+        code = """
+        import os, time
+        def main(args):
+            for _ in range(8):
+                if os.fork() == 0:
+                    kept = bytearray(os.urandom(1)) * (40 << 20)
+                    time.sleep(1e6)
+            time.sleep(15)
+        """
+        outcome = await Trial(sandbox, tmp_path).code(code, limits=Limits(timeout_ms=20_000, memory_mb=128))
+        await sandbox.close()
+        assert (failure_type(outcome), outcome.degraded) == ("MemoryLimitExceeded", ("memory_tree",))
+        assert "memory_tree" not in sandbox.capabilities
+
+
+async def processes_of(sandbox: BubblewrapSandbox) -> list[dict[str, str]]:
+    """What /proc says of each process of a run, bwrap and all, while its code runs."""
+    before = descendants(os.getpid())
+    job = Job(
+        "run_1", CodeCall("import time\ndef main(args): print('runs', flush=True); time.sleep(1e6)", "main"), b"{}"
+    )
+    running = asyncio.ensure_future(sandbox.run(job, MemoryHost()))
+    try:
+        async with asyncio.timeout(20):
+            while True:
+                await asyncio.sleep(0.02)
+                seen = [status(pid) for pid in sorted(descendants(os.getpid()) - before)]
+                if len(seen) == 3 and seen[-1].get("Seccomp_filters") == "2":
+                    return seen
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def status(pid: int) -> dict[str, str]:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+async def test_no_process_of_a_run_keeps_anything(tmp_path: Path) -> None:
+    sandbox = make(tmp_path)
+    await sandbox.start()
+    bwrap_outside, first, code = await processes_of(sandbox)
+    again = await processes_of(sandbox)
+    await sandbox.close()
+
+    for one in (bwrap_outside, first, code):
+        assert {name: int(one[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == dict.fromkeys(
+            ("CapInh", "CapPrm", "CapEff", "CapAmb"), 0
+        )
+        assert one["NoNewPrivs"] == "1"
+        assert one["Groups"] == "" or not IS_ROOT
+    assert (first["Seccomp"], code["Seccomp"], int(code["CapBnd"], 16)) == ("2", "2", 0)
+    if IS_ROOT:
+        uids = {one["Uid"].split()[0] for one in (bwrap_outside, first, code)}
+        assert len(uids) == 1, "bwrap itself is no other than the code"
+        assert 120_000 <= int(*uids) < 140_000
+        assert {one["Uid"].split()[0] for one in again} != uids, "each run has its own"
+
+
+@only_as_root
+def test_an_ordinary_user_passes_as_well() -> None:
+    ordinary = (sys.executable, str(CHECKOUT / "tests" / "ordinary_user.py"), sys.executable)
+    command = (*ordinary, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", __file__)
+    environment = {**os.environ, "PATH": f"{Path(bwrap()).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        (*command, "-k", ORDINARY_CASES), capture_output=True, text=True, timeout=300, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert done.stdout.count(".") > 20
+
+
+SERVE_AND_HANG = f"""
+import asyncio, sys
+from pathlib import Path
+from skillery.backends import CodeCall, Job, Place
+from skillery.testing.sandbox import MemoryHost
+from skillery_bubblewrap import BubblewrapSettings, open_sandbox
+async def main():
+    sandbox = open_sandbox(BubblewrapSettings(program=sys.argv[1]), Place(Path()))
+    asking = asyncio.ensure_future(sandbox.run(Job("run_1", CodeCall({SLEEP!r}, "main"), b"{{}}"), MemoryHost()))
+    await asyncio.sleep(1.0)
+    print("running", flush=True)
+    await asking
+asyncio.run(main())
+"""
+
+
+async def test_runs_die_with_a_killed_server() -> None:
+    server = subprocess.Popen([sys.executable, "-c", SERVE_AND_HANG, bwrap()], stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"running\n"
+    run = descendants(server.pid)
+    assert len(run) >= 4
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    server.stdout.close()
+    async with asyncio.timeout(10):
+        while any(is_alive(pid) for pid in run):
+            await asyncio.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_doctor_finds_what_is_needed(tmp_path: Path) -> None:
+    probes = make(tmp_path).probe()
+    assert [probe.name for probe in probes if probe.required and not probe.ok] == []
+    assert all(probe.detail and (probe.ok or probe.fix) for probe in probes)
+    assert (probes[1].name, "bubblewrap" in probes[1].detail) == ("bwrap", True)
+    assert probes[-1].name == "a whole run"
+
+
+@pytest.mark.parametrize("program", ["/nowhere/bwrap", "/bin/true"])
+async def test_without_bubblewrap_nothing_is_run_and_the_way_out_is_named(tmp_path: Path, program: str) -> None:
+    sandbox = open_sandbox(BubblewrapSettings(program=program), Place(tmp_path))
+    with pytest.raises(SandboxUnavailable, match="apt-get install bubblewrap"):
+        await sandbox.start()
+    assert any(not probe.ok and "apt-get install bubblewrap" in probe.fix for probe in sandbox.probe())
+
+
+def test_an_address_that_is_none_is_refused_at_start(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"\[backends.sandbox.bubblewrap\]"):
+        open_sandbox(BubblewrapSettings(allow_private=("nonsense",)), Place(tmp_path))

@@ -1,0 +1,95 @@
+"""Chosen by one setting: a real server, its doctor, and what it says where the sandbox cannot do what a skill needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bubblewrap_here import bwrap
+from tests.conftest import Server, clean_environment, manifest, skill_files
+
+CHOSEN = {"SKILLERY_SANDBOX": "bubblewrap"}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    with ExitStack() as stack:
+
+        def started(**env: str) -> Server:
+            server = Server(tmp_path / "home", env={**CHOSEN, **program(), **env})
+            stack.callback(server.stop)
+            return server
+
+        yield started
+
+
+def program() -> dict[str, str]:
+    return {"SKILLERY_BACKENDS_SANDBOX_BUBBLEWRAP_PROGRAM": bwrap()}
+
+
+def skillery(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "skillery", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=clean_environment({**CHOSEN, **env})
+    )
+
+
+def test_one_setting_chooses_it_for_skills_and_code(start: Callable[..., Server]) -> None:
+    rpc = start().rpc
+    code = (
+        "def main(args):\n    return {'given': args, 'marks': open('/proc/self/mountinfo').read().count('/newroot')}\n"
+    )
+    rpc("create_skill", manifest=manifest("acme.look"), skill_md="# Look", files=skill_files(code))
+    skill = rpc("execute_skill", name="acme.look", args={"a": 1})
+    ran = rpc("run_code", language="python", code="import skills.acme.look as s\ndef main(args): return s.main(args)",
+              mount_skills=["acme.look"])  # fmt: skip
+
+    assert skill["status"] == ran["status"] == "completed", skill
+    assert skill["output"]["given"] == {"a": 1}
+    assert skill["output"]["marks"] > 0, "bwrap leaves its mark there"
+    assert rpc.http.get("/readyz").json()["status"] == "ready"
+
+
+def test_a_failure_and_a_blob_come_back_over_http(start: Callable[..., Server]) -> None:
+    rpc = start().rpc
+    failed = rpc("run_code", language="python", code="def main(args): raise ValueError('no')")
+    wrote = rpc("run_code", language="python", code="from runtime import blobs\ndef main(args): blobs.write_text('x')")
+    read = rpc("run_code", language="python", input_blobs=wrote["output_blobs"], args={"id": wrote["output_blobs"][0]},
+               code="from runtime import blobs\ndef main(args): return blobs.read_text(args['id'])")  # fmt: skip
+
+    assert (failed["status"], failed["error"]["type"]) == ("failed", "ValueError")
+    assert read["output"] == "x"
+
+
+def test_the_doctor_shows_bwrap_and_what_it_can_do(tmp_path: Path) -> None:
+    shown = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **program())
+    found: dict[str, Any] = json.loads(shown.stdout)
+
+    assert (shown.returncode, found["sandbox"]) == (0, "bubblewrap")
+    assert {"python", "network", "secrets", "disk_files"} < set(found["capabilities"])
+    assert next(probe for probe in found["probes"] if probe["name"] == "bwrap")["ok"]
+
+
+def test_without_the_program_the_server_does_not_start_and_says_what_to_install(tmp_path: Path) -> None:
+    gone = {"SKILLERY_BACKENDS_SANDBOX_BUBBLEWRAP_PROGRAM": "/nowhere/bwrap"}
+    home = str(tmp_path / "home")
+    refused = skillery("serve", "--home", home, "--port", "0", **gone)
+    doctor = skillery("doctor", "--home", home, **gone)
+
+    assert (refused.returncode != 0, doctor.returncode != 0) == (True, True)
+    assert "apt-get install bubblewrap" in refused.stderr
+    assert "Traceback" not in refused.stderr + doctor.stderr
+    assert "bubblewrap" in doctor.stdout
+
+
+def test_a_setting_that_it_does_not_know_is_refused_at_start(tmp_path: Path) -> None:
+    refused = skillery("serve", "--home", str(tmp_path / "home"), SKILLERY_BACKENDS_SANDBOX_BUBBLEWRAP_PROGRAMM="x")
+
+    assert "programm" in refused.stderr

@@ -1,0 +1,52 @@
+"""What a job needs of the sandbox that runs it, and what to say where that cannot do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from skillery.backends import LIMITS, Capability, CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
+
+ENDINGS = {".js": Capability.JAVASCRIPT, ".mjs": Capability.JAVASCRIPT, ".sh": Capability.BASH}
+
+
+def language(job: Job) -> Capability:
+    """What the code is written in; of programs that name their interpreter themselves the runtime's own language."""
+    if isinstance(job.call, CodeCall):
+        return Capability(job.call.language)
+    if isinstance(job.call, HandlerCall | ScriptCall):
+        return next((needed for ending, needed in ENDINGS.items() if job.call.path.endswith(ending)), Capability.PYTHON)
+    return Capability.PYTHON
+
+
+NEEDS: tuple[tuple[Capability, Callable[[Job], object]], ...] = (
+    (Capability.PYTHON, lambda job: language(job) is Capability.PYTHON),
+    (Capability.JAVASCRIPT, lambda job: language(job) is Capability.JAVASCRIPT),
+    (Capability.BASH, lambda job: language(job) is Capability.BASH),
+    (Capability.STUBS, lambda job: any(skill.stub for skill in job.skills)),
+    (Capability.BLOBS, lambda job: job.blobs),
+    (Capability.SECRETS, lambda job: job.environment),
+    (Capability.NETWORK, lambda job: job.network),
+)
+
+
+def needs_of(job: Job) -> frozenset[str]:
+    """Every capability without which the job cannot be what it asks to be."""
+    return frozenset(capability for capability, asked in NEEDS if asked(job))
+
+
+def why_refused(backend: str, capabilities: frozenset[str], job: Job, needs: frozenset[str]) -> Failure | None:
+    """Why this backend cannot run the job; None where it can."""
+    lacking = sorted(needs - capabilities)
+    if not lacking:
+        return None
+    who = "this code" if isinstance(job.call, CodeCall) else f"the skill '{job.call.skill}'"
+    return Failure(
+        "SandboxError",
+        f"the sandbox '{backend}' of this server lacks {', '.join(lacking)}, which {who} needs; nothing was run. "
+        "Ask the admin for a sandbox that has it (the setting `sandbox`; `skillery doctor` shows what there is)",
+    )
+
+
+def degraded(outcome: Outcome, capabilities: frozenset[str]) -> tuple[str, ...]:
+    """What was held by weaker means: as the backend says, and every limit that it does not claim to hold."""
+    return (*outcome.degraded, *sorted(LIMITS - capabilities - set(outcome.degraded)))
