@@ -8,6 +8,14 @@
             yield sandbox
             await sandbox.close()
 
+        @pytest.fixture
+        def open_with(self):  # only where runs can be allowed to use the network
+            async def open_with(hosts, allow_private):
+                sandbox = MySandbox(hosts=hosts, allow_private=allow_private)
+                await sandbox.start()
+                return sandbox
+            return open_with
+
 `SandboxFunctions` is the part that a backend without isolation can pass, `SandboxIsolation` the part that it cannot.
 """
 
@@ -16,8 +24,10 @@ from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
 from skillery.testing.sandbox.imports import ImportCases
 from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
-from skillery.testing.sandbox.posture import NetworkCases, PostureCases
+from skillery.testing.sandbox.network import AllowedNetworkCases, NetworkCases
+from skillery.testing.sandbox.posture import PostureCases
 from skillery.testing.sandbox.results import FailureCases, ResultCases
+from skillery.testing.sandbox.secrets import SecretCases
 from skillery.testing.sandbox.trial import MemoryHost, Trial
 
 
@@ -26,7 +36,16 @@ class SandboxFunctions(ResultCases, FailureCases, ImportCases, BlobCases, LogCas
 
 
 class SandboxIsolation(
-    LayoutCases, PostureCases, NetworkCases, SystemCallCases, EscapeCases, MemoryCases, ProcessCases, DiskCases
+    LayoutCases,
+    PostureCases,
+    NetworkCases,
+    AllowedNetworkCases,
+    SecretCases,
+    SystemCallCases,
+    EscapeCases,
+    MemoryCases,
+    ProcessCases,
+    DiskCases,
 ):
     """What the code cannot get, use up or reach. Not for a backend that isolates nothing: some cases would harm the
     machine."""
