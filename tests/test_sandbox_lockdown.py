@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,8 @@ LIMITS = Limits(timeout_ms=20_000, memory_mb=256, processes=40, disk_mb=8, disk_
 class TestLockdown(SandboxCases):
     @pytest.fixture
     async def sandbox(self, tmp_path: Path) -> AsyncIterator[LinuxSandbox]:
-        sandbox = await unprepared(tmp_path)
-        yield sandbox
-        await sandbox.close()
+        async with unprepared(tmp_path) as sandbox:
+            yield sandbox
 
     async def test_every_namespace_is_the_runs_own(self, trial: Trial) -> None:
         code = f"import os\ndef main(args): return {{n: os.readlink(f'/proc/self/ns/{{n}}') for n in {NAMESPACES}}}"
@@ -67,23 +67,21 @@ class TestLockdown(SandboxCases):
         before = os.getgroups()
         os.setgroups([27, 1234])
         try:
-            sandbox = await unprepared(tmp_path)
-            found = await Trial(sandbox, tmp_path).value("import os\ndef main(args): return os.getgroups()")
-            await sandbox.close()
+            async with unprepared(tmp_path) as sandbox:
+                found = await Trial(sandbox, tmp_path).value("import os\ndef main(args): return os.getgroups()")
         finally:
             os.setgroups(before)
         assert found == []
 
     async def test_each_process_has_limits_of_its_own(self, tmp_path: Path) -> None:
         with generous_server():
-            sandbox = await unprepared(tmp_path)
             code = """
             import resource
             def main(args):
                 return {n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith('RLIMIT_')}
             """
-            found = await Trial(sandbox, tmp_path).value(code, limits=LIMITS)
-            await sandbox.close()
+            async with unprepared(tmp_path) as sandbox:
+                found = await Trial(sandbox, tmp_path).value(code, limits=LIMITS)
         expected = {
             "CORE": 1,
             "NPROC": 41,
@@ -154,9 +152,8 @@ class TestLockdown(SandboxCases):
                 try: one.bind(('127.0.0.1', 8080))
                 except PermissionError: return 'refused'
         """
-        sandbox = await unprepared(tmp_path)
-        outcome = await Trial(sandbox, tmp_path).code(code, network=("http://api.test",))
-        await sandbox.close()
+        async with unprepared(tmp_path) as sandbox:
+            outcome = await Trial(sandbox, tmp_path).code(code, network=("http://api.test",))
         assert value_of(outcome) == "refused"
 
     @pytest.mark.parametrize(("folder", "size"), [("/workspace", 8), ("/tmp", 4), ("/dev/shm", 64)])
@@ -168,6 +165,7 @@ class TestLockdown(SandboxCases):
                     with open(f'{folder}/{{count}}', 'wb', buffering=0) as file:
                         if file.write(b'x' * (1 << 20)) < 1 << 20: return count
                 except OSError: return count
+            return 100
         """
         assert size - 1 <= await trial.value(code, limits=LIMITS) <= size
 
@@ -179,6 +177,7 @@ class TestLockdown(SandboxCases):
             for count in range(10_000):
                 try: os.mkdir(f'{folder}/{{count}}')
                 except OSError: return count
+            return 10_000
         """
         assert most - 10 <= await trial.value(code, limits=LIMITS) <= most
 
@@ -195,6 +194,14 @@ class TestLockdown(SandboxCases):
             assert len(set(entry["Uid"].split())) == 1
             assert not IS_ROOT or int(entry["Uid"].split()[0]) >= 100_000
 
+    async def test_seen_from_the_host_every_process_is_in_the_groups_of_its_run(self, trial: Trial) -> None:
+        held = {name for hierarchy in groups.candidates() for name in hierarchy.controllers} if IS_ROOT else set()
+        running = asyncio.ensure_future(trial.code(WAIT))
+        seen = [Path(f"/proc/{entry['Pid']}/cgroup").read_text() for entry in await run_processes(running)]
+        await running
+        lines = [line.split(":", 2) for text in seen for line in text.splitlines()]
+        assert [path for _, names, path in lines if held & set(names.split(",")) and "skillery-" not in path] == []
+
     async def test_seen_from_the_host_pid_1_is_nobodys_to_read(self, trial: Trial) -> None:
         running = asyncio.ensure_future(trial.code(WAIT))
         seen = await run_processes(running)
@@ -203,6 +210,31 @@ class TestLockdown(SandboxCases):
         await running
         assert owner in {0, 65534}  # the kernel's way of saying so
 
+    async def test_an_interrupt_from_inside_does_not_end_pid_1(self, tmp_path: Path) -> None:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+        try:
+            async with unprepared(tmp_path) as sandbox:
+                code = """
+                import os, signal, time
+                def main(args):
+                    try: os.kill(1, signal.SIGINT)
+                    except OSError: pass
+                    time.sleep(0.2)
+                    return 'still here'
+                """
+                assert await Trial(sandbox, tmp_path).value(code) == "still here"
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    async def test_a_closed_umask_of_the_server_does_no_harm_to_its_first_run(self, tmp_path: Path) -> None:
+        before = os.umask(0o077)
+        try:
+            async with unprepared(tmp_path) as sandbox:
+                code = "import os\ndef main(args): return [os.umask(0), len(os.listdir('/dev')) > 3]"
+                assert await Trial(sandbox, tmp_path).value(code) == [0o022, True]
+        finally:
+            os.umask(before)
+
     @only_as_root
     async def test_the_process_that_runs_are_forked_from_keeps_three_rights(self, trial: Trial) -> None:
         await trial.is_well()
@@ -210,48 +242,51 @@ class TestLockdown(SandboxCases):
         [zygote] = [entry for entry in ours if int(entry["PPid"]) == os.getpid()]
         assert int(zygote["CapEff"], 16) == SETGID | SETUID | SYS_ADMIN
 
-    async def test_a_server_that_is_killed_takes_even_a_stopped_zygote_with_it(self, tmp_path: Path) -> None:
+    async def test_a_killed_server_takes_its_zygote_along_whoever_else_holds_their_line(self, tmp_path: Path) -> None:
+        """A child that the server forked keeps the sockets open: no end of file tells that it has gone."""
         server = subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path)], stdout=subprocess.PIPE)
         assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
-        engine = {pid: groups.start_time(pid) for pid in descendants(server.pid)}
-        assert len(engine) >= 2
-        for pid in engine:
-            os.kill(pid, signal.SIGSTOP)
+        child = int(server.stdout.readline())
+        engine = {pid: groups.start_time(pid) for pid in descendants(server.pid) if b"zygote.main" in command(pid)}
+        assert len(engine) == 2
         server.kill()
         server.wait()
         server.stdout.close()
         try:
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 2
             while any(groups.start_time(pid) == began for pid, began in engine.items()):
                 assert time.monotonic() < deadline, "the zygote or its neighbour has outlived the server"
                 await asyncio.sleep(0.02)
         finally:
-            for pid, began in engine.items():
-                if groups.start_time(pid) == began:
-                    os.kill(pid, signal.SIGKILL)
+            os.kill(child, signal.SIGKILL)  # their line ends with it
 
 
 SERVER = """
-import asyncio, os, sys
+import asyncio, os, sys, time
 from pathlib import Path
 from skillery.backends import Place
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, zygotes
 zygotes.HERE = Path(os.environ.get("SKILLERY_TEST_CELL") or zygotes.HERE)
 async def main():
     await open_sandbox(LinuxSandboxSettings(prepared=0), Place(Path(sys.argv[1]))).start()
-    print("ready", flush=True)
-    await asyncio.sleep(60)
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+    time.sleep(60)
 asyncio.run(main())
 """
 
 
-async def unprepared(folder: Path) -> LinuxSandbox:
+@asynccontextmanager
+async def unprepared(folder: Path) -> AsyncIterator[LinuxSandbox]:
     """Without places that wait: all that is there belongs to a run."""
     settings = LinuxSandboxSettings(prepared=0, hosts={"api.test": ("127.0.0.1",)}, allow_private=("127.0.0.1",))
     sandbox = open_sandbox(settings, Place(folder))
     await sandbox.start()
-    return sandbox
+    try:
+        yield sandbox
+    finally:
+        await sandbox.close()
 
 
 @contextlib.contextmanager
