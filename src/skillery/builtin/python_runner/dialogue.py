@@ -72,7 +72,10 @@ class Dialogue:
 
     async def wait_ready(self) -> None:
         """Until the code could start. Raises BrokenSetup."""
-        message = await self._channel.receive()
+        try:
+            message = await self._channel.receive()
+        except ChannelAbused:  # it was killed in the middle of a word
+            message = None
         if message is None:
             raise BrokenSetup("the sandbox ended while it was being set up")
         if message.op != "ready":
