@@ -21,7 +21,9 @@
 
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
+from skillery.testing.sandbox.endings import EndingCases
 from skillery.testing.sandbox.imports import ImportCases
+from skillery.testing.sandbox.kernel_objects import KernelObjectCases
 from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
 from skillery.testing.sandbox.network import AllowedNetworkCases, NetworkCases
@@ -44,6 +46,8 @@ class SandboxIsolation(
     SystemCallCases,
     EscapeCases,
     MemoryCases,
+    KernelObjectCases,
+    EndingCases,
     ProcessCases,
     DiskCases,
 ):
