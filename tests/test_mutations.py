@@ -17,6 +17,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -393,6 +394,32 @@ async def test_without_a_change_each_of_these_cases_passes(case: str, change: Ch
     change(BLIND)
     async with started(tmp_path) as sandbox:
         await attempt(case, sandbox, tmp_path)
+
+
+FOR_OTHERS = {
+    "nobody may read pid 1": Mutation(
+        "inmate.py",
+        '    kernel.prctl("undumpable", kernel.PR_SET_DUMPABLE, 0)',
+        "    pass",
+        "test_seen_from_the_host_pid_1_is_nobodys_to_read",
+    ),
+}
+"""Steps that a server which is root need not take: there another one comes to the same."""
+
+
+@only_as_root
+@pytest.mark.parametrize("name", [None, *FOR_OTHERS])
+def test_the_server_of_an_ordinary_user_is_locked_in_too(name: str | None) -> None:
+    """All cases pass as it is; without one of its steps, the case that must notice does."""
+    with tempfile.TemporaryDirectory() as folder:
+        changed = changed_copy(Path(folder), BLIND, *([FOR_OTHERS[name]] if name else []))
+        Path(folder).chmod(0o755)
+        user = (sys.executable, str(TESTS / "ordinary_user.py"), "/usr/bin/env", f"SKILLERY_TEST_CELL={changed}")
+        suite = f"{TESTS / 'test_sandbox_lockdown.py'}::TestLockdown"
+        cases = (f"{suite}::{FOR_OTHERS[name].case}",) if name else (suite,)
+        command = (*user, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.changed_cell")
+        done = subprocess.run((*command, *cases), cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == (1 if name else 0), done.stdout[-4000:] + done.stderr[-2000:]
 
 
 @only_as_root
