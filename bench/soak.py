@@ -192,7 +192,7 @@ class Soak:
                 mounts=seen.mounts,
                 groups=len(seen.groups),
                 processes=len(seen.processes),
-                files=len(list(Path(tempfile.gettempdir()).glob("skillery-run-*"))) + len(list(self._folder.iterdir())),
+                files=len(list(self._folder.iterdir())),
                 server=resident(os.getpid()),
                 zygote=max(map(resident, seen.processes), default=0),
                 memory_groups=memory_groups(),
@@ -248,8 +248,12 @@ async def settled() -> None:
 
 
 async def soak(folder: Path, runs: int, looks: int = LOOKS) -> Soak:
-    done = Soak(folder)
-    await done.go(runs, looks)
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)  # where everything temporary is counted
+    try:
+        done = Soak(folder)
+        await done.go(runs, looks)
+    finally:
+        tempfile.tempdir = before
     return done
 
 

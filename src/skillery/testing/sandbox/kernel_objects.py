@@ -83,7 +83,7 @@ def main(args):
         import ctypes, mmap
         libc = ctypes.CDLL(None, use_errno=True)
         def main(args):
-            memory = mmap.mmap(-1, 1 << 20)
+            memory = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             place = ctypes.addressof(ctypes.c_char.from_buffer(memory))
             return [libc.mlock(ctypes.c_void_p(place), ctypes.c_size_t(1 << 20)), libc.mlockall(3)]
         """
