@@ -25,7 +25,7 @@ from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import leftovers
 
-leftovers.PATIENCE = 1.0
+leftovers.PATIENCE = 0.5
 
 class Wrapped:
     def __init__(self, hosts=None, allow_private=()):
