@@ -7,7 +7,7 @@ PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test serve bench check format lock build clean install fuzz
+.PHONY: demo test serve bench check format lock build clean install fuzz mutations soak
 
 install: .venv/.installed
 
@@ -45,7 +45,13 @@ bench: install ## the figures of docs/benchmarks.md
 fuzz: install ## the property tests of parsers and orders, for long
 	SKILLERY_FUZZ_EXAMPLES=$${EXAMPLES:-5000} $(BIN)/pytest tests/test_semver.py tests/test_ranges.py \
 	  tests/test_names_and_paths.py tests/test_manifest.py tests/test_skill_md.py tests/test_bundle.py \
-	  tests/test_python_source.py tests/test_egress_policy.py tests/test_egress_parsers.py
+	  tests/test_python_source.py tests/test_egress_policy.py tests/test_egress_parsers.py tests/test_sandbox_channel.py
+
+mutations: install ## every step of the sandbox switched off, and who of the whole contract notices: most of an hour
+	SKILLERY_MUTATIONS=all $(BIN)/pytest -s tests/test_mutations.py
+
+soak: install ## RUNS=20000 runs of all kinds through one sandbox, and what has grown meanwhile
+	$(BIN)/python -m bench.soak $${RUNS:-20000}
 
 format: install
 	$(BIN)/ruff check --fix .

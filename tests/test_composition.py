@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from skillery.testing.upstreams import Upstream, upstream
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.test_cli import skillery
 from tests.test_runs import in_background
-from tests.upstreams import Upstream, upstream
 
 ONE, TWO = "first-value-4711", "second/value+0815"
 PORT_OF_NOBODY = "https://nobody.example.com"

@@ -19,7 +19,7 @@ from skillery.builtin.egress.proxy import RunProxy
 from skillery.builtin.egress.resolving import AddressRules
 from skillery.builtin.egress.service import Egress, EgressBroken
 from skillery.builtin.egress.streams import Caps
-from tests.upstreams import Upstream, client_context, ok, upstream
+from skillery.testing.upstreams import Upstream, client_context, ok, upstream
 
 LOOPBACK = ("127.0.0.1",)
 

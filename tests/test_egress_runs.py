@@ -26,8 +26,8 @@ from skillery.errors import StartupError
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, traces
 from skillery.testing.sandbox.trial import log_of, value_of
+from skillery.testing.upstreams import Upstream, ca_pem, redirect, upstream
 from tests.conftest import Server, publisher
-from tests.upstreams import CA, Upstream, redirect, upstream
 
 NAMES = ("api.test", "a.api.test", "b.api.test", "other.test", "evil.test")
 HERE = Path(__file__).parent
@@ -112,7 +112,7 @@ async def test_code_reaches_an_allowed_host_over_tls_end_to_end(runs: Runs, tls:
     outcome = await runs(
         f"def main(args): return fetch('https://a.api.test:{tls.port}/t', args['ca'])",
         f"https://*.api.test:{tls.port}",
-        args={"ca": CA.read_text()},
+        args={"ca": ca_pem()},
     )
 
     assert value_of(outcome) == "GET /t HTTP/1.1"
@@ -175,9 +175,7 @@ async def test_curl_takes_the_same_way(runs: Runs, plain: Upstream, tls: Upstrea
             curl('https://evil.test:{tls.port}/'),
         ]
     """
-    outcome = await runs(
-        code, f"http://api.test:{plain.port}", f"https://api.test:{tls.port}", args={"ca": CA.read_text()}
-    )
+    outcome = await runs(code, f"http://api.test:{plain.port}", f"https://api.test:{tls.port}", args={"ca": ca_pem()})
 
     over_http, over_tls, posted, refused_http, refused_tls = value_of(outcome)
     assert over_http[:2] == [0, "GET /c HTTP/1.1"]
@@ -244,7 +242,7 @@ async def test_tls_for_another_name_than_the_tunnels_is_refused(runs: Runs, tls:
         except (ssl.SSLError, OSError) as error:
             return type(error).__name__
     """
-    outcome = await runs(code, f"https://*.api.test:{tls.port}", args={"ca": CA.read_text()})
+    outcome = await runs(code, f"https://*.api.test:{tls.port}", args={"ca": ca_pem()})
     assert value_of(outcome) in {"SSLError", "ConnectionResetError"}
     assert "'other.test'" in refused(outcome).reason
     assert tls.received == b""

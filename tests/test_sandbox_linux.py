@@ -8,22 +8,22 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 import uvloop
 
 from skillery.backends import CodeCall, Job, Limits, Outcome, Place, SkillMount
-from skillery.builtin.linux_sandbox import groups, skillery_sandbox, watchdog
+from skillery.builtin.linux_sandbox import LinuxSandboxSettings, groups, open_sandbox, skillery_sandbox, watchdog
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import MemoryHost, Trial
+from skillery.testing.sandbox.base import OpenWith
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import failure_type, log_of
 
@@ -36,7 +36,7 @@ ORDINARY_CASES = (
     "capability or group or nobody or memory or children or fork_bomb or threads or processor or zombies or daemons or "
     "written or read_only or host or packages or reached or forbidden or pid_1 or composes or blobs_are or flood or "
     "degraded or cannot_be_mounted or user_namespaces or others_do or pid_1 or mounted_folder or node or shell or "
-    "javascript_starts or speaks_for or left_in_out or no_limit"
+    "javascript_starts or speaks_for or left_in_out or no_limit or value or leads_inside or looks_like"
 )
 
 # Each tries for 500 MB that are in no process's own account.
@@ -144,6 +144,16 @@ class TestLinuxSandbox(SandboxContract):
         await sandbox.close()
         assert group_folders(os.getpid()) == []
 
+    @pytest.fixture
+    def open_with(self, tmp_path: Path) -> OpenWith:
+        async def open_with(hosts: Mapping[str, tuple[str, ...]], allow_private: tuple[str, ...]) -> LinuxSandbox:
+            settings = LinuxSandboxSettings(hosts=dict(hosts), allow_private=allow_private)
+            sandbox = open_sandbox(settings, Place(tmp_path))
+            await sandbox.start()
+            return sandbox
+
+        return open_with
+
     async def test_every_outcome_says_whether_the_memory_of_the_tree_is_degraded(self, trial: Trial) -> None:
         outcome = await trial.code("def main(args): pass")
         assert outcome.degraded == (() if IS_ROOT and groups.candidates() else ("memory_tree",))
@@ -215,22 +225,6 @@ class TestLinuxSandbox(SandboxContract):
                 refused(lambda: fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK))]
         """
         assert await trial.value(code) == [-1, True, True]
-
-    async def test_a_socket_of_the_host_in_a_mounted_folder_cannot_be_reached(self, trial: Trial) -> None:
-        skill = trial.skill("talks", {"code/main.py": "def main(args): pass"})
-        address = skill.folder / "socket"
-        code = """
-        import socket
-        def main(args):
-            try:
-                a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-                return a.sendto(b'x', '/skills/talks/socket')
-            except OSError: return None
-        """
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as host:
-            host.bind(str(address))
-            address.chmod(0o777)
-            assert await trial.value(code, skills=(skill,)) is None
 
     async def test_the_limits_of_pid_1_are_not_the_codes_to_set(self, trial: Trial) -> None:
         code = """

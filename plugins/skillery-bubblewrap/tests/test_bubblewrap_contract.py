@@ -22,9 +22,9 @@ from skillery.testing import SandboxContract
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import failure_type, value_of
+from skillery.testing.upstreams import upstream
 from skillery_bubblewrap import BubblewrapSettings, open_sandbox
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
-from tests.upstreams import upstream
 
 IS_ROOT = os.geteuid() == 0
 only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")

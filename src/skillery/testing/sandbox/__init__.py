@@ -8,19 +8,31 @@
             yield sandbox
             await sandbox.close()
 
+        @pytest.fixture
+        def open_with(self):  # only where runs can be allowed to use the network
+            async def open_with(hosts, allow_private):
+                sandbox = MySandbox(hosts=hosts, allow_private=allow_private)
+                await sandbox.start()
+                return sandbox
+            return open_with
+
 `SandboxFunctions` is the part that a backend without isolation can pass, `SandboxIsolation` the part that it cannot.
 """
 
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
+from skillery.testing.sandbox.endings import EndingCases
 from skillery.testing.sandbox.imports import ImportCases, StubCases
+from skillery.testing.sandbox.kernel_objects import KernelObjectCases
 from skillery.testing.sandbox.language_walls import LanguageIsolation
 from skillery.testing.sandbox.languages import JavaScriptCases, ShellCases
 from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
-from skillery.testing.sandbox.posture import NetworkCases, PostureCases
+from skillery.testing.sandbox.network import AllowedNetworkCases, NetworkCases
+from skillery.testing.sandbox.posture import PostureCases
 from skillery.testing.sandbox.programs import HandlerCases, ScriptCases
 from skillery.testing.sandbox.results import FailureCases, ResultCases
+from skillery.testing.sandbox.secrets import SecretCases
 from skillery.testing.sandbox.trial import MemoryHost, Trial
 
 
@@ -44,9 +56,13 @@ class SandboxIsolation(
     LayoutCases,
     PostureCases,
     NetworkCases,
+    AllowedNetworkCases,
+    SecretCases,
     SystemCallCases,
     EscapeCases,
     MemoryCases,
+    KernelObjectCases,
+    EndingCases,
     ProcessCases,
     DiskCases,
     LanguageIsolation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import signal
 
 import pytest
 
@@ -116,6 +117,51 @@ class EscapeCases(SandboxCases):
             return 'still here'
         """
         assert await trial.value(code, {"server": os.getpid()}) == "still here"
+
+    async def test_signals_of_files_reach_nobody_outside(self, trial: Trial) -> None:
+        seen: list[int] = []
+        before = signal.signal(signal.SIGURG, lambda number, _: seen.append(number))
+        code = """
+        import fcntl, os, signal, socket
+        def main(args):
+            a, b = socket.socketpair()
+            for pid in (1, args['server'], args['parent'], -args['server']):
+                try:
+                    fcntl.fcntl(b, fcntl.F_SETOWN, pid)
+                    fcntl.fcntl(b, 10, signal.SIGURG)  # F_SETSIG
+                    fcntl.fcntl(b, fcntl.F_SETFL, os.O_ASYNC)
+                    a.send(b'x')
+                except OSError: pass
+            return 'done'
+        """
+        try:
+            assert await trial.value(code, {"server": os.getpid(), "parent": os.getppid()}) == "done"
+        finally:
+            signal.signal(signal.SIGURG, before)
+        assert seen == []
+
+    async def test_above_the_root_is_the_root(self, trial: Trial) -> None:
+        code = """
+        import os
+        def same(a, b): return (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
+        def main(args):
+            folder, root = os.open('/', os.O_RDONLY), os.stat('/')
+            for _ in range(40): folder = os.open('..', os.O_RDONLY, dir_fd=folder)
+            os.symlink('../' * 40, '/workspace/up')
+            ways = [os.stat(way) for way in ('/workspace/up', '/proc/self/root/..', '/proc/self/cwd/../..')]
+            return [same(way, root) for way in (os.fstat(folder), *ways)]
+        """
+        assert await trial.value(code) == [True] * 4
+
+    async def test_no_object_of_the_server_is_in_the_interpreter(self, trial: Trial) -> None:
+        code = """
+        import gc, sys
+        def main(args):
+            kinds = {type(one).__module__ for one in gc.get_objects()} | {*sys.modules}
+            return sorted(k for k in kinds if str(k).partition('.')[0] in args['packages'])
+        """
+        packages = ["skillery", "msgspec", "sqlalchemy", "litestar", "pluggy", "psycopg"]
+        assert await trial.value(code, {"packages": packages}) == []
 
     async def test_limits_cannot_be_raised(self, trial: Trial) -> None:
         code = """

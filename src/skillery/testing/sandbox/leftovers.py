@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -14,12 +15,14 @@ PATIENCE = 5.0
 
 
 class Traces(msgspec.Struct, frozen=True):
-    """What there is now: descendants of this process, its descriptors, the mounts it sees, temporary files of ours."""
+    """What there is now: descendants of this process, its descriptors, the mounts it sees, temporary files of ours, and
+    cgroups that are named after this process or hold one of the descendants."""
 
     processes: frozenset[int]
     descriptors: int
     mounts: int
     files: frozenset[str]
+    groups: frozenset[str] = frozenset()
 
 
 def descendants(pid: int) -> set[int]:
@@ -33,12 +36,45 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def hierarchies() -> list[Path]:
+    """Where cgroups are mounted, of either version."""
+    mounts = (line.split(" - ") for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return [Path(left.split()[4]) for left, right in mounts if right.split()[0] in {"cgroup", "cgroup2"}]
+
+
+def cgroups(processes: frozenset[int]) -> frozenset[str]:
+    """Those made by this process, as far as it can be known: its number is in their name, or in that of one above."""
+    ours = re.compile(rf"(?<!\d){os.getpid()}(?!\d)")
+    found = {str(group) for point in hierarchies() for group in folders_below(point) if ours.search(str(group))}
+    return frozenset(found | groups_of(processes) - groups_of(frozenset({os.getpid(), os.getppid()})))
+
+
+def folders_below(folder: Path) -> list[Path]:
+    found = []
+    for path, below, _ in os.walk(folder):
+        found += [Path(path, name) for name in below]
+    return found
+
+
+def groups_of(processes: frozenset[int]) -> set[str]:
+    """As /proc names them: `4:memory:/path`."""
+    found: set[str] = set()
+    for pid in processes:
+        try:
+            found |= set(Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
 def traces() -> Traces:
+    processes = frozenset(descendants(os.getpid()))
     return Traces(
-        processes=frozenset(descendants(os.getpid())),
+        processes=processes,
         descriptors=len(list(Path("/proc/self/fd").iterdir())),
         mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
         files=frozenset(str(path) for path in Path(tempfile.gettempdir()).glob("skillery-run-*")),
+        groups=cgroups(processes),
     )
 
 
@@ -54,9 +90,17 @@ def surplus(before: Traces, now: Traces) -> list[str]:
     return found + sorted(now.files - before.files)
 
 
-async def assert_none_since(before: Traces) -> None:
+def surplus_when_closed(before: Traces, now: Traces) -> list[str]:
+    """A backend that has been closed keeps nothing ready any more."""
+    named = (("process", before.processes, now.processes), ("cgroup", before.groups, now.groups))
+    found = [f"{kind} {one}" for kind, old, new in named for one in sorted(map(str, new - old))]
+    return found + [one for one in surplus(before, now) if not one.startswith("processes")]
+
+
+async def assert_none_since(before: Traces, *, closed: bool = False) -> None:
     """Closing may need a turn of the event loop; nothing is given longer than a moment."""
+    left_over = surplus_when_closed if closed else surplus
     deadline = time.monotonic() + PATIENCE
-    while (left := surplus(before, traces())) and time.monotonic() < deadline:  # noqa: ASYNC110 - nobody tells us
+    while (left := left_over(before, traces())) and time.monotonic() < deadline:  # noqa: ASYNC110 - nobody tells us
         await asyncio.sleep(0.02)
     assert not left, f"left behind: {', '.join(left)}"

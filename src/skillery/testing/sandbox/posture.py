@@ -3,8 +3,6 @@
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -75,7 +73,12 @@ class PostureCases(SandboxCases):
         assert await trial.value(code) is True
 
     @pytest.mark.parametrize(
-        "path", ["/etc/passwd", "/etc/shadow", "/sys", "/home", "/var", "/proc/sys", "/dev/mem", "/dev/kvm"]
+        "path",
+        [
+            *("/etc/passwd", "/etc/shadow", "/home", "/var", "/sys", "/sys/fs/cgroup"),
+            *("/proc/sys", "/proc/sysrq-trigger", "/proc/kcore", "/proc/kallsyms", "/proc/keys"),
+            *("/dev/mem", "/dev/kvm", "/dev/ptmx", "/dev/pts", "/dev/tty", "/dev/fuse", "/dev/loop-control"),
+        ],
     )
     async def test_nothing_else_of_the_host_is_there(self, trial: Trial, path: str) -> None:
         assert await trial.value(f"import os\ndef main(args): return os.path.exists({path!r})") is False
@@ -138,54 +141,3 @@ class PostureCases(SandboxCases):
     async def test_core_dumps_are_off(self, trial: Trial) -> None:
         code = "import resource\ndef main(args): return resource.getrlimit(resource.RLIMIT_CORE)"
         assert max(await trial.value(code)) <= 1
-
-
-class NetworkCases(SandboxCases):
-    async def test_the_host_cannot_be_reached(self, trial: Trial) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            code = """
-            import socket
-            def failed(act):
-                try: act()
-                except OSError: return True
-                return False
-            def datagram(address):
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s: s.sendto(b'x', address)
-            def main(args):
-                return [failed(lambda: socket.create_connection(('127.0.0.1', args['port']), 2)),
-                        failed(lambda: socket.create_connection(('169.254.169.254', 80), 2)),
-                        failed(lambda: socket.getaddrinfo('example.com', 80)),
-                        failed(lambda: datagram(('127.0.0.1', args['port']))),
-                        failed(lambda: datagram(('1.1.1.1', 53)))]
-            """
-            assert await trial.value(code, {"port": server.getsockname()[1]}) == [True] * 5
-
-    async def test_sockets_of_the_host_cannot_be_reached_by_name(self, trial: Trial, tmp_path: Path) -> None:
-        name = f"\0skillery-{os.getpid()}"
-        with socket.socket(socket.AF_UNIX) as abstract:
-            abstract.bind(name)
-            abstract.listen()
-            code = """
-            import socket
-            def main(args):
-                try: socket.socket(socket.AF_UNIX).connect(args['name'])
-                except OSError: return 'refused'
-            """
-            assert await trial.value(code, {"name": name}) == "refused"
-
-    @pytest.mark.parametrize("family", [0, 3, 16, 17, 29, 38, 40, 44])
-    async def test_rare_socket_families_are_refused(self, trial: Trial, family: int) -> None:
-        code = "import socket\ndef main(args): socket.socket(args['f'], 3, 0)"
-        outcome = await trial.code(code, {"f": family})
-        assert outcome.failure is not None
-        assert outcome.failure.type in {"OSError", "PermissionError"}
-
-    async def test_socket_pairs_work(self, trial: Trial) -> None:
-        code = """
-        import socket
-        def main(args):
-            a, b = socket.socketpair()
-            a.send(b'x')
-            return b.recv(1).decode()
-        """
-        assert await trial.value(code) == "x"

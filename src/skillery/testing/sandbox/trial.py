@@ -98,10 +98,13 @@ class Trial:
         environment: Mapping[str, str] | None = None,
         function: str = "main",
         language: Language = "python",
+        network: tuple[str, ...] = (),
     ) -> Outcome:
         """Run `code` (indented as you like), as run_code does."""
         call = CodeCall(textwrap.dedent(code), function, language)
-        return await self.call(call, args, skills=skills, blobs=blobs, limits=limits, environment=environment)
+        return await self.call(
+            call, args, skills=skills, blobs=blobs, limits=limits, environment=environment, network=network
+        )
 
     async def execute(
         self, skill: SkillMount, args: Any = None, *others: SkillMount, function: str = "main", limits: Limits = QUICK
@@ -123,18 +126,21 @@ class Trial:
         blobs: tuple[BlobMount, ...] = (),
         limits: Limits = QUICK,
         environment: Mapping[str, str] | None = None,
+        network: tuple[str, ...] = (),
     ) -> Outcome:
         encoded = json.dumps({} if args is None else args).encode()
         run_id = f"run_{secrets.token_hex(8)}"
-        return await self.sandbox.run(Job(run_id, call, encoded, skills, blobs, limits, environment or {}), self.host)
+        job = Job(run_id, call, encoded, skills, blobs, limits, environment or {}, network)
+        return await self.sandbox.run(job, self.host)
 
     async def value(self, code: str, args: Any = None, **options: Any) -> Any:
         """What `code` returns; fails the test where it does not."""
         return value_of(await self.code(code, args, **options))
 
     async def is_well(self) -> None:
-        """After whatever has happened, the next run works."""
-        assert await self.value("def main(args): return args['x']", {"x": 1}) == 1
+        """After whatever has happened, the next run works, and finds nothing of another."""
+        code = "import os\ndef main(args): return [args['x'], os.listdir(), 'API_KEY' in os.environ]"
+        assert await self.value(code, {"x": 1}) == [1, [], False]
 
 
 def value_of(outcome: Outcome) -> Any:

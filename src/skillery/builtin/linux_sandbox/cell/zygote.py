@@ -100,8 +100,6 @@ def fork_run(server: Link, plan: dict[str, Any], message: dict[str, Any], descri
 
 def serve(server: Link, plan: dict[str, Any]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; the server has a pidfd of each
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # pid 1 of a run then ignores it when it comes from inside
     slots = Slots()
     gc.disable()
     server.say(ready=True)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import socket
 import ssl
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
-DATA = Path(__file__).parent / "data" / "egress"
-CA = DATA / "ca.pem"
-"""For `api.test`, `*.api.test` and `other.test`, with a key that everybody has: trust it nowhere."""
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+NAMES = ("api.test", "*.api.test", "other.test")
+"""What the certificate of a server with TLS is good for."""
+LIFE = datetime.timedelta(days=2)
 
 
 class Upstream:
@@ -78,14 +86,50 @@ def redirect(to: str) -> Callable[[bytes], bytes]:
     return lambda head: f"HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n".encode()
 
 
+@cache
+def authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """Made anew by each process that asks: nobody keeps its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests only")])
+    known = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    uses = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    builder = unsigned(issuer, issuer, key).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(uses, critical=True).add_extension(known, critical=False)
+    return key, builder.sign(key, hashes.SHA256())
+
+
+def unsigned(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
+    return builder.serial_number(x509.random_serial_number()).not_valid_before(now - LIFE).not_valid_after(now + LIFE)
+
+
+def ca_pem() -> str:
+    """The certificate that a client has to trust to reach a server with TLS."""
+    return authority()[1].public_bytes(serialization.Encoding.PEM).decode()
+
+
+@cache
 def server_context() -> ssl.SSLContext:
+    signer, issuer = authority()
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = x509.SubjectAlternativeName([x509.DNSName(name) for name in NAMES])
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    builder = unsigned(x509.Name([]), issuer.subject, key).add_extension(names, critical=True)
+    certificate = builder.add_extension(signed_by, critical=False).sign(signer, hashes.SHA256())
+    pem = certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(DATA / "server.pem")
+    with tempfile.TemporaryDirectory() as folder:  # it is only ever read from a file
+        path = Path(folder) / "server.pem"
+        path.write_bytes(pem)
+        context.load_cert_chain(path)
     return context
 
 
 def client_context() -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(CA))
+    return ssl.create_default_context(cadata=ca_pem())
 
 
 @contextlib.contextmanager

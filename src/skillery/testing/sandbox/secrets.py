@@ -1,0 +1,118 @@
+"""Values that a run is given, and that nobody else may see."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from pathlib import Path
+
+from skillery.testing.sandbox.base import SandboxCases
+from skillery.testing.sandbox.leftovers import descendants
+from skillery.testing.sandbox.trial import Trial, failure_type, log_of
+
+SEARCH = """
+import os
+def in_memory(first, second):
+    # Whether one stands before the other anywhere in our memory. They are never put together for the search.
+    first, second = first.encode(), second.encode()
+    maps = [line.split() for line in open('/proc/self/maps').read().splitlines() if '[v' not in line]
+    with open('/proc/self/mem', 'rb', buffering=0) as memory:
+        for where in [fields[0] for fields in maps if 'r' in fields[1]]:
+            start, end = (int(part, 16) for part in where.split('-'))
+            try: memory.seek(start); content = memory.read(end - start)
+            except OSError: continue
+            at = content.find(first)
+            while at >= 0:
+                if content.startswith(second, at + len(first)): return True
+                at = content.find(first, at + 1)
+    return False
+def in_processes(first, second):
+    for pid in [name for name in os.listdir('/proc') if name.isdigit()]:
+        for name in ('environ', 'cmdline'):
+            try: content = open(f'/proc/{pid}/{name}').read()
+            except OSError: continue
+            if first in content and second in content: return True
+    return False
+"""
+LOOK = f"""{SEARCH}
+def main(args):
+    pair = args['first'], args['second']
+    return [in_memory(*pair), in_processes(*pair), 'API_KEY' in os.environ]
+"""
+HOLD = """
+import os, time
+def main(args):
+    print('has it', flush=True)
+    time.sleep(args['seconds'])
+    return os.environ['API_KEY'][-4:]
+"""
+
+
+def value() -> tuple[str, str, str]:
+    """A value nobody has seen, and its halves."""
+    first, second = secrets.token_hex(16), secrets.token_hex(16)
+    return first + second, first, second
+
+
+class SecretCases(SandboxCases):
+    async def test_a_value_is_in_the_environment_of_its_run_and_would_be_found(self, trial: Trial) -> None:
+        """What the others of these cases rely on."""
+        whole, first, second = value()
+        found = await trial.value(LOOK, {"first": first, "second": second}, environment={"API_KEY": whole})
+        assert found == [True, False, True]
+
+    async def test_a_value_is_not_in_the_next_run(self, trial: Trial) -> None:
+        whole, first, second = value()
+        code = "import os\ndef main(args): open('/tmp/kept', 'w').write(os.environ['API_KEY']); return True"
+        for _ in range(4):
+            assert await trial.value(code, environment={"API_KEY": whole}) is True
+            assert await trial.value(LOOK, {"first": first, "second": second}) == [False, False, False]
+
+    async def test_a_value_is_not_in_another_run_at_the_same_time(self, trial: Trial) -> None:
+        whole, first, second = value()
+        holding = asyncio.ensure_future(trial.value(HOLD, {"seconds": 0.5}, environment={"API_KEY": whole}))
+        await asyncio.sleep(0.1)
+        look = trial.value(LOOK, {"first": first, "second": second}, environment={"OTHER": "x"})
+        assert await look == [False, False, False]
+        assert await holding == whole[-4:]
+
+    async def test_a_value_is_in_no_argument_and_no_variable_that_this_machine_shows(self, trial: Trial) -> None:
+        whole, first, _ = value()
+        holding = asyncio.ensure_future(trial.value(HOLD, {"seconds": 0.5}, environment={"API_KEY": whole}))
+        seen = set()
+        while not holding.done():
+            seen |= {name for pid in descendants(os.getpid()) for name in shown(pid) if first in name}
+            await asyncio.sleep(0.02)
+        assert await holding == whole[-4:]
+        assert seen == set()
+
+    async def test_a_value_is_not_in_what_a_failure_says_of_the_set_up(self, trial: Trial) -> None:
+        whole, first, _ = value()
+        for code in ("import os\ndef main(args): os._exit(3)", "import ctypes\ndef main(args): ctypes.string_at(1)"):
+            outcome = await trial.code(code, environment={"API_KEY": whole})
+            assert failure_type(outcome) in {"ProcessExited", "ProcessKilled"}
+            assert first not in log_of(outcome) + repr(outcome.failure)
+
+    async def test_a_crash_writes_no_core(self, trial: Trial, tmp_path: Path) -> None:
+        code = """
+        import ctypes, os, resource
+        def main(args):
+            try: resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            except (ValueError, OSError): pass
+            if (child := os.fork()) == 0: ctypes.string_at(1)
+            status = os.waitpid(child, 0)[1]
+            return [os.WIFSIGNALED(status), os.WCOREDUMP(status), os.listdir()]
+        """
+        assert await trial.value(code) == [True, False, []]
+
+
+def shown(pid: int) -> list[str]:
+    """What anybody with the right to look sees of a process without touching its memory."""
+    found = []
+    for name in ("cmdline", "environ"):
+        try:
+            found.append(Path(f"/proc/{pid}/{name}").read_text(errors="replace"))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found

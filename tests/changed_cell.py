@@ -1,0 +1,10 @@
+"""A pytest plugin: sandboxes are started from the programs in the folder that SKILLERY_TEST_CELL names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from skillery.builtin.linux_sandbox import zygotes
+
+zygotes.HERE = Path(os.environ["SKILLERY_TEST_CELL"])

@@ -1,0 +1,211 @@
+"""Whatever code writes to its result channel: the server's end stays small, never hangs, and the run ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skillery.backends import CodeCall, Job, Limits, Place
+from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
+from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue
+from skillery.builtin.python_runner.wire import HEAD, Channel
+from skillery.testing.sandbox import MemoryHost, Trial
+
+LIMITS = Limits(result_mb=1, blobs=3, blobs_mb=1, timeout_ms=20_000)
+JOB = Job("run_1", CodeCall("def main(args): pass", "main"), b"{}", limits=LIMITS)
+OPS = ("result", "failure", "summary", "blob_write", "blob_read", "ready", "shell", "")
+PATIENCE = 20.0
+EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "150"))
+fuzzed = settings(max_examples=EXAMPLES, deadline=None)
+
+texts = st.text(max_size=30)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+headers = st.fixed_dictionaries(
+    {"op": st.sampled_from(OPS) | values},
+    optional=dict.fromkeys(("kind", "blob_id", "text", "type", "message", "traceback"), texts | values),
+) | st.dictionaries(texts, values, max_size=3)
+bodies = st.binary(max_size=300) | values.map(lambda value: json.dumps(value).encode())
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> bytes:
+    """Mostly a well-formed message; sometimes its sizes lie, or it is no message at all."""
+    header = draw(headers.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60))
+    body = draw(bodies)
+    claimed_header, claimed_body = len(header), len(body)
+    if draw(st.integers(0, 5)) == 0:
+        claimed_header = draw(st.integers(0, 2**32 - 1))
+    if draw(st.integers(0, 5)) == 0:
+        claimed_body = draw(st.integers(0, 2**64 - 1))
+    return HEAD.pack(claimed_header, claimed_body) + header + body
+
+
+streams = st.lists(frames() | st.binary(max_size=200), max_size=6).map(b"".join)
+
+
+def conversation(sent: bytes, host: MemoryHost) -> Dialogue:
+    """What the server's end makes of it, with a peer that reads nothing until it has said all."""
+
+    async def main() -> Dialogue:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        dialogue = Dialogue(await Channel.over(ours), JOB, host)
+        saying = asyncio.ensure_future(say(theirs, sent))
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await dialogue.listen()
+        finally:
+            saying.cancel()
+            await asyncio.gather(saying, return_exceptions=True)
+            theirs.close()
+            dialogue._channel.close()
+        return dialogue
+
+    return asyncio.run(main())
+
+
+async def say(end: socket.socket, sent: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(end, sent)
+    end.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(ConnectionError):
+        while await loop.sock_recv(end, 1 << 16):
+            pass
+
+
+def assert_in_order(dialogue: Dialogue, host: MemoryHost) -> None:
+    assert dialogue.result is None or dialogue.failure is None
+    if dialogue.result is not None:
+        assert len(dialogue.result) <= LIMITS.result_mb << 20
+        msgspec.json.decode(dialogue.result)
+    if dialogue.failure is not None:
+        assert dialogue.failure.type
+        assert len(dialogue.failure.message) <= 1000
+        assert len(dialogue.failure.traceback) <= 4000
+    assert len(dialogue.summary or "") <= 2000
+    assert len(host.blobs) <= LIMITS.blobs
+    assert sum(map(len, host.blobs.values())) <= LIMITS.blobs_mb << 20
+
+
+@fuzzed
+@given(streams)
+def test_any_conversation_ends_in_order(sent: bytes) -> None:
+    host = MemoryHost()
+    assert_in_order(conversation(sent, host), host)
+
+
+@fuzzed
+@given(st.lists(frames(), max_size=4), st.integers(0, 400))
+def test_a_conversation_that_breaks_off_ends_in_order(parts: list[bytes], cut: int) -> None:
+    host = MemoryHost()
+    assert_in_order(conversation(b"".join(parts)[:cut], host), host)
+
+
+@fuzzed
+@given(streams)
+def test_whatever_comes_first_the_set_up_is_ready_or_broken(sent: bytes) -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        channel = await Channel.over(ours)
+        theirs.sendall(sent)
+        theirs.close()
+        said = ""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await Dialogue(channel, JOB, MemoryHost()).wait_ready()
+        except BrokenSetup as broken:
+            said = str(broken)
+        finally:
+            channel.close()
+        assert len(said) <= 500
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_what_is_claimed_or_sent_beyond_the_limits_is_never_kept(op: str) -> None:
+    header = json.dumps({"op": op}).encode()
+    sent = HEAD.pack(len(header), 1 << 40) + header + bytes(48 << 20)
+    host = MemoryHost()
+    tracemalloc.start()
+    try:
+        dialogue = conversation(sent, host)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert_in_order(dialogue, host)
+    assert dialogue.failure is not None
+    assert peak < 8 << 20
+
+
+# -- in a real sandbox ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def trial(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
+    """One sandbox for all examples: what one of them breaks, the next would notice."""
+    folder = tmp_path_factory.mktemp("channel")
+    sandbox = open_sandbox(LinuxSandboxSettings(), Place(folder))
+
+    async def start() -> Trial:
+        await sandbox.start()
+        return Trial(sandbox, folder)
+
+    yield runner.run(start())
+    runner.run(sandbox.close())
+
+
+WRITE = """
+import os
+def main(args):
+    sent = bytes.fromhex(args['sent'])
+    try:
+        while sent: sent = sent[os.write(3, sent):]
+    except OSError: pass
+    if args['then'] == 'leave': os._exit(0)
+    if args['then'] == 'close': os.close(3)
+    if args['then'] == 'raise': raise ValueError
+    return 'the end'
+"""
+
+
+@settings(max_examples=min(EXAMPLES, 1000) if EXAMPLES > 150 else 25, deadline=None)
+@given(sent=streams, then=st.sampled_from(["return", "raise", "leave", "close"]))
+def test_code_that_writes_to_its_channel_harms_only_its_own_run(
+    runner: asyncio.Runner, trial: Trial, sent: bytes, then: str
+) -> None:
+    args: dict[str, Any] = {"sent": sent.hex(), "then": then}
+    outcome = runner.run(trial.code(WRITE, args, limits=LIMITS))
+    assert (outcome.result is None) != (outcome.failure is None)
+    if outcome.result is not None:
+        msgspec.json.decode(outcome.result)
+    if outcome.failure is not None:
+        assert outcome.failure.type not in {"SandboxError", "TimeoutError"}
+    runner.run(trial.is_well())
+
+
+def test_nothing_is_left_of_the_sandbox(runner: asyncio.Runner, trial: Trial, tmp_path: Path) -> None:
+    """After all of them it still tells runs apart."""
+    assert runner.run(trial.value("import os\ndef main(args): return os.listdir()")) == []
