@@ -10,15 +10,18 @@ SKILLERY_MUTATIONS=all (`make mutations`) runs the whole contract against each c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -296,15 +299,28 @@ Changer = Callable[..., None]
 
 
 @pytest.fixture
-def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changer:
-    """Sandboxes that are started from here on have these changes."""
+def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Changer]:
+    """Sandboxes that are started from here on have these changes. What outlives one for that is ended."""
 
     def change(*mutations: Mutation) -> None:
         folder = changed_copy(tmp_path, *mutations)
         monkeypatch.setattr(zygotes, "HERE", folder)
         monkeypatch.setenv("SKILLERY_TEST_CELL", str(folder))  # for servers that a case starts
 
-    return change
+    yield change
+    deadline = time.monotonic() + 10
+    while folders := test_sandbox_linux.group_folders(os.getpid()):
+        assert time.monotonic() < deadline, folders
+        for folder in sorted(folders, reverse=True):
+            end_group(folder)
+        time.sleep(0.02)
+
+
+def end_group(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # the last member may take a moment to leave, or has just left
+        for pid in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        folder.rmdir()
 
 
 def changed_copy(folder: Path, *mutations: Mutation) -> Path:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.backends import Failure, Log, Outcome, SecretValues
+from skillery.backends import Failure, Log, NetworkUse, Outcome, SecretValues
 from skillery.runs.redaction import Redaction
 
 VALUE = "tok/en+of-a kind_4711"
@@ -164,6 +164,12 @@ def test_a_whole_outcome_is_redacted() -> None:
         failure=Failure("E[KEY]", "401 [KEY]", "raise [KEY]"), summary="[KEY]", degraded=("x",)
     )
     assert REDACTION.outcome(completed) == Outcome(result=b'"[KEY]"', log=Log(b"[KEY]"), duration_ms=3.0)
+
+
+def test_a_value_in_a_host_name_is_redacted_though_names_are_in_lower_case() -> None:
+    uses = (NetworkUse("tok-en123.evil.test", 443, False, "TOK-EN123.evil.test is not listed"),)
+    outcome = Redaction({"KEY": "TOK-EN123"}).outcome(Outcome(result=b"1", network=uses))
+    assert outcome.network == (NetworkUse("[KEY].evil.test", 443, False, "[KEY].evil.test is not listed"),)
 
 
 def test_without_secrets_nothing_changes() -> None:

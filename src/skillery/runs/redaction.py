@@ -51,6 +51,10 @@ class Redaction:
             and Failure(self.text(failure.type), self.text(failure.message), self.text(failure.traceback)),
             summary=outcome.summary and self.text(outcome.summary),
             log=self.log(outcome.log),
+            network=tuple(
+                msgspec.structs.replace(use, host=self.text(use.host), reason=self.text(use.reason))
+                for use in outcome.network
+            ),
         )
 
     def text(self, text: str) -> str:
@@ -97,7 +101,8 @@ class Redaction:
 
 
 def forms_of(value: str) -> set[str]:
-    """The value as it may turn up: as it is, quoted, in a URL, in hex, in base64 alone or within something longer."""
+    """The value as it may turn up: as it is, quoted, in a URL, in a host name (lower case), in hex, in base64 alone or
+    within something longer."""
     if len(value) < SHORTEST:
         return set()
     whole = {form for text in (value, value.strip()) for form in _written(text)}
@@ -109,6 +114,7 @@ def forms_of(value: str) -> set[str]:
 
 def _written(text: str) -> Iterator[str]:
     yield text
+    yield text.lower()
     yield text.replace("\r\n", "\n")
     yield repr(text)[1:-1]
     yield json.dumps(text)[1:-1]
