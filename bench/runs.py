@@ -89,7 +89,7 @@ async def _sandbox(folder: Path, times: int) -> Figures:
     warm = sandbox.look_around(Warmth(prepared=3, recycle_runs=10**6, recycle_seconds=10**6))
     await warm.pool.start()
     for _ in range(times):
-        await asyncio.sleep(0.03)
+        await _all_prepared(warm)
         taken["prepared"].append(await _one(warm, job))
     idle = await _idle_ms()
     with_places = _memory()
@@ -137,10 +137,16 @@ async def _many(means: Means, folder: Path, times: int) -> dict[str, list[float]
     for what, some in jobs.items():
         taken = found[what] = []
         for job in itertools.islice(itertools.cycle(some), max(times, 2 * len(some))):
-            await asyncio.sleep(0.01)
+            await _all_prepared(means)
             taken.append(await _one(means, job))
         del taken[: len(taken) // 2]  # until each has been seen
     return found
+
+
+async def _all_prepared(means: Means) -> None:
+    """The next run is sent as soon as as many places wait for one as should."""
+    while not means.pool.is_full:
+        await asyncio.sleep(0.001)
 
 
 async def _one(means: Means, job: Job) -> float:
@@ -161,9 +167,10 @@ async def _several(means: Means, job: Job, times: int) -> None:
 
 
 def _memory() -> float:
-    """Megabytes of all processes of the engine, what they share counted once."""
+    """Megabytes of all processes of the engine, what they share counted once, without the files that all processes of
+    this machine share."""
     rolled = [Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() for pid in descendants(os.getpid())]
-    return sum(int(line.split()[1]) for lines in rolled for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+    return sum(int(line.split()[1]) for lines in rolled for line in lines if line.startswith("Pss_Anon:")) * 1024 / 1e6
 
 
 async def _idle_ms() -> float:

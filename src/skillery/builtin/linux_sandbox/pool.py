@@ -194,8 +194,13 @@ class Pool:
         if self._wanting() and (self._refilling is None or self._refilling.done()):
             self._refilling = self._keep(self._refill())
 
+    @property
+    def is_full(self) -> bool:
+        """Whether as many places are ready as are to be."""
+        return len(self._ready) >= self._warmth.prepared
+
     def _wanting(self) -> bool:
-        return len(self._ready) < self._warmth.prepared and self._busy <= self._spare() and not self._closed
+        return not self.is_full and self._busy <= self._spare() and not self._closed
 
     def _spare(self) -> int:
         return max(1, len(os.sched_getaffinity(0)) // 2)
