@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,8 +25,8 @@ from skillery import hookimpl
 from skillery.backends import Capability, Failure, Job, Offer, Outcome, Place, Probe, RunHost
 from skillery.builtin import python_runner
 from skillery.builtin.python_runner import languages
+from skillery.builtin.python_runner.course import Course, run_whole
 from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, NoHost, Places, job_header
-from skillery.builtin.python_runner.endings import ended_early, finish_whole
 from skillery.builtin.python_runner.logs import LogPipe
 from skillery.builtin.python_runner.wire import Channel
 
@@ -71,12 +70,7 @@ class UnsafeSubprocess:
         except OSError as error:
             reason = f"the process could not be started: {error.strerror}"
             return Outcome(failure=Failure("SandboxError", reason), degraded=DEGRADED)
-        try:
-            await run.live()
-        except BaseException:
-            await finish_whole(run.end())
-            raise
-        return await finish_whole(run.end())
+        return await run_whole(run)
 
     async def close(self) -> None:
         """Nothing is kept between runs."""
@@ -93,9 +87,7 @@ class PlainRun:
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._exit: asyncio.Future[int] | None = None
-        self._dialogue: Dialogue | None = None
-        self._stopped: Failure | None = None
-        self._duration = 0.0
+        self._course = Course(job.limits)
 
     async def live(self) -> None:
         try:
@@ -103,9 +95,10 @@ class PlainRun:
                 dialogue = await self._set_up()
         except (BrokenSetup, TimeoutError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            self._stopped = Failure("SandboxError", f"the process could not be started: {reason or 'it took too long'}")
+            what = f"the process could not be started: {reason or 'it took too long'}"
+            self._course.stopped = Failure("SandboxError", what)
         else:
-            await self._let_run(dialogue)
+            await self._course.follow(dialogue, self._end_of_code)
 
     async def _set_up(self) -> Dialogue:
         places = self._lay_out()
@@ -115,13 +108,14 @@ class PlainRun:
             self._process = self._start(theirs.fileno())
         self._exit = exit_of(self._process)
         self._log.close_write_end()
-        self._dialogue = Dialogue(self._channel, self._job, self._host)
+        dialogue = Dialogue(self._channel, self._job, self._host)
         header = job_header(self._job, self._job.environment, places) | {
             "memory_bytes": self._job.limits.memory_mb << 20
         }
         await self._channel.send(header, self._job.args)
-        await self._dialogue.wait_ready()
-        return self._dialogue
+        await dialogue.wait_ready()
+        await dialogue.go()
+        return dialogue
 
     def _lay_out(self) -> Places:
         """The folders that a real sandbox would mount, as links where they are only read."""
@@ -149,18 +143,8 @@ class PlainRun:
             start_new_session=True,
         )
 
-    async def _let_run(self, dialogue: Dialogue) -> None:
-        timeout = self._job.limits.timeout_ms
-        started = time.monotonic()
-        await dialogue.go()
-        try:
-            async with asyncio.timeout(timeout / 1000):
-                await dialogue.listen()
-                if dialogue.result is None and dialogue.failure is None and self._exit is not None:
-                    await asyncio.shield(self._exit)
-        except TimeoutError:
-            self._stopped = Failure("TimeoutError", f"the run took longer than {timeout} ms")
-        self._duration = (time.monotonic() - started) * 1000
+    async def _end_of_code(self) -> int | None:
+        return await asyncio.shield(self._exit) if self._exit is not None else None
 
     async def end(self) -> Outcome:
         if self._process is not None and self._exit is not None:
@@ -171,24 +155,7 @@ class PlainRun:
         if self._channel is not None:
             self._channel.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
-        dialogue = self._dialogue
-        failure = self._failure()
-        return Outcome(
-            result=dialogue.result if dialogue and failure is None else None,
-            failure=failure,
-            summary=dialogue.summary if dialogue else None,
-            log=log,
-            duration_ms=self._duration,
-            degraded=DEGRADED,
-        )
-
-    def _failure(self) -> Failure | None:
-        dialogue = self._dialogue
-        if self._stopped is not None or dialogue is None:
-            return self._stopped or Failure("SandboxError", "the process could not be started")
-        if dialogue.failure is not None or dialogue.result is not None:
-            return dialogue.failure
-        return ended_early(self._exit.result() if self._exit is not None else 0)
+        return self._course.outcome(log=log, degraded=DEGRADED)
 
 
 def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:

@@ -35,8 +35,8 @@ from skillery.builtin.linux_sandbox.processors import Processors
 from skillery.builtin.linux_sandbox.seccomp import program as call_filter
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.watchdog import exceeds as exceeds_memory
+from skillery.builtin.python_runner.course import Course, run_whole
 from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, NoHost, Places, job_header
-from skillery.builtin.python_runner.endings import ended_early, finish_whole
 from skillery.builtin.python_runner.logs import LogPipe
 from skillery.builtin.python_runner.runtime import _run as running
 from skillery.builtin.python_runner.runtime import _wire as wire
@@ -54,6 +54,7 @@ __all__ = [
     "Channel",
     "ControlGroup",
     "ControlGroups",
+    "Course",
     "Dialogue",
     "Egress",
     "EgressBroken",
@@ -67,9 +68,7 @@ __all__ = [
     "cgroup_probes",
     "control_groups",
     "cpu_seconds",
-    "ended_early",
     "exceeds_memory",
-    "finish_whole",
     "hidden",
     "idmap",
     "interpreter_probe",
@@ -85,6 +84,7 @@ __all__ = [
     "prefixes",
     "root",
     "run_probes",
+    "run_whole",
     "running",
     "tree_limits",
     "watchdog_possible",

@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import socket
-import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,6 +21,7 @@ from skillery.sandboxing import (
     Channel,
     ControlGroup,
     ControlGroups,
+    Course,
     Dialogue,
     Egress,
     EgressBroken,
@@ -32,10 +32,9 @@ from skillery.sandboxing import (
     Uids,
     call_filter,
     cpu_seconds,
-    ended_early,
     exceeds_memory,
-    finish_whole,
     job_header,
+    run_whole,
     tree_limits,
 )
 from skillery_bubblewrap import command
@@ -86,10 +85,7 @@ class Run:
         self._end_of_channel: socket.socket | None = None
         self._channel: Channel | None = None
         self._way_out: Session | None = None
-        self._dialogue: Dialogue | None = None
-        self._stopped: Failure | None = None
-        self._status: int | None = None
-        self._duration = 0.0
+        self._course = Course(job.limits)
 
     # -- set-up ------------------------------------------------------------------------------------------------
 
@@ -99,13 +95,15 @@ class Run:
             async with asyncio.timeout(SETUP_SECONDS):
                 dialogue = await self._set_up()
         except (BrokenSetup, EgressBroken, command.NotThere) as problem:
-            self._stopped = Failure("SandboxError", str(problem))
+            self._course.stopped = Failure("SandboxError", str(problem))
         except TimeoutError:
-            self._stopped = Failure("SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds")
+            self._course.stopped = Failure(
+                "SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds"
+            )
         except OSError as error:
-            self._stopped = not_started(error)
+            self._course.stopped = not_started(error)
         else:
-            await self._let_run(dialogue)
+            await self._course.follow(dialogue, self._end_of_code, self._exceeds_memory)
 
     async def _set_up(self) -> Dialogue:
         if self._means.uids is not None:
@@ -183,7 +181,7 @@ class Run:
         if self._job.network:  # the first thing on the channel is for the proxy
             self._way_out = await self._means.egress.open_over(end, self._job.network, self._log.note)
         self._channel = await Channel.over(end)
-        dialogue = self._dialogue = Dialogue(self._channel, self._job, self._host)
+        dialogue = Dialogue(self._channel, self._job, self._host)
         await dialogue.wait_ready()
         proxy = PROXY_ENVIRONMENT if self._job.network else {}
         header = job_header(self._job, {**proxy, **self._job.environment}, Places())
@@ -193,33 +191,8 @@ class Run:
 
     # -- while the code runs -----------------------------------------------------------------------------------
 
-    async def _let_run(self, dialogue: Dialogue) -> None:
-        timeout = self._job.limits.timeout_ms
-        started = time.monotonic()
-        listening = asyncio.ensure_future(self._listen(dialogue))
-        guarding = asyncio.ensure_future(self._exceeds_memory())
-        try:
-            done, _ = await asyncio.wait(
-                {listening, guarding}, timeout=timeout / 1000, return_when=asyncio.FIRST_COMPLETED
-            )
-            self._duration = (time.monotonic() - started) * 1000
-            if listening in done:
-                listening.result()
-            elif guarding in done:
-                guarding.result()
-                self._stopped = self._too_much_memory()
-            else:
-                self._stopped = Failure("TimeoutError", f"the run took longer than {timeout} ms")
-        finally:
-            for task in (listening, guarding):
-                task.cancel()
-            await asyncio.gather(listening, guarding, return_exceptions=True)
-
-    async def _listen(self, dialogue: Dialogue) -> None:
-        await dialogue.listen()
-        if dialogue.result is None and dialogue.failure is None and self._bwrap is not None:
-            # It closed the channel, or has ended: only the end counts.
-            self._status = await self._bwrap.exited()
+    async def _end_of_code(self) -> int | None:
+        return await self._bwrap.exited() if self._bwrap is not None else None
 
     async def _exceeds_memory(self) -> None:
         """Returns when the run has used more memory than it may."""
@@ -233,10 +206,6 @@ class Run:
 
     def _oom_kills(self) -> int:
         return self._group.oom_kills() if self._group and self._means.memory_held else 0
-
-    def _too_much_memory(self) -> Failure:
-        limit = self._job.limits.memory_mb
-        return Failure("MemoryLimitExceeded", f"the run and its processes used more than {limit} MiB of memory")
 
     # -- the end -----------------------------------------------------------------------------------------------
 
@@ -257,30 +226,7 @@ class Run:
         self._log.close()
         if self._channel is not None:
             self._channel.close()
-        dialogue = self._dialogue
-        failure = self._failure(oom_killed=oom_killed)
-        return Outcome(
-            result=dialogue.result if dialogue and failure is None else None,
-            failure=failure,
-            summary=dialogue.summary if dialogue else None,
-            log=log,
-            duration_ms=self._duration,
-            degraded=self._means.degraded,
-            network=network,
-        )
-
-    def _failure(self, *, oom_killed: bool) -> Failure | None:
-        if self._stopped is not None:
-            return self._stopped
-        if oom_killed:
-            return self._too_much_memory()
-        if self._dialogue is not None and self._dialogue.failure is not None:
-            return self._dialogue.failure
-        if self._dialogue is not None and self._dialogue.result is not None:
-            return None
-        if self._status is None:
-            return Failure("SandboxError", "the sandbox was ended from outside")
-        return ended_early(self._status)
+        return self._course.outcome(log=log, degraded=self._means.degraded, oom_killed=oom_killed, network=network)
 
 
 def not_started(error: OSError) -> Failure:
@@ -292,9 +238,4 @@ async def run_job(means: Means, job: Job, host: RunHost) -> Outcome:
         run = Run(means, job, host)
     except OSError as error:
         return Outcome(failure=not_started(error), degraded=means.degraded)
-    try:
-        await run.live()
-    except BaseException:
-        await finish_whole(run.end())
-        raise
-    return await finish_whole(run.end())
+    return await run_whole(run)

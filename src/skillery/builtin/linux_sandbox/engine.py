@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from typing import Any
 
 import msgspec
@@ -14,13 +13,13 @@ from skillery.builtin.egress.handing import ENVIRONMENT as PROXY_ENVIRONMENT
 from skillery.builtin.egress.handing import PORT as PROXY_PORT
 from skillery.builtin.egress.service import Egress, EgressBroken, Session
 from skillery.builtin.linux_sandbox import watchdog
-from skillery.builtin.linux_sandbox.cells import Cell, Demand, Event
+from skillery.builtin.linux_sandbox.cells import Cell, Demand
 from skillery.builtin.linux_sandbox.groups import ControlGroups
 from skillery.builtin.linux_sandbox.plan import cpu_seconds, given, shape
 from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.zygotes import CannotMount, CannotStart, ZygoteLost
+from skillery.builtin.python_runner.course import Course, run_whole
 from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, Places, job_header
-from skillery.builtin.python_runner.endings import ended_early, finish_whole
 from skillery.builtin.python_runner.wire import Channel
 
 SETUP_SECONDS = 20.0
@@ -63,10 +62,7 @@ class Run:
         self._demand = Demand(shape(job.limits), PROXY_PORT if job.network else None)
         self._way_out: Session | None = None
         self._cell: Cell | None = None
-        self._dialogue: Dialogue | None = None
-        self._stopped: Failure | None = None
-        self._ended: Event | None = None
-        self._duration = 0.0
+        self._course = Course(job.limits)
 
     # -- set-up ------------------------------------------------------------------------------------------------
 
@@ -76,20 +72,22 @@ class Run:
             async with asyncio.timeout(SETUP_SECONDS):
                 dialogue = await self._set_up()
         except (BrokenSetup, CannotStart, CannotMount, EgressBroken) as problem:
-            self._stopped = Failure("SandboxError", str(problem))
+            self._course.stopped = Failure("SandboxError", str(problem))
         except TimeoutError:
-            self._stopped = Failure("SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds")
+            self._course.stopped = Failure(
+                "SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds"
+            )
         except OSError as error:
-            self._stopped = not_started(error)
+            self._course.stopped = not_started(error)
         else:
-            await self._let_run(dialogue)
+            await self._course.follow(dialogue, self._end_of_code, self._exceeds_memory)
 
     async def _set_up(self) -> Dialogue:
         """Until the code could start. A place that is lost before that is nothing to the run: it takes another."""
         entries = given(self._job, root=self._means.root)
         for attempt in range(ATTEMPTS):
             try:
-                dialogue = self._dialogue = await self._enter(entries)
+                dialogue = await self._enter(entries)
             except ZygoteLost as lost:
                 if attempt == ATTEMPTS - 1:
                     raise CannotStart(str(lost) or "one zygote after the other was lost") from None
@@ -142,31 +140,10 @@ class Run:
 
     # -- while the code runs -----------------------------------------------------------------------------------
 
-    async def _let_run(self, dialogue: Dialogue) -> None:
-        timeout = self._job.limits.timeout_ms
-        started = time.monotonic()
-        listening = asyncio.ensure_future(self._listen(dialogue))
-        guarding = asyncio.ensure_future(self._exceeds_memory())
-        try:
-            done, _ = await asyncio.wait(
-                {listening, guarding}, timeout=timeout / 1000, return_when=asyncio.FIRST_COMPLETED
-            )
-            self._duration = (time.monotonic() - started) * 1000
-            if listening in done:
-                listening.result()
-            elif guarding in done:
-                guarding.result()
-                self._stopped = self._too_much_memory()
-            else:
-                self._stopped = Failure("TimeoutError", f"the run took longer than {timeout} ms")
-        finally:
-            await cancel(listening, guarding)
-
-    async def _listen(self, dialogue: Dialogue) -> None:
-        await dialogue.listen()
-        if dialogue.result is None and dialogue.failure is None and self._cell is not None:
-            # It closed the channel, or has ended. Only pid 1 knows which, and only the end counts.
-            self._ended = await self._cell.event()
+    async def _end_of_code(self) -> int | None:
+        """Only pid 1 knows."""
+        event = await self._cell.event() if self._cell is not None else None
+        return event.status if event is not None and event.event == "ended" else None
 
     async def _exceeds_memory(self) -> None:
         """Returns when the run has used more memory than it may."""
@@ -179,10 +156,6 @@ class Run:
     def _oom_kills(self) -> int:
         return self._cell.group.oom_kills() if self._cell and self._cell.group else 0
 
-    def _too_much_memory(self) -> Failure:
-        limit = self._job.limits.memory_mb
-        return Failure("MemoryLimitExceeded", f"the run and its processes used more than {limit} MiB of memory")
-
     # -- the end -----------------------------------------------------------------------------------------------
 
     async def end(self) -> Outcome:
@@ -190,53 +163,19 @@ class Run:
         oom_killed, log = False, Log()
         if self._cell is not None:
             await self._cell.end()
-            self._ended = self._ended or await self._cell.event()
+            if self._course.status is None:
+                self._course.status = await self._end_of_code()
             oom_killed = self._oom_kills() > 0
         network = await self._way_out.close() if self._way_out is not None else ()
         if self._cell is not None:
             log = await self._cell.log.finish(LOG_SECONDS)
             self._means.pool.drop(self._cell)
-        dialogue = self._dialogue
-        failure = self._failure(oom_killed=oom_killed)
-        return Outcome(
-            result=dialogue.result if dialogue and failure is None else None,
-            failure=failure,
-            summary=dialogue.summary if dialogue else None,
-            log=log,
-            duration_ms=self._duration,
-            degraded=self._means.degraded,
-            network=network,
-        )
-
-    def _failure(self, *, oom_killed: bool) -> Failure | None:
-        if self._stopped is not None:
-            return self._stopped
-        if oom_killed:
-            return self._too_much_memory()
-        if self._dialogue is not None and self._dialogue.failure is not None:
-            return self._dialogue.failure
-        if self._dialogue is not None and self._dialogue.result is not None:
-            return None
-        if self._ended is None or self._ended.event != "ended":
-            return Failure("SandboxError", "the sandbox was ended from outside")
-        return ended_early(self._ended.status)
+        return self._course.outcome(log=log, degraded=self._means.degraded, oom_killed=oom_killed, network=network)
 
 
 def not_started(error: OSError) -> Failure:
     return Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
 
 
-async def cancel(*tasks: asyncio.Future[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def run_job(means: Means, job: Job, host: RunHost) -> Outcome:
-    run = Run(means, job, host)
-    try:
-        await run.live()
-    except BaseException:
-        await finish_whole(run.end())
-        raise
-    return await finish_whole(run.end())
+    return await run_whole(Run(means, job, host))
