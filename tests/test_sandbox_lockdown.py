@@ -27,6 +27,7 @@ from skillery.testing.sandbox import Trial
 from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import value_of
+from tests.test_sandbox_warm import zygotes as running_zygotes
 
 IS_ROOT = os.geteuid() == 0
 only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can have what an ordinary user has not")
@@ -327,8 +328,8 @@ def depth() -> int:
 
 
 async def run_processes(running: asyncio.Future[Any]) -> list[dict[str, str]]:
-    """Those of the one run there is, while its code sleeps."""
+    """Those of the one run there is, while its code sleeps; not of the servers that other tests share."""
     await asyncio.sleep(0.35)
     assert not running.done(), running
-    seen = [status(pid) for pid in descendants(os.getpid())]
+    seen = [status(pid) for zygote in running_zygotes() for pid in descendants(zygote)]
     return [entry for entry in seen if len(entry["NSpid"].split()) > depth()]

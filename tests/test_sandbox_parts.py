@@ -95,6 +95,14 @@ def test_arguments_are_judged_by_what_the_kernel_looks_at(machine: str, high: in
         ("fcntl", (0, wide)): EPERM if low in {1024, 1026} else seccomp.ALLOW,
         ("prctl", (high << 32 | 78,)): EPERM,
         ("prlimit64", (wide,)): EPERM if low else seccomp.ALLOW,
+        ("sched_setscheduler", (wide,)): EPERM if low == 1 else seccomp.ALLOW,
+        ("sched_setattr", (high << 32 | 1,)): EPERM,
+        ("sched_setparam", (high << 32 | 1,)): EPERM,
+        ("sched_setaffinity", (high << 32 | 1,)): EPERM,
+        ("setpriority", (0, wide)): EPERM if low == 1 else seccomp.ALLOW,
+        ("setpriority", (high << 32 | 2, wide)): EPERM,
+        ("ioprio_set", (1, wide)): EPERM if low == 1 else seccomp.ALLOW,
+        ("ioprio_set", (high << 32 | 3, wide)): EPERM,
         ("mmap", (0, 0, 0, wide)): seccomp.ALLOW,
         ("socket", (high << 32 | 2, 1, 6)): seccomp.ALLOW,
         ("socket", (10, 2 | 0o2004000, 17)): seccomp.ALLOW,
@@ -117,6 +125,15 @@ def test_without_cgroups_memory_that_no_watchdog_sees_cannot_be_had(machine: str
     answer = judge(program, architecture, numbers["mmap"], 0, 0, 0, flags)
     assert answer == (EPERM if shared_anonymous else seccomp.ALLOW)
     assert judge(program, architecture, numbers["setsockopt"], 3, 1, 7) == seccomp.REFUSE  # no error, and no effect
+
+
+@pytest.mark.parametrize("machine", syscalls.MACHINES)
+def test_where_the_channel_takes_descriptors_none_can_be_sent(machine: str) -> None:
+    numbers, architecture = syscalls.numbers(syscalls.BY_ARGUMENT, machine), seccomp.ARCHITECTURE[machine]
+    for name in ("sendmsg", "sendmmsg"):
+        assert judge(seccomp.program(machine, cgroups=True, rights=False), architecture, numbers[name], 3) == EPERM
+        allowed = judge(seccomp.program(machine, cgroups=True, rights=True), architecture, numbers[name], 3)
+        assert allowed == seccomp.ALLOW
 
 
 def test_the_tables_name_no_call_twice() -> None:

@@ -272,6 +272,16 @@ async def test_a_run_with_network_outlives_a_lost_zygote_too(tmp_path: Path, num
         assert (await has_lo(trial, ("http://api.test",)))[0] is True
 
 
+async def test_runs_with_a_thousand_blobs_each_are_no_harm_to_each_other(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=1) as trial:
+        first, blobs = zygotes(), tuple(trial.blob(f"blob:{'n' * 40}{number}", b"x") for number in range(1000))
+        code = "import os\ndef main(args): return len(os.listdir('/blobs'))"
+        many = [trial.value(code, blobs=blobs) for _ in range(4)]
+        few = [trial.value("def main(args): return 0") for _ in range(4)]
+        assert await asyncio.gather(*many, *few) == [1000] * 4 + [0] * 4
+        assert zygotes() == first
+
+
 async def test_more_runs_than_are_prepared_do_not_wait_for_each_other(tmp_path: Path) -> None:
     async with running(tmp_path, prepared=1) as trial:
         code = "import time\ndef main(args): time.sleep(1.5)"

@@ -139,7 +139,8 @@ class Run:
             unread = stack.enter_context(ExitStack())
             unread.callback(os.close, read_end)
             doors = stack.enter_context(self._group.doors()) if self._group else []
-            before = call_filter(platform.machine(), cgroups=self._means.memory_held, also=BEFORE_THE_LOCK)
+            machine, held_by_groups = platform.machine(), self._means.memory_held
+            before = call_filter(machine, cgroups=held_by_groups, also=BEFORE_THE_LOCK, rights=True)
             numbers = command.Descriptors(
                 status=write_end,
                 prologue=held("prologue", json.dumps(self._for_prologue(channel)).encode()),

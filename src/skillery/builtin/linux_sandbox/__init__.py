@@ -17,7 +17,7 @@ from skillery.errors import StartupError
 
 
 class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[sandbox.linux]`"""
+    """`[backends.sandbox.linux]`"""
 
     first_uid: int = 100_000
     """Where the server is root: the first host uid of runs. Each run in progress has one of its own; it must belong

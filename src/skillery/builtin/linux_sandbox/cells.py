@@ -16,10 +16,12 @@ import msgspec
 from skillery.backends import Limits
 from skillery.builtin.linux_sandbox.groups import ControlGroup
 from skillery.builtin.linux_sandbox.links import Packets
+from skillery.builtin.linux_sandbox.watchdog import descendants
 from skillery.builtin.python_runner.logs import LogPipe
 from skillery.builtin.python_runner.wire import Channel
 
 STATUS = struct.Struct("=i")
+PATIENCE = 0.1
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -149,8 +151,19 @@ class Cell:
         if self.lives:
             with contextlib.suppress(ProcessLookupError):  # it has ended, and we are about to hear of it
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            await asyncio.wait({self._gone})
+            await asyncio.wait({self._gone}, timeout=PATIENCE)
+        while self.lives:
+            # Pid 1 takes everybody along, once it gets a processor; many busy children may leave it none.
+            self._hasten()
+            await asyncio.wait({self._gone}, timeout=PATIENCE)
         # What it said last stays readable until `close`.
+
+    def _hasten(self) -> None:
+        if self.group is not None:
+            self.group.free()
+        for pid in self.group.members() if self.group is not None else descendants(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         if self.channel is not None:

@@ -146,6 +146,23 @@ class ControlGroup:
             for descriptor in opened:
                 os.close(descriptor)
 
+    def members(self) -> list[int]:
+        """The processes in it, now."""
+        found: set[int] = set()
+        for _, folder in self._folders:
+            with contextlib.suppress(OSError):
+                found |= {int(pid) for pid in (folder / "cgroup.procs").read_text().split()}
+        return sorted(found)
+
+    def free(self) -> None:
+        """Let it have all of the processors, so that it can end."""
+        self._limits = None
+        for hierarchy, folder in self._folders:
+            if "cpu" in hierarchy.controllers:
+                name, content = ("cpu.cfs_quota_us", "-1") if hierarchy.version == 1 else ("cpu.max", "max")
+                with contextlib.suppress(OSError):  # it has just gone
+                    write(folder, name, content)
+
     def oom_kills(self) -> int:
         """How many processes the kernel killed because the run had used up its memory."""
         files = {1: "memory.oom_control", 2: "memory.events"}

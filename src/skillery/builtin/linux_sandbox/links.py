@@ -44,12 +44,37 @@ class Packets:
         self._waiting: asyncio.Future[None] | None = None
         self._received: deque[Received] = deque()
         self._ended = False
+        self._sending = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._read)
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Raises OSError where it cannot be sent now."""
         socket.send_fds(self._socket, [json.dumps(message).encode()], list(descriptors))
+
+    async def send_whole(self, messages: Sequence[dict[str, Any]], descriptors: Sequence[int] = ()) -> None:
+        """Messages that belong together, with nobody else's in between, as fast as the other side takes them; the last
+        one carries the descriptors. Raises OSError."""
+        async with self._sending:
+            for message in messages:
+                last = message is messages[-1]
+                while not self._sent(message, descriptors if last else ()):
+                    await self._writable()
+
+    def _sent(self, message: dict[str, Any], descriptors: Sequence[int]) -> bool:
+        try:
+            self.send(message, descriptors)
+        except BlockingIOError:
+            return False
+        return True
+
+    async def _writable(self) -> None:
+        ready = asyncio.Event()
+        self._loop.add_writer(self._socket, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            self._loop.remove_writer(self._socket)
 
     async def receive(self) -> Received | None:
         """The next message, None at the end. One caller at a time."""

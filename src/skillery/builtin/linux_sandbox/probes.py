@@ -35,7 +35,7 @@ CONTAINER = (
     "in a container, allow it there (Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined)"
 )
 FIXES = {
-    "uid mapping": "give [sandbox.linux] a range of uids that this user namespace has",
+    "uid mapping": "give [backends.sandbox.linux] a range of uids that this user namespace has",
     "own /proc": "nothing has to be done: runs go without /proc; " + CONTAINER,
     "landlock": LANDLOCK_FIX,
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",

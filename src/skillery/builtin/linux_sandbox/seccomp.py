@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from skillery.builtin.linux_sandbox import syscalls
+from skillery.builtin.python_runner.wire import can_refuse_descriptors
 
 Instruction = tuple[int, int, int, int]
 Code = tuple[Instruction, ...]
@@ -30,6 +31,7 @@ PR_SCHED_CORE, PR_FUTEX_HASH = 62, 78
 SHARED_ANONYMOUS = 0x21  # MAP_SHARED_VALIDATE has the bit of MAP_SHARED too
 BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their privileged twins
 TERMINAL_INJECTION = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
+PRIO_USER, IOPRIO_WHO_USER = 2, 3
 HARMLESS_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 
@@ -61,7 +63,7 @@ def socket_type(*types: int) -> Code:
     return (load_argument(1), (AND, 0, 0, 0xF), *tests, *refuse(errno.EPERM))
 
 
-def by_argument(*, cgroups: bool) -> dict[str, Code]:
+def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
     """What decides each call that is judged by its arguments."""
     allow, eperm = answer(ALLOW), refuse(errno.EPERM)
     # TCP and UDP only: raw sockets, ping sockets and the rarely used protocols are kernel surface for nothing.
@@ -78,7 +80,24 @@ def by_argument(*, cgroups: bool) -> dict[str, Code]:
         "prctl": one_of(0, (PR_SCHED_CORE, PR_FUTEX_HASH), eperm, allow),
         # Of itself only: pid 1 is the same uid, and would die of its limits.
         "prlimit64": one_of(0, (0,), allow, eperm),
+        **of_all_but_pid_1(cgroups=cgroups),
+        # A descriptor on its way to the server is closed by the server, which takes as long as the code wants.
+        **dict.fromkeys(("sendmsg", "sendmmsg"), allow if rights else eperm),
         **(by_what_a_watchdog_sees() if not cgroups else {"mmap": allow, "setsockopt": allow}),
+    }
+
+
+def of_all_but_pid_1(*, cgroups: bool) -> dict[str, Code]:
+    """When it runs is not for the code to say: a pid 1 that gets no processor cannot end, and takes nobody along."""
+    allow, eperm = answer(ALLOW), refuse(errno.EPERM)
+    others = one_of(0, (1,), eperm, allow)
+    second = one_of(1, (1,), eperm, allow)
+    return {
+        **dict.fromkeys(("sched_setscheduler", "sched_setparam", "sched_setattr"), others),
+        "sched_setaffinity": others if cgroups else eperm,
+        # By uid is by pid 1's uid too.
+        "setpriority": one_of(0, (PRIO_USER,), eperm, second),
+        "ioprio_set": one_of(0, (IOPRIO_WHO_USER,), eperm, second),
     }
 
 
@@ -91,9 +110,9 @@ def by_what_a_watchdog_sees() -> dict[str, Code]:
     }
 
 
-def verdicts(machine: str, *, cgroups: bool, also: tuple[str, ...] = ()) -> dict[int, Code]:
+def verdicts(machine: str, *, cgroups: bool, also: tuple[str, ...] = (), rights: bool | None = None) -> dict[int, Code]:
     """What happens to each call that is known, by number. `also`: forbidden ones that are let through."""
-    checks = by_argument(cgroups=cgroups)
+    checks = by_argument(cgroups=cgroups, rights=can_refuse_descriptors() if rights is None else rights)
     allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
     tables: tuple[tuple[str, Code], ...] = (
         (syscalls.ALLOWED, allow),
@@ -131,9 +150,10 @@ def tree(stretches: list[tuple[int, Code]]) -> Code:
 
 
 @cache
-def program(machine: str, *, cgroups: bool, also: tuple[str, ...] = ()) -> bytes:
+def program(machine: str, *, cgroups: bool, also: tuple[str, ...] = (), rights: bool | None = None) -> bytes:
     """The filter as the kernel takes it (an array of struct sock_filter). `also` names calls that it lets through for
-    who makes a place ready, before the whole filter comes on top. Raises KeyError for another machine."""
+    who makes a place ready, before the whole filter comes on top. `rights`: whether code may try to send descriptors;
+    left out, where the channel itself refuses them. Raises KeyError for another machine."""
     kill = answer(KILL_PROCESS)
     head: Code = (
         (LOAD, 0, 0, 4),
@@ -143,5 +163,5 @@ def program(machine: str, *, cgroups: bool, also: tuple[str, ...] = ()) -> bytes
         (AT_LEAST, 0, 1, X32),
         *kill,
     )
-    body = tree(intervals(verdicts(machine, cgroups=cgroups, also=also), refuse(errno.ENOSYS)))
+    body = tree(intervals(verdicts(machine, cgroups=cgroups, also=also, rights=rights), refuse(errno.ENOSYS)))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in (*head, *body))

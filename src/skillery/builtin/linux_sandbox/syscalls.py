@@ -13,7 +13,7 @@ mprotect:10:226 munmap:11:215 brk:12:214 rt_sigaction:13:134 rt_sigprocmask:14:1
 pread64:17:67 pwrite64:18:68 readv:19:65 writev:20:66 access:21:- pipe:22:- select:23:- sched_yield:24:124
 mremap:25:216 msync:26:227 mincore:27:232 madvise:28:233 shmat:30:196 shmctl:31:195 dup:32:23 dup2:33:-
 pause:34:- nanosleep:35:101 getitimer:36:102 alarm:37:- setitimer:38:103 getpid:39:172 sendfile:40:71
-connect:42:203 accept:43:202 sendto:44:206 recvfrom:45:207 sendmsg:46:211 recvmsg:47:212 shutdown:48:210
+connect:42:203 accept:43:202 sendto:44:206 recvfrom:45:207 recvmsg:47:212 shutdown:48:210
 bind:49:200 listen:50:201 getsockname:51:204 getpeername:52:205 getsockopt:55:209
 fork:57:- vfork:58:- execve:59:221 exit:60:93 wait4:61:260 kill:62:129 uname:63:160 semget:64:190
 semop:65:193 semctl:66:191 shmdt:67:197 msgsnd:69:189 msgrcv:70:188 msgctl:71:187 flock:73:32
@@ -26,8 +26,8 @@ setreuid:113:145 setregid:114:143 getgroups:115:158 setgroups:116:159 setresuid:
 setresgid:119:149 getresgid:120:150 getpgid:121:155 setfsuid:122:151 setfsgid:123:152 getsid:124:156
 capget:125:90 capset:126:91 rt_sigpending:127:136 rt_sigtimedwait:128:137 rt_sigqueueinfo:129:138
 rt_sigsuspend:130:133 sigaltstack:131:132 utime:132:- mknod:133:- statfs:137:43 fstatfs:138:44
-getpriority:140:141 setpriority:141:140 sched_setparam:142:118 sched_getparam:143:121
-sched_setscheduler:144:119 sched_getscheduler:145:120 sched_get_priority_max:146:125
+getpriority:140:141 sched_getparam:143:121
+ sched_getscheduler:145:120 sched_get_priority_max:146:125
 sched_get_priority_min:147:126 sched_rr_get_interval:148:127 mlock:149:228 munlock:150:229 mlockall:151:230
 munlockall:152:231 arch_prctl:158:- setrlimit:160:164 gettid:186:178
 readahead:187:213 setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7 getxattr:191:8 lgetxattr:192:9
@@ -37,7 +37,7 @@ getdents64:217:61 set_tid_address:218:96 restart_syscall:219:128 semtimedop:220:
 timer_create:222:107 timer_settime:223:110 timer_gettime:224:108 timer_getoverrun:225:109
 timer_delete:226:111 clock_gettime:228:113 clock_getres:229:114 clock_nanosleep:230:115 exit_group:231:94
 epoll_wait:232:- epoll_ctl:233:21 tgkill:234:131 utimes:235:- mq_unlink:241:181 mq_timedsend:242:182
-mq_timedreceive:243:183 mq_notify:244:184 mq_getsetattr:245:185 waitid:247:95 ioprio_set:251:30
+mq_timedreceive:243:183 mq_notify:244:184 mq_getsetattr:245:185 waitid:247:95
 ioprio_get:252:31 openat:257:56
 mkdirat:258:34 mknodat:259:33 fchownat:260:54 futimesat:261:- newfstatat:262:79 unlinkat:263:35
 renameat:264:38 linkat:265:37 symlinkat:266:36 readlinkat:267:78 fchmodat:268:53 faccessat:269:48
@@ -46,7 +46,7 @@ sync_file_range:277:84 utimensat:280:88 epoll_pwait:281:22 signalfd:282:-
 timerfd_create:283:85 eventfd:284:- fallocate:285:47 timerfd_settime:286:86 timerfd_gettime:287:87
 accept4:288:242 signalfd4:289:74 eventfd2:290:19 epoll_create1:291:20 dup3:292:24 pipe2:293:59
 preadv:295:69 pwritev:296:70 rt_tgsigqueueinfo:297:240 recvmmsg:299:243
-sendmmsg:307:269 getcpu:309:168 sched_setattr:314:274 sched_getattr:315:275
+ getcpu:309:168 sched_getattr:315:275
 renameat2:316:276 seccomp:317:277 getrandom:318:278 execveat:322:281 membarrier:324:283 mlock2:325:284
 copy_file_range:326:285 preadv2:327:286 pwritev2:328:287 pkey_mprotect:329:288 pkey_alloc:330:289
 pkey_free:331:290 statx:332:291 rseq:334:293 pidfd_send_signal:424:424 pidfd_open:434:434
@@ -58,13 +58,14 @@ fchmodat2:452:452 futex_wake:454:454 futex_wait:455:455 futex_requeue:456:456 ms
 # Allowed or not by what their arguments say: see seccomp.py.
 BY_ARGUMENT = """
 mmap:9:222 ioctl:16:29 socket:41:198 socketpair:53:199 setsockopt:54:208 clone:56:220 fcntl:72:25 personality:135:92
-prctl:157:167 prlimit64:302:261
+prctl:157:167 prlimit64:302:261 sendmsg:46:211 sendmmsg:307:269 setpriority:141:140 sched_setparam:142:118
+sched_setscheduler:144:119 sched_setattr:314:274 sched_setaffinity:203:122 ioprio_set:251:30
 """
 
 # Memory that no rlimit and no watchdog counts (vmsplice: pages that only a pipe still holds), and the way off the
 # processors a run was given: refused where no cgroup counts them.
 ONLY_WITH_CGROUPS = """
-shmget:29:194 msgget:68:186 sched_setaffinity:203:122 mq_open:240:180 vmsplice:278:75
+shmget:29:194 msgget:68:186 mq_open:240:180 vmsplice:278:75
 memfd_create:319:279
 """
 

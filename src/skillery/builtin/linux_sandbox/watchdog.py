@@ -31,6 +31,16 @@ def children(pid: int) -> list[int]:
     return [int(child) for text in lists for child in text.split()]
 
 
+def descendants(root: int) -> list[int]:
+    """Orphans of a run go to its pid 1, so none escapes the tree."""
+    left, found = children(root), []
+    while left:
+        pid = left.pop()
+        found.append(pid)
+        left += children(pid)
+    return found
+
+
 def fields(path: Path, wanted: tuple[str, ...]) -> int:
     """The sum of some kB fields of a file of `Name: value kB` lines, in bytes; 0 where it may not be read."""
     try:

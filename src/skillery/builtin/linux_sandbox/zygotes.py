@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -25,9 +26,10 @@ START = "import sys; sys.path.append('.'); from cell import zygote; zygote.main(
 BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
 START_SECONDS = 20.0
 ANSWER_SECONDS = 2.0
+SEND_SECONDS = 20.0
 CLOSE_SECONDS = 0.5
 SLOTS = 64
-ENTRIES_AT_ONCE = 100
+PIECE_BYTES = 32 * 1024
 
 
 class ZygoteLost(Exception):
@@ -51,6 +53,7 @@ class Answers:
         self._asked: dict[int, asyncio.Future[Received]] = {}
         self._listening: asyncio.Task[None] | None = None
         self.lost = False
+        self._answered = 0
 
     async def wait_ready(self) -> None:
         """Raises CannotStart."""
@@ -67,6 +70,7 @@ class Answers:
 
     async def _listen(self) -> None:
         while (received := await self.link.receive()) is not None:
+            self._answered += 1
             asked = self._asked.pop(received.content.get("number", -1), None)
             if asked is None or asked.done():
                 received.close()
@@ -87,11 +91,12 @@ class Answers:
             raise ZygoteLost
         number = next(self._numbers)
         asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        whole = False
         try:
-            for message in messages:
-                self.link.send({**message, "number": number}, descriptors if message is messages[-1] else ())
-            async with asyncio.timeout(ANSWER_SECONDS):
-                received: Received = await asked
+            async with asyncio.timeout(SEND_SECONDS):
+                await self.link.send_whole([{**message, "number": number} for message in messages], descriptors)
+            whole = True
+            received = await self._answer(asked)
         except (TimeoutError, OSError):
             self._asked.pop(number, None)
             close_answer(asked)
@@ -99,11 +104,23 @@ class Answers:
             raise ZygoteLost from None
         except asyncio.CancelledError:
             close_answer(asked)
+            if not whole:
+                self.lose()  # half a request must not become the beginning of another one
             raise
         if received.cut:
             received.close()
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return received
+
+    async def _answer(self, asked: asyncio.Future[Received]) -> Received:
+        """It does one thing after the other: it is silent only where nobody is answered. Raises TimeoutError."""
+        while True:
+            before = self._answered
+            await asyncio.wait({asked}, timeout=ANSWER_SECONDS)
+            if asked.done():
+                return asked.result()
+            if self._answered == before:
+                raise TimeoutError
 
     async def close(self) -> None:
         """Gives the other side a moment to end by itself."""
@@ -218,8 +235,8 @@ class Zygote:
 
     async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None:
         """Give a place these entries. Raises ZygoteLost, CannotMount."""
-        pieces = [entries[start : start + ENTRIES_AT_ONCE] for start in range(0, len(entries), ENTRIES_AT_ONCE)]
-        received = await self._mounts.ask([{"uid": cell.uid, "entries": piece} for piece in pieces], (cell.mounts,))
+        messages = [{"uid": cell.uid, "entries": piece} for piece in in_pieces(entries)]
+        received = await self._mounts.ask(messages, (cell.mounts,))
         if "done" not in received.content:
             raise CannotMount(received.content.get("message", ""))
 
@@ -230,6 +247,20 @@ class Zygote:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             await asyncio.wait({self._gone})
         await self._forks.close()
+
+
+def in_pieces(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """In order, each of some PIECE_BYTES of JSON at most; one entry is never near what a message may hold."""
+    pieces: list[list[dict[str, Any]]] = []
+    size = PIECE_BYTES
+    for entry in entries:
+        needed = len(json.dumps(entry)) + 2
+        if size + needed > PIECE_BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(entry)
+        size += needed
+    return pieces
 
 
 def open_pidfd(process: subprocess.Popen[bytes]) -> int:

@@ -8,6 +8,7 @@ import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -15,6 +16,27 @@ import msgspec
 HEAD = struct.Struct(">IQ")
 MAX_HEADER = 64 * 1024
 PIECE = 256 * 1024
+
+
+SO_PASSRIGHTS = 83
+"""Linux 6.16: off, whoever sends a descriptor to this socket gets EPERM."""
+
+
+def refuse_descriptors(end: socket.socket) -> bool:
+    """False where this kernel cannot: then a sandbox has to see to it that none is sent. A descriptor that arrives is
+    closed by whoever reads, and closing one can take as long as its sender wants (SO_LINGER)."""
+    try:
+        end.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def can_refuse_descriptors() -> bool:
+    one, other = socket.socketpair()
+    with one, other:
+        return refuse_descriptors(one)
 
 
 class ChannelAbused(Exception):
@@ -45,7 +67,8 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Channel:
-        """Takes the socket over; it is closed where this is cancelled."""
+        """Takes the socket over; it is closed where this is cancelled. No descriptors come over it any more."""
+        refuse_descriptors(end)
         end.setblocking(False)
         try:
             return cls(*await asyncio.open_connection(sock=end, limit=PIECE))

@@ -9,8 +9,9 @@ import signal
 
 import pytest
 
+from skillery.backends import Limits
 from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import Trial
+from skillery.testing.sandbox.trial import Trial, failure_type
 
 REFUSED = {errno.EPERM, errno.EACCES, errno.ENOSYS}
 # number on x86_64, on aarch64, arguments
@@ -176,6 +177,51 @@ class EscapeCases(SandboxCases):
                 failed(lambda: os.nice(-5)), failed(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))]
         """
         assert await trial.value(code) == [True] * 8
+
+    async def test_when_pid_1_runs_is_not_for_the_code_to_say(self, trial: Trial) -> None:
+        code = """
+        import ctypes, os
+        libc = ctypes.CDLL(None, use_errno=True)
+        def refused(act):
+            try: return act() == -1
+            except OSError: return True
+        def main(args):
+            return [refused(lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))),
+                    refused(lambda: os.sched_setparam(1, os.sched_param(0))),
+                    refused(lambda: os.sched_setaffinity(1, {0})),
+                    refused(lambda: os.setpriority(os.PRIO_PROCESS, 1, 19)),
+                    refused(lambda: os.setpriority(os.PRIO_USER, 1000, 19)),
+                    refused(lambda: libc.syscall(args, 1, 1, 3 << 13))]
+        """
+        ioprio_set = {"x86_64": 251, "aarch64": 30}[platform.machine()]
+        assert await trial.value(code, ioprio_set) == [True] * 6
+
+    async def test_many_busy_processes_end_with_their_run(self, trial: Trial) -> None:
+        code = """
+        import os
+        def main(args):
+            for _ in range(40):
+                if os.fork() == 0: break
+            try: os.nice(19)
+            except OSError: pass
+            while True: pass
+        """
+        outcome = await trial.code(code, limits=Limits(timeout_ms=500, processes=60, cpus=0.1))
+        assert failure_type(outcome) == "TimeoutError"
+
+    async def test_no_descriptor_can_be_sent_to_the_server(self, trial: Trial) -> None:
+        code = """
+        import array, socket
+        def main(args):
+            channel = socket.socket(fileno=3)
+            try:
+                channel.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0]))])
+            except PermissionError:
+                return 'refused'
+            finally:
+                channel.detach()
+        """
+        assert await trial.value(code) == "refused"
 
     async def test_pid_1_cannot_be_read(self, trial: Trial) -> None:
         code = """

@@ -43,8 +43,9 @@ def hierarchies() -> list[Path]:
 
 
 def cgroups(processes: frozenset[int]) -> frozenset[str]:
-    """Those made by this process, as far as it can be known: its number is in their name, or in that of one above."""
-    ours = re.compile(rf"(?<!\d){os.getpid()}(?!\d)")
+    """Those made by this process, as far as it can be known: its number is in their name, or in that of one above,
+    which is not one that we are in."""
+    ours = re.compile(rf"(?<![0-9a-z]){os.getpid()}(?![0-9a-z])")
     found = {str(group) for point in hierarchies() for group in folders_below(point) if ours.search(str(group))}
     return frozenset(found | groups_of(processes) - groups_of(frozenset({os.getpid(), os.getppid()})))
 

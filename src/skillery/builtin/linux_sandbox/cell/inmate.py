@@ -36,7 +36,6 @@ def become_nobody(*, keeps_groups: bool) -> None:
         os.setgroups([])
     os.setresgid(posture.UID, posture.UID, posture.UID)
     os.setresuid(posture.UID, posture.UID, posture.UID)
-    kernel.prctl("undumpable", kernel.PR_SET_DUMPABLE, 0)  # pid 1 is nobody's to read
 
 
 def sizes(limits: dict[str, Any]) -> dict[str, str]:
