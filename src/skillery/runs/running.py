@@ -36,6 +36,7 @@ from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
 from skillery.formats.manifest import Manifest, parse_manifest
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import VersionRow, resolve
+from skillery.runs.advice import advised
 from skillery.runs.answering import checked, error_of, large_output, logs_preview, small_output, summary_of
 from skillery.runs.cache import Cache
 from skillery.runs.calling import CalledHost, Calls, called_job, has_permissions
@@ -322,7 +323,7 @@ class Runner:
 
     async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction) -> Outcome:
         try:
-            outcome = await self._sandbox.run(job, host)
+            outcome = advised(job, await self._sandbox.run(job, host))
             return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
         except SkilleryError as error:
             return Outcome(failure=Failure("SandboxError", error.message))

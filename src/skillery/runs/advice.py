@@ -1,0 +1,38 @@
+"""A word on failures that have to do with what a run may reach."""
+
+from __future__ import annotations
+
+import msgspec
+
+from skillery.backends import Failure, Job, Log, Outcome, SkillCall
+
+MOST = 1000
+NO_NETWORK = (
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "Network is unreachable",
+    "Could not resolve host",
+    "EAI_AGAIN",
+    "ENETUNREACH",
+)
+
+
+def advised(job: Job, outcome: Outcome) -> Outcome:
+    """The outcome; where code without any network has failed for want of one, its message and its log say what would
+    allow it."""
+    failure = outcome.failure
+    if failure is None or job.network or not any(word in failure.message + failure.traceback for word in NO_NETWORK):
+        return outcome
+    word = how_to_allow(job)
+    message = f"{failure.message[: MOST - len(word) - 3]} ({word})"
+    log = Log(outcome.log.head, outcome.log.tail + f"network: {word}\n".encode(), outcome.log.dropped)
+    if not outcome.log.dropped:
+        log = Log(outcome.log.head + outcome.log.tail + f"network: {word}\n".encode())
+    return msgspec.structs.replace(outcome, failure=Failure(failure.type, message, failure.traceback), log=log)
+
+
+def how_to_allow(job: Job) -> str:
+    line = 'permissions.network = ["https://HOST"]'
+    if isinstance(job.call, SkillCall):
+        return f"'{job.call.skill}' lists no host that it may reach; {line} in its skill.toml would allow HOST"
+    return f"code of run_code has no network; a function of a mounted skill with {line} may reach HOST"
