@@ -155,10 +155,49 @@ WHO_SEES: dict[str, tuple[Who, set[str]]] = {
     "member": (Who("m1", "read run", "NS.*"), {"public", "namespace"}),
     "member of several": (Who("m2", "read run", "b.* NS.* c.*"), {"public", "namespace"}),
     "member of all": (Who("m3", "read run", "*"), {"public", "namespace"}),
+    "member of many": (
+        Who("m7", "read run", "NS.* " + " ".join(f"n{n}.deep.er.*" for n in range(20))),
+        {"public", "namespace"},
+    ),
+    "reviewer of very many": (
+        Who("r5", "read run review", " ".join(f"n{n}.*" for n in range(600)) + " NS.*"),
+        {"public", "namespace", "private"},
+    ),
     "member of a look-alike": (Who("m4", "read run", "NS-x.* NSx.* NS"), {"public"}),
     "member below": (Who("m5", "read run", "NS.private.*"), {"public"}),
     "reader": (Who("m6", "read run"), {"public"}),
 }
+
+
+def test_a_page_holds_what_one_sees_however_much_is_hidden_between(as_: Callable[[Who], Caller], new_name: str) -> None:
+    """Skills of every visibility side by side, in the namespace, above it and below it."""
+    seen = []
+    for number in range(9):
+        name = f"{new_name}.deep.a{number}"
+        more = {"namespace": new_name} if number >= 6 else {}
+        as_(COLLEAGUE).create(name, **more)
+        visibility = VISIBILITIES[number % 3]
+        as_(ADMIN)("set_visibility", name=name, visibility=visibility)
+        if visibility != "private":
+            seen.append(name)
+    own = f"{new_name}.zown"
+    as_(Who("m", "publish", "*")).create(own)
+    as_(ADMIN)("set_visibility", name=own, visibility="private")
+    member = as_(Who("m", "read", f"{new_name}.deep.*"))
+    # By (namespace, name): those of the namespace above come first.
+    expected = [*seen[4:], own, *seen[:4]]
+
+    for limit in (1, 2, 3, 100):
+        listed, cursor = [], None
+        while True:
+            page = member("list_skills", namespace=new_name, limit=limit, cursor=cursor)
+            listed.append([row["name"] for row in page["skills"]])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        assert [name for names in listed for name in names] == expected
+        assert all(len(names) == limit for names in listed[:-1])
+        assert listed[-1]
 
 
 @pytest.mark.parametrize("role", WHO_SEES)

@@ -26,7 +26,8 @@ def upgrade() -> None:
         "skill_versions", sa.Column("publisher_kind", sa.String(length=16), server_default="person", nullable=False)
     )
     op.add_column("skill_versions", sa.Column("standing_json", sa.Text(), nullable=True))
-    _index_listing("namespace", "name", "latest_version_id", "visibility")
+    _index_listed("ix_skills_seen_listing", "visibility", "namespace", "name", "latest_version_id")
+    _index_listed("ix_skills_seen_names", "visibility", "name")
     op.create_index("ix_skill_versions_publisher", "skill_versions", ["publisher", "skill_id"])
     op.create_table(
         "version_steps",
@@ -51,18 +52,12 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("version_steps")
     op.drop_index("ix_skill_versions_publisher", table_name="skill_versions")
-    _index_listing("namespace", "name", "latest_version_id")
+    op.drop_index("ix_skills_seen_names", table_name="skills")
+    op.drop_index("ix_skills_seen_listing", table_name="skills")
     op.drop_column("skill_versions", "standing_json")
     op.drop_column("skill_versions", "publisher_kind")
     op.drop_column("skills", "visibility")
 
 
-def _index_listing(*columns: str) -> None:
-    op.drop_index("ix_skills_listing", table_name="skills")
-    op.create_index(
-        "ix_skills_listing",
-        "skills",
-        list(columns),
-        postgresql_where=sa.text(LISTED),
-        sqlite_where=sa.text(LISTED),
-    )
+def _index_listed(name: str, *columns: str) -> None:
+    op.create_index(name, "skills", list(columns), postgresql_where=sa.text(LISTED), sqlite_where=sa.text(LISTED))

@@ -64,7 +64,23 @@ Index(
     skills.c.namespace,
     skills.c.name,
     skills.c.latest_version_id,
+    postgresql_where=skills.c.latest_version_id.is_not(None),
+    sqlite_where=skills.c.latest_version_id.is_not(None),
+)
+# The same for whom something may be hidden: skillery.registry.seeing.
+Index(
+    "ix_skills_seen_listing",
     skills.c.visibility,
+    skills.c.namespace,
+    skills.c.name,
+    skills.c.latest_version_id,
+    postgresql_where=skills.c.latest_version_id.is_not(None),
+    sqlite_where=skills.c.latest_version_id.is_not(None),
+)
+Index(
+    "ix_skills_seen_names",
+    skills.c.visibility,
+    skills.c.name,
     postgresql_where=skills.c.latest_version_id.is_not(None),
     sqlite_where=skills.c.latest_version_id.is_not(None),
 )

@@ -6,15 +6,26 @@ import difflib
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, literal_column, select, union_all
+from sqlalchemy import Connection, Select, bindparam, literal_column, select, true, union_all
 
 from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.errors import SkillNotFound, VersionNotFound
 from skillery.formats.ranges import Segment
 from skillery.formats.version_spec import Digest, Exact, Latest, Range, VersionSpec
-from skillery.registry.seeing import WAS_PUBLISHED, parameters, seen, sees_skill, sees_version, view_of
+from skillery.registry.seeing import (
+    WAS_PUBLISHED,
+    is_own,
+    parameters,
+    seen_by_name,
+    sees_skill,
+    sees_version,
+    view_of,
+)
 from skillery.tables import RESOLVABLE, skill_versions, skills
+
+_MOST_OWN = 200
+"""Private skills of one's own that are looked at for a near name."""
 
 
 class VersionRow(NamedTuple):
@@ -195,15 +206,20 @@ def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
 
 def _near_names(connection: Connection, identity: Identity, name: str) -> list[str]:
     """Names like this one among its neighbours in the index and those of its first segment: a bounded look."""
-    listed = select(skills.c.name).where(skills.c.latest_version_id.is_not(None), *seen(view_of(identity)))
-    values = parameters(identity)
+    view, values = view_of(identity), parameters(identity)
+    listed = select(skills.c.name).where(skills.c.latest_version_id.is_not(None))
     first = name.partition(".")[0]
-    looks = (
-        listed.where(skills.c.name >= name).order_by(skills.c.name).limit(20),
-        listed.where(skills.c.name < name).order_by(skills.c.name.desc()).limit(20),
-        listed.where(skills.c.name >= first, skills.c.name < first + "/").order_by(skills.c.name).limit(40),
-    )
-    names = {found for look in looks for found in connection.scalars(look, values)}
+    names: set[str] = set()
+    for way in [true()] if view is None else seen_by_name(view):
+        seen = listed.where(way)
+        looks = (
+            seen.where(skills.c.name >= name).order_by(skills.c.name).limit(20),
+            seen.where(skills.c.name < name).order_by(skills.c.name.desc()).limit(20),
+            seen.where(skills.c.name >= first, skills.c.name < first + "/").order_by(skills.c.name).limit(40),
+        )
+        names.update(found for look in looks for found in connection.scalars(look, values))
+    if view is not None:
+        names.update(connection.scalars(listed.where(is_own()).limit(_MOST_OWN), values))
     return difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.6)
 
 

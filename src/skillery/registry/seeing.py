@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, exists, literal_column, or_, select
+from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, literal_column, or_, select
 
 from skillery import access
 from skillery.backends import Identity
@@ -19,8 +19,9 @@ from skillery.tables import skill_versions, skills
 Visibility = Literal["public", "namespace", "private"]
 WAS_PUBLISHED = ("published", "deprecated", "yanked")
 
-_ANY_NAME = ("", "~")
-"""No character of a name sorts behind `~`."""
+_MOST_APART = 8
+"""Grants that are looked up one by one."""
+_CHUNK = 100
 
 _own_versions = skill_versions.alias("own_versions")
 _OWN = Statement(
@@ -31,48 +32,75 @@ _OWN = Statement(
 
 
 class View(NamedTuple):
-    """What of an identity decides the text of a condition; the rest are parameters. None: it sees all skills."""
+    """What of an identity decides the text of a statement; the rest are parameters. None: it sees all skills."""
 
-    grants: int
+    grants: tuple[int, ...]
+    """For each the number of namespaces above its names; () where it has no grants, or one for all names."""
+    grants_all: bool
     is_reviewer: bool
 
 
 def view_of(identity: Identity) -> View | None:
     """None where it sees every skill, so that nothing is to be asked of a row."""
-    reviews_all = "review" in identity.scopes and (not identity.namespaces or "*" in identity.namespaces)
-    if access.is_admin(identity) or reviews_all:
+    grants_all = "*" in identity.namespaces
+    if access.is_admin(identity) or ("review" in identity.scopes and (not identity.namespaces or grants_all)):
         return None
-    return View(len(_ranges(identity)), "review" in identity.scopes)
-
-
-def seen(view: View | None) -> list[ColumnElement[bool]]:
-    """Which rows of `skills` an identity with this view sees, for a WHERE; `parameters` has the values."""
-    if view is None:
-        return []
-    own = exists().where(_own_versions.c.skill_id == skills.c.id, _own_versions.c.publisher == bindparam("me"))
-    ways = [_is("public"), and_(_is("private"), own)]
-    if view.grants:
-        in_grants = [
-            and_(skills.c.name >= bindparam(f"grant_low_{place}"), skills.c.name < bindparam(f"grant_high_{place}"))
-            for place in range(view.grants)
-        ]
-        granted = _is("public", negated=True) if view.is_reviewer else _is("namespace")
-        ways.append(and_(granted, or_(*in_grants)))
-    return [or_(*ways)]
+    return View(tuple(len(_above(one)) for one in _prefixes(identity)), grants_all, "review" in identity.scopes)
 
 
 def parameters(identity: Identity) -> dict[str, Any]:
-    """For statements with `seen(view_of(identity))`."""
+    """For statements with the conditions below."""
     if view_of(identity) is None:
         return {}
     found: dict[str, Any] = {"me": identity.name}
-    for place, (low, high) in enumerate(_ranges(identity)):
-        found |= {f"grant_low_{place}": low, f"grant_high_{place}": high}
+    for place, prefix in enumerate(_prefixes(identity)):
+        # "." is followed by "/" in the order of bytes.
+        found |= {f"grant_low_{place}": f"{prefix}.", f"grant_high_{place}": f"{prefix}/"}
+        found |= {f"grant_{place}_{number}": one for number, one in enumerate(_above(prefix))}
     return found
 
 
+def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
+    """Conditions on `skills`, one of which holds for each row that is seen and of which some hold for no other.
+
+    Each is a range of (visibility, namespace, name) or a few: what is hidden is not even looked at. `is_own` is apart.
+    """
+    found = [_is("public")]
+    for visibility in _granted(view):
+        if view.grants_all:
+            found.append(_is(visibility))
+        if len(view.grants) > _MOST_APART:
+            found += _together(view, visibility)
+            continue
+        for place, above in enumerate(view.grants):
+            low, high = _bound(f"grant_low_{place}"), _bound(f"grant_high_{place}")
+            namespaces = [_bound(f"grant_{place}_{number}") for number in range(above)]
+            found.append(and_(_is(visibility), skills.c.namespace >= low, skills.c.namespace < high))
+            found.append(and_(_is(visibility), skills.c.namespace.in_(namespaces), _in_grant(place)))
+    return found
+
+
+def seen_by_name(view: View) -> list[ColumnElement[bool]]:
+    """As `seen_by_namespace`, by ranges of (visibility, name)."""
+    found = [_is("public")]
+    for visibility in _granted(view):
+        if view.grants_all:
+            found.append(_is(visibility))
+        if len(view.grants) > _MOST_APART:
+            found += _together(view, visibility)
+        else:
+            found += [and_(_is(visibility), _in_grant(place)) for place in range(len(view.grants))]
+    return found
+
+
+def is_own() -> ColumnElement[bool]:
+    """A private skill of which the identity has published a version. Without an order, so that it starts from those."""
+    own = select(_own_versions.c.skill_id).where(_own_versions.c.publisher == bindparam("me"))
+    return and_(skills.c.id.in_(own), skills.c.visibility.concat(literal_column("''")) == literal_column("'private'"))
+
+
 def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: str, visibility: str) -> bool:
-    """As the condition of `seen`, for one skill that was found."""
+    """The same of one skill that was found."""
     if visibility == "public" or access.reviews(identity, name):
         return True
     if visibility == "namespace":
@@ -85,14 +113,38 @@ def sees_version(identity: Identity, name: str, status: str, publisher: str) -> 
     return status in WAS_PUBLISHED or publisher == identity.name or access.reviews(identity, name)
 
 
-def _is(visibility: Visibility, *, negated: bool = False) -> ColumnElement[bool]:
+def _together(view: View, visibility: Visibility) -> list[ColumnElement[bool]]:
+    """Many grants as few conditions: a database takes only so many in one statement."""
+    places = range(len(view.grants))
+    chunks = [places[start : start + _CHUNK] for start in range(0, len(places), _CHUNK)]
+    return [and_(_is(visibility), or_(*(_in_grant(place) for place in chunk))) for chunk in chunks]
+
+
+def _in_grant(place: int) -> ColumnElement[bool]:
+    return and_(skills.c.name >= _bound(f"grant_low_{place}"), skills.c.name < _bound(f"grant_high_{place}"))
+
+
+def _is(visibility: Visibility) -> ColumnElement[bool]:
     value: ColumnElement[str] = literal_column(f"'{visibility}'")
-    return skills.c.visibility != value if negated else skills.c.visibility == value
+    return skills.c.visibility == value
 
 
-def _ranges(identity: Identity) -> list[tuple[str, str]]:
-    """The names that grants cover, as half-open ranges: "." is followed by "/" in the order of bytes."""
+def _bound(name: str) -> BindParameter[str]:
+    return bindparam(name)
+
+
+def _granted(view: View) -> tuple[Visibility, ...]:
+    return ("namespace", "private") if view.is_reviewer else ("namespace",)
+
+
+def _prefixes(identity: Identity) -> list[str]:
+    """`sales` for each grant `sales.*`; none beside a grant of all names."""
     if "*" in identity.namespaces:
-        return [_ANY_NAME]
-    prefixes = sorted({grant[:-2] for grant in identity.namespaces if grant.endswith(".*")})
-    return [(f"{prefix}.", f"{prefix}/") for prefix in prefixes]
+        return []
+    return sorted({grant[:-2] for grant in identity.namespaces if grant.endswith(".*")})
+
+
+def _above(prefix: str) -> list[str]:
+    """The namespaces that a skill below the prefix can be in, other than those below the prefix."""
+    parts = prefix.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts) + 1)]
