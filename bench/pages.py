@@ -17,6 +17,7 @@ from sqlalchemy import Connection, text
 from bench.report import Report, median, milliseconds_of, shown
 from skillery import migrate
 from skillery.builtin.directory_storage import DirectoryStorage
+from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Latest, parse_version_spec
@@ -73,9 +74,13 @@ def _figures(database: Database, folder: Path, versions: int) -> list[str]:
     figures = [
         *(timed(_keyset(place)) for place in places),
         *(timed(_offset(place)) for place in places),
-        timed(lambda one: describe_skill(one, storage, name=middle, spec=Latest(), detail="summary")),
-        timed(lambda one: describe_skill(one, storage, name=middle, spec=parse_version_spec("^1.2"), detail="summary")),
-        timed(lambda one: read_skill_file(one, storage, name=middle, spec=Latest(), path="SKILL.md")),
+        timed(lambda one: describe_skill(one, LOCAL, storage, name=middle, spec=Latest(), detail="summary")),
+        timed(
+            lambda one: describe_skill(
+                one, LOCAL, storage, name=middle, spec=parse_version_spec("^1.2"), detail="summary"
+            )
+        ),
+        timed(lambda one: read_skill_file(one, LOCAL, storage, name=middle, spec=Latest(), path="SKILL.md")),
     ]
     database.close()
     return figures
@@ -84,7 +89,7 @@ def _figures(database: Database, folder: Path, versions: int) -> list[str]:
 def _keyset(place: int) -> Callable[[Connection], object]:
     after = (_namespace(place - 1), _name(place - 1)) if place else None
     cursor = make_cursor(KEY, ("list_skills", "", "names"), after) if after else ""
-    return lambda connection: list_skills(connection, KEY, namespace="", detail="names", limit=50, cursor=cursor)
+    return lambda connection: list_skills(connection, LOCAL, KEY, namespace="", detail="names", limit=50, cursor=cursor)
 
 
 def _offset(place: int) -> Callable[[Connection], object]:

@@ -161,6 +161,20 @@ def sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert running.stop() == 0, running.log.read_text()[-4000:]
 
 
+@pytest.fixture(scope="session")
+def org(
+    database_kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """One server for each database that knows several people: tests/people.py."""
+    from tests.people import people_settings
+
+    folder = tmp_path_factory.mktemp("org")
+    url = "" if database_kind == "sqlite" else request.getfixturevalue("new_postgres_database")()
+    running = Server(folder / "home", env=people_settings(folder / "plugins", SKILLERY_DATABASE=url))
+    yield running
+    assert running.stop() == 0, running.log.read_text()[-4000:]
+
+
 @pytest.fixture
 def rpc(server: Server) -> Rpc:
     return server.rpc

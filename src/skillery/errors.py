@@ -102,6 +102,22 @@ class VersionExists(Conflict):
     type = "version_exists"
 
 
+class NameTaken(Conflict):
+    """By a skill that its publisher keeps to itself."""
+
+    type = "name_taken"
+
+
+class IllegalStep(Conflict):
+    """`data["legal"]` names the methods that take a version on from its status."""
+
+    type = "illegal_step"
+
+
+class DigestDiffers(Conflict):
+    type = "digest_differs"
+
+
 class InvalidName(InvalidParams):
     type = "invalid_name"
 

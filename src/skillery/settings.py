@@ -51,6 +51,16 @@ class MaxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disk_mb: Positive = 2_048
 
 
+Landing = typing.Literal["publish", "draft"]
+
+
+class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose new versions are published at once, and whose wait for a review. With `auth = "open"` none waits."""
+
+    people: Landing = "publish"
+    agents: Landing = "draft"
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every setting of a server; docs/settings.md explains each."""
 
@@ -74,7 +84,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queued_runs: Annotated[int, msgspec.Meta(ge=0)] = 1_000
     queued_mb: Positive = 64
     grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    default_visibility: typing.Literal["public", "namespace", "private"] = "public"
     log_level: typing.Literal["debug", "info", "warning", "error"] = "info"
+    publishing: Publishing = Publishing()
     limits: RunLimits = RunLimits()
     max_limits: MaxLimits = MaxLimits()
     backends: dict[str, dict[str, dict[str, Any]]] = {}
@@ -265,6 +277,7 @@ def is_loopback(host: str) -> bool:
 __all__ = [
     "LoadedSettings",
     "MaxLimits",
+    "Publishing",
     "RunLimits",
     "Settings",
     "Value",

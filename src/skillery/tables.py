@@ -55,6 +55,8 @@ skills = Table(
     # Kept in the transaction that publishes; None while nothing is there to resolve to.
     Column("latest_version_id", Key, nullable=True),
     Column("created_at", Moment, nullable=False),
+    # public, namespace or private: skillery.registry.seeing.
+    Column("visibility", String(16), nullable=False, server_default="public"),
     UniqueConstraint("name"),
 )
 Index(
@@ -62,6 +64,23 @@ Index(
     skills.c.namespace,
     skills.c.name,
     skills.c.latest_version_id,
+    postgresql_where=skills.c.latest_version_id.is_not(None),
+    sqlite_where=skills.c.latest_version_id.is_not(None),
+)
+# The same for whom something may be hidden: skillery.registry.seeing.
+Index(
+    "ix_skills_seen_listing",
+    skills.c.visibility,
+    skills.c.namespace,
+    skills.c.name,
+    skills.c.latest_version_id,
+    postgresql_where=skills.c.latest_version_id.is_not(None),
+    sqlite_where=skills.c.latest_version_id.is_not(None),
+)
+Index(
+    "ix_skills_seen_names",
+    skills.c.visibility,
+    skills.c.name,
     postgresql_where=skills.c.latest_version_id.is_not(None),
     sqlite_where=skills.c.latest_version_id.is_not(None),
 )
@@ -88,6 +107,9 @@ skill_versions = Table(
     Column("summary_json", Text, nullable=False),
     Column("publisher", String(255), nullable=False),
     Column("created_at", Moment, nullable=False),
+    Column("publisher_kind", String(16), nullable=False, server_default="person"),
+    # What describe_skill says beside the status, by key: approval, rejected, yanked, deprecated. None: nothing.
+    Column("standing_json", Text, nullable=True),
     # Versions that differ only in build metadata are one version.
     UniqueConstraint("skill_id", "precedence"),
     CheckConstraint("status IN ('draft', 'in_review', 'published', 'deprecated', 'yanked', 'rejected')", name="status"),
@@ -104,6 +126,27 @@ Index(
     sqlite_where=_is_resolvable_literal,
 )
 Index("ix_skill_versions_digest", skill_versions.c.skill_id, skill_versions.c.digest)
+# Whose private skills these are.
+Index("ix_skill_versions_publisher", skill_versions.c.publisher, skill_versions.c.skill_id)
+
+version_steps = Table(
+    "version_steps",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
+    Column("step", String(16), nullable=False),
+    # After the step.
+    Column("status", String(16), nullable=False),
+    # Of what the step was about: an approval holds for these contents and no others.
+    Column("digest", String(71), nullable=False),
+    Column("identity", String(255), nullable=False),
+    Column("identity_kind", String(16), nullable=False),
+    # The reason, the note or the message that was given with it.
+    Column("note", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    comment="Who took a version from one status to another, when and why.",
+)
+Index("ix_version_steps_version", version_steps.c.version_id, version_steps.c.id)
 
 objects = Table(
     "objects",

@@ -24,7 +24,7 @@ from skillery.database import Database
 from skillery.errors import StartupError
 from skillery.formats.bundle import BundleLimits
 from skillery.plugins import Plugins
-from skillery.publishing import Publisher
+from skillery.publishing import Publisher, PublishingRules
 from skillery.registry import cursor_key
 from skillery.runs import Runner
 from skillery.runs.cache import Cache
@@ -95,6 +95,7 @@ def _services(
             storage,
             plugins.moments,
             BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files),
+            _publishing_rules(settings),
         ),
         cursor_key=database.write_now(cursor_key),
         readiness=Readiness(database, storage, sandbox),
@@ -102,6 +103,13 @@ def _services(
         allowed_hosts=frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host)),
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
     )
+
+
+def _publishing_rules(settings: Settings) -> PublishingRules:
+    if settings.auth == "open":
+        # Whoever can connect could approve it as well.
+        return PublishingRules(visibility=settings.default_visibility)
+    return PublishingRules(settings.publishing.people, settings.publishing.agents, settings.default_visibility)
 
 
 def _limit_rules(settings: Settings) -> LimitRules:

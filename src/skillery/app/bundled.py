@@ -16,7 +16,7 @@ from skillery.errors import Conflict, NotFound, StartupError
 from skillery.formats.manifest import toml_manifest
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
-from skillery.publishing import Publisher, SkillFolder, read_skill_folder
+from skillery.publishing import Publisher, PublishingRules, SkillFolder, read_skill_folder
 from skillery.registry import resolve
 
 PACKAGED = Path(__file__).parents[1] / "_skills"
@@ -39,7 +39,7 @@ async def publish_bundled(publisher: Publisher, database: Database) -> None:
 
 def _is_there(connection: Connection, manifest: Mapping[str, Any]) -> bool:
     try:
-        resolve(connection, manifest["name"], Exact(Version.parse(manifest["version"])))
+        resolve(connection, BUNDLER, manifest["name"], Exact(Version.parse(manifest["version"])))
     except NotFound:
         return False
     return True
@@ -47,7 +47,7 @@ def _is_there(connection: Connection, manifest: Mapping[str, Any]) -> bool:
 
 async def _publish(publisher: Publisher, skill: SkillFolder) -> None:
     try:
-        await publisher.create_skill(BUNDLER, skill.manifest, skill.skill_md, skill.files)
+        await publisher.create_skill(BUNDLER, skill.manifest, skill.skill_md, skill.files, PublishingRules())
     except Conflict:
         return  # its version is taken: there is nothing to add
     except Exception as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from skillery.cli import blobs, checking, database, demo, runs, secrets, serving, skills
+from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills
 from skillery.cli.failing import EXIT_CODES, Commands
 
 
@@ -46,6 +46,14 @@ for _command in (
     skills.read,
     runs.run,
     runs.code,
+    lifecycle.submit,
+    lifecycle.approve,
+    lifecycle.reject,
+    lifecycle.yank,
+    lifecycle.unyank,
+    lifecycle.deprecate,
+    lifecycle.undeprecate,
+    lifecycle.visibility,
     blobs.blob,
     secrets.secret,
     database.db,

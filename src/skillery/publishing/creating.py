@@ -1,50 +1,125 @@
-"""create_skill."""
+"""create_skill, and approve_version, which publishes what create_skill left as a draft."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 from sqlalchemy import Connection
 
+from skillery import access
 from skillery.backends import Identity, Moments, Publication, PublishedFile, Storage
 from skillery.contents import is_inline, put_large
 from skillery.database import Database
-from skillery.errors import Refused
+from skillery.errors import Refused, SkilleryError
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, make_bundle
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
 from skillery.publishing.compiling import look_apart
-from skillery.registry import NewVersion, insert_version, version_if_taken
+from skillery.registry import (
+    NewVersion,
+    Visibility,
+    approve_version,
+    files_of,
+    insert_version,
+    resolve,
+    version_if_taken,
+)
+from skillery.registry.reading import read_file
+
+log = logging.getLogger(__name__)
+
+Landing = Literal["publish", "draft"]
+
+
+class PublishingRules(NamedTuple):
+    """How new versions and new skills begin."""
+
+    people: Landing = "publish"
+    agents: Landing = "publish"
+    visibility: Visibility = "public"
+    """Of a new skill."""
+
+    def status_for(self, identity: Identity) -> str:
+        landing = self.agents if identity.kind == "agent" else self.people
+        return "draft" if landing == "draft" else "published"
 
 
 class Publisher:
     """Publishes bundles into the registry."""
 
-    def __init__(self, database: Database, storage: Storage, moments: Moments, limits: BundleLimits) -> None:
+    def __init__(
+        self, database: Database, storage: Storage, moments: Moments, limits: BundleLimits, rules: PublishingRules
+    ) -> None:
         self._database = database
         self._storage = storage
         self._moments = moments
         self._limits = limits
+        self._rules = rules
 
     async def create_skill(
-        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
+        self,
+        identity: Identity,
+        manifest: Mapping[str, Any],
+        skill_md: str,
+        files: Sequence[BundleFile],
+        rules: PublishingRules | None = None,
     ) -> NewVersion:
-        """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, VersionExists, Refused.
+        """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant
+        covers the name), NameTaken, VersionExists, Refused.
 
+        `rules` are the publisher's own unless others are given. A draft is the author's and the reviewers' alone.
         The same bundle again answers as the first time did.
         """
         bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
-        taken = await self._database.read(partial(version_if_taken, bundle=bundle))
+        access.require_namespace(identity, "publish", bundle.manifest.name)
+        taken = await self._database.read(partial(version_if_taken, bundle=bundle, identity=identity))
         if taken is not None:
             return taken
         publication = _publication(bundle, identity)
         await self._ask(publication)
         # Large files first, rows last: a crash leaves an unused file, never a version without its files.
         await asyncio.to_thread(self._store_large, bundle)
-        created = await self._database.write(partial(self._insert, bundle=bundle, identity=identity))
-        await self._moments.after_publish(publication)
+        created = await self._database.write(
+            partial(self._insert, bundle=bundle, identity=identity, rules=rules or self._rules)
+        )
+        if created.status == "published":
+            await self._moments.after_publish(publication)
         return created
+
+    async def approve_version(
+        self, identity: Identity, name: str, version: Version, digest: str | None, note: str
+    ) -> NewVersion:
+        """As the registry's `approve_version`; then the version is published, and whoever listens is told."""
+        work = partial(approve_version, identity=identity, name=name, version=version, digest=digest, note=note)
+        approved = await self._database.write(work)
+        stored = partial(self._stored, identity=identity, name=name, version=version)
+        try:
+            publication = await asyncio.to_thread(self._database.read_now, stored)
+        except SkilleryError:
+            # It is published all the same: a storage that fails now takes nothing back.
+            log.exception("after_publish was not told of %s %s", name, approved.version)
+        else:
+            await self._moments.after_publish(publication)
+        return approved
+
+    def _stored(self, connection: Connection, identity: Identity, name: str, version: Version) -> Publication:
+        row = resolve(connection, identity, name, Exact(version))
+        return Publication(
+            name=row.name,
+            version=row.version,
+            digest=row.digest,
+            manifest=msgspec.json.decode(row.manifest_json),
+            files=tuple(
+                PublishedFile(file.path, read_file(connection, self._storage, row, file.path), file.executable)
+                for file in files_of(connection, row.version_id)
+            ),
+            identity=Identity(row.publisher, row.publisher_kind),
+        )
 
     async def _ask(self, publication: Publication) -> None:
         findings = await self._moments.before_publish(publication)
@@ -62,9 +137,10 @@ class Publisher:
             if not is_inline(file.size):
                 put_large(self._storage, file.sha256, file.content)
 
-    def _insert(self, connection: Connection, bundle: Bundle, identity: Identity) -> NewVersion:
+    def _insert(self, connection: Connection, bundle: Bundle, identity: Identity, rules: PublishingRules) -> NewVersion:
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
-        return insert_version(connection, bundle, identity, inline)
+        status = rules.status_for(identity)
+        return insert_version(connection, bundle, identity, inline, status=status, visibility=rules.visibility)
 
 
 def _publication(bundle: Bundle, identity: Identity) -> Publication:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from sqlalchemy import Connection
 
-from skillery.backends import Storage
+from skillery.backends import Identity, Storage
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry.reading import files_of, read_file
-from skillery.registry.resolving import resolve
+from skillery.registry.resolving import VersionRow, resolve
 
 Detail = Literal["manifest", "summary", "full"]
 
 
 def describe_skill(
-    connection: Connection, storage: Storage, *, name: str, spec: VersionSpec, detail: Detail
+    connection: Connection, identity: Identity, storage: Storage, *, name: str, spec: VersionSpec, detail: Detail
 ) -> msgspec.Raw:
     """`{"skill": {…}}` as JSON. Raises SkillNotFound, VersionNotFound."""
-    row = resolve(connection, name, spec)
+    row = resolve(connection, identity, name, spec)
     parts = [
         f'"name":{_json(row.name)},"version":{_json(row.version)},"kind":"{row.kind}","digest":"{row.digest}",'
-        f'"status":"{row.status}","warnings":{row.warnings_json},"manifest":{row.manifest_json}'
+        f'"status":"{row.status}","visibility":"{row.visibility}","warnings":{row.warnings_json},'
+        f'"manifest":{row.manifest_json}'
+        if row.standing_json is None
+        else _with_standing(row, row.standing_json)
     ]
     if detail != "manifest":
         parts.append(f'"skill_md_frontmatter":{row.frontmatter_json}')
@@ -43,3 +46,30 @@ def describe_skill(
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _with_standing(row: VersionRow, standing_json: str) -> str:
+    """The same for a version with more to say of: each of it as a field, and a warning for whoever uses it."""
+    standing: dict[str, Any] = msgspec.json.decode(standing_json)
+    warnings = [*msgspec.json.decode(row.warnings_json), *_warnings(standing)]
+    fields = {
+        "name": row.name,
+        "version": row.version,
+        "kind": row.kind,
+        "digest": row.digest,
+        "status": row.status,
+        "visibility": row.visibility,
+        "warnings": warnings,
+        **standing,
+        "manifest": msgspec.Raw(row.manifest_json.encode()),
+    }
+    return _json(fields)[1:-1]
+
+
+def _warnings(standing: dict[str, Any]) -> list[str]:
+    found = []
+    if deprecated := standing.get("deprecated"):
+        instead = f" Use '{deprecated['successor']}' instead." if deprecated["successor"] else ""
+        found.append(f"deprecated: {deprecated['message']}{instead}")
+    found += [f"{status}: {standing[status]['reason']}" for status in ("yanked", "rejected") if status in standing]
+    return found

@@ -6,22 +6,35 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, exists, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Identity
 from skillery.contents import record
 from skillery.database import Statement
-from skillery.errors import VersionExists
+from skillery.errors import NameTaken, VersionExists
 from skillery.formats.bundle import Bundle
 from skillery.formats.semver import Version
+from skillery.registry.seeing import Visibility, sees_skill, sees_version
 from skillery.tables import RESOLVABLE, skill_files, skill_versions, skills
 
 # Built once, with their values given at execution: SQLAlchemy then finds each compiled.
 _TAKEN = Statement(
-    select(skill_versions.c.version, skill_versions.c.digest, skill_versions.c.status, skill_versions.c.skill_id)
+    select(
+        skill_versions.c.version,
+        skill_versions.c.digest,
+        skill_versions.c.status,
+        skill_versions.c.publisher,
+        skill_versions.c.skill_id,
+    )
     .join(skills, skills.c.id == skill_versions.c.skill_id)
     .where(skills.c.name == bindparam("name"), skill_versions.c.precedence == bindparam("precedence"))
+)
+# Without a version it is one that this very transaction adds: nobody's yet.
+_SKILL_WITH_VERSIONS = Statement(
+    select(skills.c.id, skills.c.visibility).where(
+        skills.c.name == bindparam("name"), exists().where(skill_versions.c.skill_id == skills.c.id)
+    )
 )
 _ADD_SKILL = {
     dialect.__name__.rpartition(".")[2]: dialect.insert(skills).on_conflict_do_nothing(index_elements=["name"])
@@ -53,27 +66,37 @@ class NewVersion(msgspec.Struct, frozen=True):
     status: str
 
 
-def version_if_taken(connection: Connection, bundle: Bundle) -> NewVersion | None:
+def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity) -> NewVersion | None:
     """What is there already under this name and version, where it is the same bundle; None where nothing is.
 
-    Raises VersionExists where it is another bundle, or the same under another build metadata.
+    Raises VersionExists where it is another bundle, the same under another build metadata, or one that the identity
+    may not see; NameTaken where that is true of the skill. That much a publisher is told, and no more: a name and a
+    version are never used twice.
     """
     manifest = bundle.manifest
+    _check_name(connection, identity, manifest.name)
     rows = _TAKEN.rows(connection, name=manifest.name, precedence=manifest.version.precedence)
     if not rows:
         return None
-    version, digest, status, skill_id = rows[0]
-    if digest == bundle.digest:
+    version, digest, status, publisher, skill_id = rows[0]
+    is_seen = sees_version(identity, manifest.name, status, publisher)
+    if is_seen and digest == bundle.digest:
         return NewVersion(manifest.name, version, digest, status)
     free = _next_free(connection, skill_id, manifest.version)
     raise VersionExists(
-        f"'{manifest.name}' {version} exists already with other contents",
+        f"'{manifest.name}' {version} exists already" + (" with other contents" if is_seen else ""),
         hint=f"A version is never reused. Publish the change as {free}.",
         name=manifest.name,
         version=version,
-        digest=digest,
+        **({"digest": digest} if is_seen else {}),
         next_version=free,
     )
+
+
+def _check_name(connection: Connection, identity: Identity, name: str) -> None:
+    rows = _SKILL_WITH_VERSIONS.rows(connection, name=name)
+    if rows and not sees_skill(connection, identity, rows[0][0], name, rows[0][1]):
+        raise NameTaken(f"the name '{name}' is taken", hint="Publish under another name.", name=name)
 
 
 def insert_version(
@@ -83,13 +106,15 @@ def insert_version(
     inline: Mapping[str, bytes],
     *,
     status: str = "published",
+    visibility: Visibility = "public",
 ) -> NewVersion:
     """Record a version whose large files are in the storage already; `inline` holds the small ones by digest.
 
-    Raises VersionExists. The same bundle again answers as the first time did.
+    `visibility` is that of a skill which is new with it. Raises VersionExists, NameTaken. The same bundle again answers
+    as the first time did.
     """
-    skill_id = _lock_skill(connection, bundle.manifest.name)
-    taken = version_if_taken(connection, bundle)
+    skill_id = _lock_skill(connection, bundle.manifest.name, visibility)
+    taken = version_if_taken(connection, bundle, identity)
     if taken is not None:
         return taken
     now = datetime.now(UTC)
@@ -123,12 +148,13 @@ def point_to_latest(connection: Connection, skill_id: int) -> None:
         connection.execute(_POINT, values)
 
 
-def _lock_skill(connection: Connection, name: str) -> int:
+def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> int:
     """The skill's id, its row locked until the transaction ends: two publishers of one skill take turns.
 
     SQLite has one writer at a time anyway.
     """
-    connection.execute(_ADD_SKILL[connection.dialect.name], {"name": name, "created_at": datetime.now(UTC)})
+    values = {"name": name, "created_at": datetime.now(UTC), "visibility": visibility}
+    connection.execute(_ADD_SKILL[connection.dialect.name], values)
     skill_id: int = connection.execute(_LOCK_SKILL, {"skill_name": name}).scalar_one()
     return skill_id
 
@@ -159,6 +185,7 @@ def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: s
         "names_json": _json(names),
         "summary_json": _json(summary),
         "publisher": identity.name,
+        "publisher_kind": identity.kind,
         "created_at": now,
     }
 

@@ -17,11 +17,14 @@ from sqlalchemy import (
     literal_column,
     select,
     tuple_,
+    union,
     union_all,
 )
 
+from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.seeing import View, is_own, parameters, seen_by_namespace, view_of
 from skillery.tables import skill_versions, skills
 
 Detail = Literal["names", "summary"]
@@ -33,9 +36,10 @@ ITEMS: dict[Detail, Column[str]] = {"names": skill_versions.c.names_json, "summa
 _KEPT = 256
 
 
-def _page(detail: Detail, rows: int, *where: ColumnElement[bool]) -> Select[Any]:
+def _page(detail: Detail, rows: int, with_visibility: bool, *where: ColumnElement[bool]) -> Select[Any]:
+    visibility = [skills.c.visibility] if with_visibility else []
     return (
-        select(skills.c.namespace, skills.c.name, ITEMS[detail].label("item"))
+        select(skills.c.namespace, skills.c.name, ITEMS[detail].label("item"), *visibility)
         .join_from(skills, skill_versions, skill_versions.c.id == skills.c.latest_version_id)
         .where(skills.c.latest_version_id.is_not(None), *where)
         .order_by(skills.c.namespace, skills.c.name)
@@ -47,41 +51,82 @@ def _after() -> ColumnElement[bool]:
     return tuple_(skills.c.namespace, skills.c.name) > tuple_(bindparam("after_namespace"), bindparam("after_name"))
 
 
-@lru_cache(_KEPT)
-def _all(detail: Detail, rows: int) -> Statement:
-    return Statement(_page(detail, rows, _after()))
+def _places(is_below: bool) -> list[ColumnElement[bool]]:
+    """Where a page is read: ranges of an index by (namespace, name).
 
-
-@lru_cache(_KEPT)
-def _below(detail: Detail, rows: int) -> Statement:
-    """The namespace itself, then all below it: two ranges of one index.
-
-    Between the two lie its look-alikes (`a`, `a-b`, `a.c`), so one range with a filter would read them all.
+    A namespace itself and all below it are two. Between them lie its look-alikes (`a`, `a-b`, `a.c`), so one range with
+    a filter would read them all.
     """
-    itself = _page(detail, rows, skills.c.namespace == bindparam("namespace"), _after()).subquery()
+    if not is_below:
+        return [_after()]
     inside = and_(skills.c.namespace >= bindparam("below"), skills.c.namespace < bindparam("past"))
-    below = _page(detail, rows, inside, _after()).subquery()
-    both = union_all(select(itself), select(below)).subquery()
-    page = select(both).order_by(both.c.namespace, both.c.name).limit(literal_column(str(rows)))
-    return Statement(page)
+    return [and_(skills.c.namespace == bindparam("namespace"), _after()), and_(inside, _after())]
+
+
+@lru_cache(_KEPT)
+def _whole(detail: Detail, rows: int, is_below: bool, with_visibility: bool) -> Statement:
+    """The first rows there are, whoever may see them."""
+    places = _places(is_below)
+    if len(places) == 1:
+        return Statement(_page(detail, rows, with_visibility, places[0]))
+    both = union_all(*(select(_page(detail, rows, with_visibility, place).subquery()) for place in places)).subquery()
+    return Statement(select(both).order_by(both.c.namespace, both.c.name).limit(literal_column(str(rows))))
+
+
+@lru_cache(_KEPT)
+def _seen(detail: Detail, rows: int, is_below: bool, view: View) -> Statement:
+    """The first rows that this view shows: each way to see a skill is read by itself, no further than a page, and what
+    is hidden not at all."""
+    places = _places(is_below)
+    branches = [
+        _keys(way, place).limit(literal_column(str(rows))) for place in places for way in seen_by_namespace(view)
+    ]
+    # Without an order, so that no database walks through all skills for it: they are as many as one has published.
+    branches += [_keys(is_own(), place).order_by(None) for place in places]
+    # Distinct: a skill can be seen in two ways.
+    both = union(*(select(branch.subquery()) for branch in branches)).subquery()
+    keys = select(both).order_by(both.c.namespace, both.c.name).limit(literal_column(str(rows))).subquery()
+    return Statement(
+        select(keys.c.namespace, keys.c.name, ITEMS[detail].label("item"))
+        .join_from(keys, skill_versions, skill_versions.c.id == keys.c.latest_version_id)
+        .order_by(keys.c.namespace, keys.c.name)
+    )
+
+
+def _keys(*where: ColumnElement[bool]) -> Select[Any]:
+    return (
+        select(skills.c.namespace, skills.c.name, skills.c.latest_version_id)
+        .where(skills.c.latest_version_id.is_not(None), *where)
+        .order_by(skills.c.namespace, skills.c.name)
+    )
 
 
 def list_skills(
-    connection: Connection, key: bytes, *, namespace: str, detail: Detail, limit: int, cursor: str
+    connection: Connection,
+    identity: Identity,
+    key: bytes,
+    *,
+    namespace: str,
+    detail: Detail,
+    limit: int,
+    cursor: str,
 ) -> msgspec.Raw:
-    """`{"skills": […], "next_cursor": …}` as JSON, sorted by the bytes of (namespace, name).
+    """`{"skills": […], "next_cursor": …}` as JSON, sorted by the bytes of (namespace, name): the skills that the
+    identity sees.
 
     `namespace` "" is all of them; it matches itself and all below it by whole segments. Raises InvalidCursor.
     """
     bound_to = ("list_skills", namespace, detail)
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
-    parameters = {"after_namespace": after[0], "after_name": after[1]}
+    view = view_of(identity)
+    values = {"after_namespace": after[0], "after_name": after[1]}
     if namespace:
         # "." is followed by "/" in the order of bytes.
-        parameters |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"}
-        rows = _below(detail, limit + 1).rows(connection, **parameters)
-    else:
-        rows = _all(detail, limit + 1).rows(connection, **parameters)
+        values |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"}
+    rows = _whole(detail, limit + 1, bool(namespace), view is not None).rows(connection, **values)
+    if view is not None and any(row[3] != "public" for row in rows):
+        # Most pages hold nothing that could be hidden, and cost nothing more than for who sees everything.
+        rows = _seen(detail, limit + 1, bool(namespace), view).rows(connection, **values, **parameters(identity))
     page, more = rows[:limit], len(rows) > limit
     next_cursor = make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if more else None
     return _answer([row[2] for row in page], next_cursor)

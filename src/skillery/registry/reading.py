@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, select
 
-from skillery.backends import Storage
+from skillery.backends import Identity, Storage
 from skillery.database import Statement
 from skillery.errors import FileNotInSkill
 from skillery.formats.version_spec import VersionSpec
@@ -44,13 +44,13 @@ def files_of(connection: Connection, version_id: int) -> list[FileRow]:
 
 
 def read_skill_file(
-    connection: Connection, storage: Storage, *, name: str, spec: VersionSpec, path: str
+    connection: Connection, identity: Identity, storage: Storage, *, name: str, spec: VersionSpec, path: str
 ) -> dict[str, str]:
     """`content` and its `encoding`: `utf-8`, or `base64` where the file is not UTF-8 text.
 
     Raises SkillNotFound, VersionNotFound, FileNotInSkill. A file over 64 KiB is read from the storage.
     """
-    row = resolve(connection, name, spec)
+    row = resolve(connection, identity, name, spec)
     content = read_file(connection, storage, row, path)
     try:
         return {"content": content.decode("utf-8"), "encoding": "utf-8"}

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import difflib
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, literal_column, select, union_all
+from sqlalchemy import Connection, Select, bindparam, literal_column, select, true, union_all
 
+from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.errors import SkillNotFound, VersionNotFound
 from skillery.formats.ranges import Segment
 from skillery.formats.version_spec import Digest, Exact, Latest, Range, VersionSpec
+from skillery.registry.seeing import (
+    WAS_PUBLISHED,
+    is_own,
+    parameters,
+    seen_by_name,
+    sees_skill,
+    sees_version,
+    view_of,
+)
 from skillery.tables import RESOLVABLE, skill_versions, skills
+
+_MOST_OWN = 200
+"""Private skills of one's own that are looked at for a near name."""
 
 
 class VersionRow(NamedTuple):
@@ -27,6 +40,11 @@ class VersionRow(NamedTuple):
     manifest_json: str
     frontmatter_json: str
     warnings_json: str
+    skill_id: int
+    visibility: str
+    publisher: str
+    publisher_kind: Literal["person", "agent"]
+    standing_json: str | None
 
 
 _COLUMNS = (
@@ -39,6 +57,11 @@ _COLUMNS = (
     skill_versions.c.manifest_json,
     skill_versions.c.frontmatter_json,
     skill_versions.c.warnings_json,
+    skill_versions.c.skill_id,
+    skills.c.visibility,
+    skill_versions.c.publisher,
+    skill_versions.c.publisher_kind,
+    skill_versions.c.standing_json,
 )
 _OF_SKILL = select(*_COLUMNS).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
 _OF_NAMED_SKILL = _OF_SKILL.where(skills.c.name == bindparam("name"))
@@ -56,12 +79,21 @@ BY_DIGEST = Statement(
 )
 
 
-def resolve(connection: Connection, name: str, spec: VersionSpec) -> VersionRow:
-    """The version that the spec means. Raises SkillNotFound or VersionNotFound, with what is there instead."""
+def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
+    """The version that the spec means. Raises SkillNotFound or VersionNotFound, with what is there instead.
+
+    What the identity may not see is not there, in the answer and in the errors alike.
+    """
     rows = _rows(connection, name, spec)
-    if rows:
-        return VersionRow(*rows[0])
-    raise _not_found(connection, name, spec)
+    if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
+        return row
+    raise _not_found(connection, identity, name, spec)
+
+
+def _sees(connection: Connection, identity: Identity, row: VersionRow) -> bool:
+    return sees_version(identity, row.name, row.status, row.publisher) and sees_skill(
+        connection, identity, row.skill_id, row.name, row.visibility
+    )
 
 
 def _rows(connection: Connection, name: str, spec: VersionSpec) -> list[Any]:
@@ -114,14 +146,39 @@ def _segment_statement(place: int, is_release: bool, has_high: bool) -> Select[A
 # -- what to say where nothing was found ---------------------------------------------------------------------------
 
 
-def _not_found(connection: Connection, name: str, spec: VersionSpec) -> SkillNotFound | VersionNotFound:
-    skill_id = connection.scalar(select(skills.c.id).where(skills.c.name == name))
+def skill_not_found(connection: Connection, identity: Identity, name: str) -> SkillNotFound:
+    """For a skill that does not exist and for one that the identity may not see, in the same words."""
+    near = _near_names(connection, identity, name)
+    hint = f"Did you mean {_either(near)}?" if near else "list_skills shows what there is."
+    return SkillNotFound(f"there is no skill '{name}'", hint=hint, name=name, near=near)
+
+
+def find_skill(connection: Connection, identity: Identity, name: str) -> int | None:
+    """The id of a skill of which the identity sees a version, whatever its status."""
+    found = connection.execute(select(skills.c.id, skills.c.visibility).where(skills.c.name == name)).one_or_none()
+    if found is None or not sees_skill(connection, identity, found.id, name, found.visibility):
+        return None
+    versions = select(skill_versions.c.status, skill_versions.c.publisher).where(skill_versions.c.skill_id == found.id)
+    # The one that all see first: most often it is the only one looked at.
+    versions = versions.order_by(skill_versions.c.status.in_(WAS_PUBLISHED).desc())
+    if any(sees_version(identity, name, status, publisher) for status, publisher in connection.execute(versions)):
+        skill_id: int = found.id
+        return skill_id
+    return None
+
+
+def _not_found(
+    connection: Connection, identity: Identity, name: str, spec: VersionSpec
+) -> SkillNotFound | VersionNotFound:
+    skill_id = find_skill(connection, identity, name)
     if skill_id is None:
-        near = _near_names(connection, name)
-        hint = f"Did you mean {_either(near)}?" if near else "list_skills shows what there is."
-        return SkillNotFound(f"there is no skill '{name}'", hint=hint, name=name, near=near)
+        return skill_not_found(connection, identity, name)
     newest = _newest_versions(connection, skill_id)
-    hint = f"There is {', '.join(newest)}." if newest else "None of its versions is published."
+    hint = (
+        f"There is {', '.join(newest)}."
+        if newest
+        else "None of its versions resolves; a draft or a yanked one is found by its exact version only."
+    )
     asked = _shown(spec)
     return VersionNotFound(f"'{name}' has no version '{asked}'", hint=hint, name=name, version=asked, versions=newest)
 
@@ -147,16 +204,22 @@ def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
     return list(connection.scalars(statement))
 
 
-def _near_names(connection: Connection, name: str) -> list[str]:
+def _near_names(connection: Connection, identity: Identity, name: str) -> list[str]:
     """Names like this one among its neighbours in the index and those of its first segment: a bounded look."""
+    view, values = view_of(identity), parameters(identity)
     listed = select(skills.c.name).where(skills.c.latest_version_id.is_not(None))
     first = name.partition(".")[0]
-    looks = (
-        listed.where(skills.c.name >= name).order_by(skills.c.name).limit(20),
-        listed.where(skills.c.name < name).order_by(skills.c.name.desc()).limit(20),
-        listed.where(skills.c.name >= first, skills.c.name < first + "/").order_by(skills.c.name).limit(40),
-    )
-    names = {found for look in looks for found in connection.scalars(look)}
+    names: set[str] = set()
+    for way in [true()] if view is None else seen_by_name(view):
+        seen = listed.where(way)
+        looks = (
+            seen.where(skills.c.name >= name).order_by(skills.c.name).limit(20),
+            seen.where(skills.c.name < name).order_by(skills.c.name.desc()).limit(20),
+            seen.where(skills.c.name >= first, skills.c.name < first + "/").order_by(skills.c.name).limit(40),
+        )
+        names.update(found for look in looks for found in connection.scalars(look, values))
+    if view is not None:
+        names.update(connection.scalars(listed.where(is_own()).limit(_MOST_OWN), values))
     return difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.6)
 
 

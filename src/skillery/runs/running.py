@@ -150,7 +150,7 @@ class Runner:
     async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
         """The run, as the protocol answers it. Raises SkilleryError only for what stands against starting it."""
         spec = parse_version_spec(request.version)
-        version = await self._database.read(lambda connection: resolve(connection, request.name, spec))
+        version = await self._database.read(lambda connection: resolve(connection, identity, request.name, spec))
         manifest = _manifest_of(version)
         if manifest.runtime is None:
             raise _not_executable(version, manifest)
@@ -179,7 +179,7 @@ class Runner:
         limits = self._limits.for_code(request.limits)
         references = parse_mounts(request.mount_skills)
         versions = [
-            await self._database.read(lambda connection, one=one: resolve(connection, one.name, one.spec))  # type: ignore[misc]
+            await self._database.read(partial(resolve, identity=identity, name=one.name, spec=one.spec))
             for one in references
         ]
         mounted = check_mounts(versions)

@@ -18,18 +18,32 @@ from skillery.errors import InvalidParams
 from skillery.formats.bundle import BundleFile
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.paths import parse_path
+from skillery.formats.semver import Version
 from skillery.formats.version_spec import Latest, VersionSpec, parse_version_spec
-from skillery.registry import NewVersion, describe_skill, list_skills, read_skill_file
+from skillery.registry import (
+    NewVersion,
+    deprecate_skill,
+    describe_skill,
+    list_skills,
+    read_skill_file,
+    reject_version,
+    set_visibility,
+    submit_version,
+    undeprecate_skill,
+    unyank_version,
+    yank_version,
+)
 from skillery.runs import CodeRequest, SkillRequest
 
 GUIDE = "skills.protocol.guide"
 
 
-async def _list_skills(services: Services, _: Identity, asked: params.ListSkills) -> Any:
+async def _list_skills(services: Services, identity: Identity, asked: params.ListSkills) -> Any:
     namespace = parse_namespace(asked.namespace) if asked.namespace else ""
     return await services.database.read(
         partial(
             list_skills,
+            identity=identity,
             key=services.cursor_key,
             namespace=namespace,
             detail=asked.detail,
@@ -39,18 +53,27 @@ async def _list_skills(services: Services, _: Identity, asked: params.ListSkills
     )
 
 
-async def _describe_skill(services: Services, _: Identity, asked: params.DescribeSkill) -> Any:
+async def _describe_skill(services: Services, identity: Identity, asked: params.DescribeSkill) -> Any:
     name, spec = _which(asked.name, asked.version)
-    work = partial(describe_skill, storage=services.storage, name=name, spec=spec, detail=asked.detail)
+    work = partial(
+        describe_skill, identity=identity, storage=services.storage, name=name, spec=spec, detail=asked.detail
+    )
     if asked.detail == "full":
         # SKILL.md may be large, and then lies in the storage.
         return await asyncio.to_thread(services.database.read_now, work)
     return await services.database.read(work)
 
 
-async def _read_skill_file(services: Services, _: Identity, asked: params.ReadSkillFile) -> Any:
+async def _read_skill_file(services: Services, identity: Identity, asked: params.ReadSkillFile) -> Any:
     name, spec = _which(asked.name, asked.version)
-    work = partial(read_skill_file, storage=services.storage, name=name, spec=spec, path=parse_path(asked.path))
+    work = partial(
+        read_skill_file,
+        identity=identity,
+        storage=services.storage,
+        name=name,
+        spec=spec,
+        path=parse_path(asked.path),
+    )
     return await asyncio.to_thread(services.database.read_now, work)
 
 
@@ -83,8 +106,10 @@ async def _read_blob(services: Services, identity: Identity, asked: params.ReadB
     return await services.blobs.read_blob(identity, asked.blob_id, asked.mode, _set(asked.max_bytes))
 
 
-async def _load_guide(services: Services, _: Identity, __: params.LoadSkillsProtocolGuide) -> Any:
-    work = partial(read_skill_file, storage=services.storage, name=GUIDE, spec=Latest(), path="SKILL.md")
+async def _load_guide(services: Services, identity: Identity, _: params.LoadSkillsProtocolGuide) -> Any:
+    work = partial(
+        read_skill_file, identity=identity, storage=services.storage, name=GUIDE, spec=Latest(), path="SKILL.md"
+    )
     answer = await services.database.read(work)
     return {"content": answer["content"]}
 
@@ -92,6 +117,52 @@ async def _load_guide(services: Services, _: Identity, __: params.LoadSkillsProt
 async def _create_skill(services: Services, identity: Identity, asked: params.CreateSkill) -> NewVersion:
     files = await asyncio.to_thread(_files, asked.files)
     return await services.publisher.create_skill(identity, asked.manifest, asked.skill_md, files)
+
+
+async def _submit_version(services: Services, identity: Identity, asked: params.SubmitVersion) -> NewVersion:
+    name, version = parse_skill_name(asked.name), Version.parse(asked.version)
+    return await services.database.write(partial(submit_version, identity=identity, name=name, version=version))
+
+
+async def _approve_version(services: Services, identity: Identity, asked: params.ApproveVersion) -> NewVersion:
+    name, version = parse_skill_name(asked.name), Version.parse(asked.version)
+    note = _text(asked.note, "note") if asked.note else ""
+    return await services.publisher.approve_version(identity, name, version, asked.digest or None, note)
+
+
+async def _reject_version(services: Services, identity: Identity, asked: params.RejectVersion) -> NewVersion:
+    name, version, reason = parse_skill_name(asked.name), Version.parse(asked.version), _text(asked.reason, "reason")
+    work = partial(reject_version, identity=identity, name=name, version=version, reason=reason)
+    return await services.database.write(work)
+
+
+async def _yank_version(services: Services, identity: Identity, asked: params.YankVersion) -> NewVersion:
+    name, version, reason = parse_skill_name(asked.name), Version.parse(asked.version), _text(asked.reason, "reason")
+    work = partial(yank_version, identity=identity, name=name, version=version, reason=reason)
+    return await services.database.write(work)
+
+
+async def _unyank_version(services: Services, identity: Identity, asked: params.UnyankVersion) -> NewVersion:
+    name, version = parse_skill_name(asked.name), Version.parse(asked.version)
+    return await services.database.write(partial(unyank_version, identity=identity, name=name, version=version))
+
+
+async def _deprecate_skill(services: Services, identity: Identity, asked: params.DeprecateSkill) -> NewVersion:
+    name, message = parse_skill_name(asked.name), _text(asked.message, "message")
+    successor = parse_skill_name(asked.successor) if asked.successor else None
+    work = partial(deprecate_skill, identity=identity, name=name, message=message, successor=successor)
+    return await services.database.write(work)
+
+
+async def _undeprecate_skill(services: Services, identity: Identity, asked: params.UndeprecateSkill) -> NewVersion:
+    name = parse_skill_name(asked.name)
+    return await services.database.write(partial(undeprecate_skill, identity=identity, name=name))
+
+
+async def _set_visibility(services: Services, identity: Identity, asked: params.SetVisibility) -> NewVersion:
+    name = parse_skill_name(asked.name)
+    work = partial(set_visibility, identity=identity, name=name, visibility=asked.visibility)
+    return await services.database.write(work)
 
 
 class Method(NamedTuple):
@@ -112,6 +183,14 @@ METHODS: dict[str, Method] = {
     "read_blob": Method(_read_blob, params.ReadBlob, "read"),
     "load_skills_protocol_guide": Method(_load_guide, params.LoadSkillsProtocolGuide, "read"),
     "create_skill": Method(_create_skill, params.CreateSkill, "publish", is_tool=False),
+    "submit_version": Method(_submit_version, params.SubmitVersion, "publish", is_tool=False),
+    "approve_version": Method(_approve_version, params.ApproveVersion, "review", is_tool=False),
+    "reject_version": Method(_reject_version, params.RejectVersion, "review", is_tool=False),
+    "yank_version": Method(_yank_version, params.YankVersion, "publish", is_tool=False),
+    "unyank_version": Method(_unyank_version, params.UnyankVersion, "publish", is_tool=False),
+    "deprecate_skill": Method(_deprecate_skill, params.DeprecateSkill, "publish", is_tool=False),
+    "undeprecate_skill": Method(_undeprecate_skill, params.UndeprecateSkill, "publish", is_tool=False),
+    "set_visibility": Method(_set_visibility, params.SetVisibility, "publish", is_tool=False),
 }
 
 
@@ -134,6 +213,14 @@ def _check_entrypoint(name: str, language: Language) -> None:
             hint="Name a function of the code, for example main.",
             param="entrypoint",
         )
+
+
+def _text(value: str, where: str) -> str:
+    """As others will read it. Raises InvalidParams for nothing but blanks, and for a NUL."""
+    if "\0" in value or not value.strip():
+        reason = "holds a NUL" if "\0" in value else "is blank"
+        raise InvalidParams(f"'{where}' {reason}", hint="Write a sentence.", param=where)
+    return value.strip()
 
 
 def _set(value: int | msgspec.UnsetType) -> int | None:

@@ -125,3 +125,72 @@ class CreateSkill(Params, frozen=True, kw_only=True):
     ]
     skill_md: Annotated[str, shown("SKILL.md: markdown for the LLM, with YAML frontmatter at the top")]
     files: Annotated[list[SkillFile], shown("Code and resources of the skill")] = []
+
+
+NAME = shown("Skill name")
+VERSION = shown("Exact version")
+Text = Annotated[str, Meta(min_length=1, max_length=2000)]
+"""What one person tells others: a reason, a note, a message."""
+
+
+class SubmitVersion(Params, frozen=True, kw_only=True):
+    """Ask for a review of a draft."""
+
+    name: Annotated[str, NAME]
+    version: Annotated[str, VERSION]
+
+
+class ApproveVersion(Params, frozen=True, kw_only=True):
+    """Publish a version that is in review."""
+
+    name: Annotated[str, NAME]
+    version: Annotated[str, VERSION]
+    digest: Annotated[str, shown("Digest of what was looked at: another one is refused")] = ""
+    note: Annotated[Annotated[str, Meta(max_length=2000)], shown("Recorded with the approval")] = ""
+
+
+class RejectVersion(Params, frozen=True, kw_only=True):
+    """Refuse a version that is in review."""
+
+    name: Annotated[str, NAME]
+    version: Annotated[str, VERSION]
+    reason: Annotated[Text, shown("What its author is told")]
+
+
+class YankVersion(Params, frozen=True, kw_only=True):
+    """Let a published version be resolved only where it is asked for exactly."""
+
+    name: Annotated[str, NAME]
+    version: Annotated[str, VERSION]
+    reason: Annotated[Text, shown("What those are told who ask for it exactly")]
+
+
+class UnyankVersion(Params, frozen=True, kw_only=True):
+    """Take a yank back."""
+
+    name: Annotated[str, NAME]
+    version: Annotated[str, VERSION]
+
+
+class DeprecateSkill(Params, frozen=True, kw_only=True):
+    """Say of all published versions of a skill that another should be used."""
+
+    name: Annotated[str, NAME]
+    message: Annotated[Text, shown("What describe_skill says of it")]
+    successor: Annotated[str, shown("Name of the skill to use instead")] = ""
+
+
+class UndeprecateSkill(Params, frozen=True, kw_only=True):
+    """Take a deprecation back."""
+
+    name: Annotated[str, NAME]
+
+
+class SetVisibility(Params, frozen=True, kw_only=True):
+    """Say who sees a skill."""
+
+    name: Annotated[str, NAME]
+    visibility: Annotated[
+        Literal["public", "namespace", "private"],
+        shown("public: everybody; namespace: who has a grant that covers the name; private: its publishers"),
+    ]

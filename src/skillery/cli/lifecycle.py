@@ -1,0 +1,116 @@
+"""`skillery submit`, `approve`, `reject`, `yank`, `unyank`, `deprecate`, `undeprecate`, `visibility`: from a draft to a
+version that others rely on, and back; and who sees a skill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.printing import clean, print_json
+
+version_option = click.option("--version", help="The exact version, where NAME does not say it.")
+
+
+@click.command()
+@click.argument("name", metavar="NAME@VERSION")
+@version_option
+@target_options
+@json_option
+def submit(name: str, version: str | None, target: Target, as_json: bool) -> None:
+    """Ask for a review of a draft."""
+    _call(target, as_json, "submit_version", **_exactly(name, version))
+
+
+@click.command()
+@click.argument("name", metavar="NAME@VERSION")
+@version_option
+@click.option("--digest", metavar="sha256:…", help="What was looked at: refused where the version is another.")
+@click.option("--note", help="Recorded with the approval.")
+@target_options
+@json_option
+def approve(
+    name: str, version: str | None, digest: str | None, note: str | None, target: Target, as_json: bool
+) -> None:
+    """Publish a version that is in review. Its author cannot, unless an admin."""
+    _call(target, as_json, "approve_version", **_exactly(name, version), digest=digest, note=note)
+
+
+@click.command()
+@click.argument("name", metavar="NAME@VERSION")
+@version_option
+@click.option("--reason", required=True, help="What its author is told.")
+@target_options
+@json_option
+def reject(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
+    """Refuse a version that is in review, for good: the next attempt is another version."""
+    _call(target, as_json, "reject_version", **_exactly(name, version), reason=reason)
+
+
+@click.command()
+@click.argument("name", metavar="NAME@VERSION")
+@version_option
+@click.option("--reason", required=True, help="What those are told who ask for it exactly.")
+@target_options
+@json_option
+def yank(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
+    """Let a version be resolved only where it is asked for exactly."""
+    _call(target, as_json, "yank_version", **_exactly(name, version), reason=reason)
+
+
+@click.command()
+@click.argument("name", metavar="NAME@VERSION")
+@version_option
+@target_options
+@json_option
+def unyank(name: str, version: str | None, target: Target, as_json: bool) -> None:
+    """Take a yank back."""
+    _call(target, as_json, "unyank_version", **_exactly(name, version))
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+@click.option("--message", required=True, help="What describe says of it.")
+@click.option("--successor", metavar="NAME", help="The skill to use instead.")
+@target_options
+@json_option
+def deprecate(name: str, message: str, successor: str | None, target: Target, as_json: bool) -> None:
+    """Say of all published versions of a skill that they should no longer be used. They still work."""
+    _call(target, as_json, "deprecate_skill", name=name, message=message, successor=successor)
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+@target_options
+@json_option
+def undeprecate(name: str, target: Target, as_json: bool) -> None:
+    """Take a deprecation back."""
+    _call(target, as_json, "undeprecate_skill", name=name)
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+@click.argument("who", metavar="public|namespace|private", type=click.Choice(["public", "namespace", "private"]))
+@target_options
+@json_option
+def visibility(name: str, who: str, target: Target, as_json: bool) -> None:
+    """Say who sees a skill: everybody, who has a grant that covers its name, or its publishers."""
+    _call(target, as_json, "set_visibility", name=name, visibility=who)
+
+
+def _exactly(name: str, version: str | None) -> dict[str, str]:
+    name, version = name_and_version(name, version)
+    if not version:
+        raise click.UsageError(f"'{name}' says no version: write NAME@VERSION")
+    return {"name": name, "version": version}
+
+
+def _call(target: Target, as_json: bool, method: str, **params: Any) -> None:
+    from skillery.cli.connecting import with_client
+
+    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']} {answer['status']}"))

@@ -1,0 +1,287 @@
+"""The life of a version: draft, in_review, published, deprecated, yanked, rejected; and who sees a skill.
+
+Each function is one step in its caller's transaction, which holds the skill's row: of two who take a step at once one
+is first, and the other finds the version where the first left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, insert, select, update
+
+from skillery import access
+from skillery.backends import Identity
+from skillery.errors import DigestDiffers, IllegalStep, InvalidParams, NotAllowed
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
+from skillery.registry.inserting import NewVersion, point_to_latest
+from skillery.registry.resolving import find_skill, resolve, skill_not_found
+from skillery.registry.seeing import Visibility, sees_version
+from skillery.tables import skill_versions, skills, version_steps
+
+StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate"]
+
+
+class Step(NamedTuple):
+    starts: tuple[str, ...]
+    """The statuses that it may start from."""
+    leads_to: str
+    method: str
+    done: str
+    """As in "it cannot be …"."""
+
+
+STEPS: dict[StepName, Step] = {
+    "submit": Step(("draft",), "in_review", "submit_version", "submitted"),
+    "approve": Step(("in_review",), "published", "approve_version", "approved"),
+    "reject": Step(("in_review",), "rejected", "reject_version", "rejected"),
+    "yank": Step(("published", "deprecated"), "yanked", "yank_version", "yanked"),
+    # Back to deprecated where it was that before.
+    "unyank": Step(("yanked",), "published", "unyank_version", "unyanked"),
+    # Once more, with another message.
+    "deprecate": Step(("published", "deprecated"), "deprecated", "deprecate_skill", "deprecated"),
+    "undeprecate": Step(("deprecated",), "published", "undeprecate_skill", "undeprecated"),
+}
+"""Every legal step; all others are IllegalStep."""
+
+
+class _Found(NamedTuple):
+    version_id: int
+    version: str
+    digest: str
+    status: str
+    publisher: str
+    standing_json: str | None
+
+
+_FOUND = select(
+    skill_versions.c.id,
+    skill_versions.c.version,
+    skill_versions.c.digest,
+    skill_versions.c.status,
+    skill_versions.c.publisher,
+    skill_versions.c.standing_json,
+)
+
+
+# -- one version ---------------------------------------------------------------------------------------------------
+
+
+def submit_version(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
+    """Ask for a review of a draft. Raises NotAllowed, SkillNotFound, VersionNotFound, IllegalStep, as do all steps."""
+    access.require_namespace(identity, "publish", name)
+    return _step_one(connection, identity, name, version, "submit")
+
+
+def approve_version(
+    connection: Connection, identity: Identity, name: str, version: Version, *, digest: str | None, note: str
+) -> NewVersion:
+    """Publish what was submitted. The approval is recorded with the digest of what was approved.
+
+    Raises DigestDiffers where `digest` is not this version's, and NotAllowed for the author, unless it is an admin.
+    """
+    access.require_namespace(identity, "review", name)
+    return _step_one(connection, identity, name, version, "approve", note=note, digest=digest)
+
+
+def reject_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
+    """End it: a rejected version is neither changed nor used again."""
+    access.require_namespace(identity, "review", name)
+    return _step_one(connection, identity, name, version, "reject", note=reason)
+
+
+def yank_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
+    """From now on it is resolved only where it is asked for exactly."""
+    access.require_namespace(identity, "publish", name)
+    return _step_one(connection, identity, name, version, "yank", note=reason)
+
+
+def unyank_version(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
+    """Take a yank back."""
+    access.require_namespace(identity, "publish", name)
+    return _step_one(connection, identity, name, version, "unyank")
+
+
+# -- a whole skill ---------------------------------------------------------------------------------------------------
+
+
+def deprecate_skill(
+    connection: Connection, identity: Identity, name: str, message: str, successor: str | None
+) -> NewVersion:
+    """All its published versions still resolve, and say the message; versions published later do not."""
+    if successor == name:
+        raise InvalidParams(f"'successor' is '{name}' itself", hint="Name the skill to use instead.", param="successor")
+    deprecated = {"message": message, "successor": successor}
+    return _step_all(connection, identity, name, "deprecate", note=message, deprecated=deprecated)
+
+
+def undeprecate_skill(connection: Connection, identity: Identity, name: str) -> NewVersion:
+    """Take it back, for all its versions."""
+    return _step_all(connection, identity, name, "undeprecate")
+
+
+def set_visibility(connection: Connection, identity: Identity, name: str, visibility: Visibility) -> NewVersion:
+    """Who sees the skill, from now on."""
+    access.require_namespace(identity, "publish", name)
+    skill_id = _lock(connection, identity, name)
+    connection.execute(update(skills).where(skills.c.id == skill_id).values(visibility=visibility))
+    return _latest(connection, identity, name, skill_id)
+
+
+# -- how a step is taken ---------------------------------------------------------------------------------------------
+
+
+def _step_one(
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    version: Version,
+    step: StepName,
+    *,
+    note: str = "",
+    digest: str | None = None,
+) -> NewVersion:
+    # The lock first: what is read after it is what the step is taken on.
+    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
+    row = resolve(connection, identity, name, Exact(version))
+    found = _Found(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
+    if found.status not in STEPS[step].starts:
+        raise _illegal(name, found.version, [found.status], step)
+    if step == "approve":
+        _check_approval(identity, name, found, digest)
+    status = _take(connection, identity, found, step, note)
+    point_to_latest(connection, row.skill_id)
+    return NewVersion(name, found.version, found.digest, status)
+
+
+def _step_all(
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    step: StepName,
+    *,
+    note: str = "",
+    deprecated: dict[str, Any] | None = None,
+) -> NewVersion:
+    access.require_namespace(identity, "publish", name)
+    skill_id = _lock(connection, identity, name)
+    versions = [_Found(*row) for row in connection.execute(_FOUND.where(skill_versions.c.skill_id == skill_id))]
+    ready = [one for one in versions if one.status in STEPS[step].starts]
+    if not ready:
+        seen = {one.status for one in versions if sees_version(identity, name, one.status, one.publisher)}
+        raise _illegal(name, None, sorted(seen), step)
+    for found in ready:
+        _take(connection, identity, found, step, note, deprecated)
+    point_to_latest(connection, skill_id)
+    return _latest(connection, identity, name, skill_id)
+
+
+def _take(
+    connection: Connection,
+    identity: Identity,
+    found: _Found,
+    step: StepName,
+    note: str,
+    deprecated: dict[str, Any] | None = None,
+) -> str:
+    """The new status, recorded with who, when and why."""
+    now = datetime.now(UTC)
+    standing: dict[str, Any] = msgspec.json.decode(found.standing_json) if found.standing_json else {}
+    by = {"by": identity.name, "kind": identity.kind, "at": now.isoformat(timespec="seconds").replace("+00:00", "Z")}
+    status = STEPS[step].leads_to
+    match step:
+        case "approve":
+            standing["approval"] = {**by, "digest": found.digest, "note": note}
+        case "reject":
+            standing["rejected"] = {**by, "reason": note}
+        case "yank":
+            standing["yanked"] = {**by, "reason": note}
+        case "unyank":
+            standing.pop("yanked", None)
+            status = "deprecated" if "deprecated" in standing else status
+        case "deprecate":
+            standing["deprecated"] = deprecated
+        case "undeprecate":
+            standing.pop("deprecated", None)
+        case "submit":
+            pass
+    standing_json = msgspec.json.encode(standing).decode() if standing else None
+    connection.execute(
+        update(skill_versions)
+        .where(skill_versions.c.id == found.version_id)
+        .values(status=status, standing_json=standing_json)
+    )
+    connection.execute(
+        insert(version_steps).values(
+            version_id=found.version_id,
+            step=step,
+            status=status,
+            digest=found.digest,
+            identity=identity.name,
+            identity_kind=identity.kind,
+            note=note,
+            created_at=now,
+        )
+    )
+    return status
+
+
+def _check_approval(identity: Identity, name: str, found: _Found, digest: str | None) -> None:
+    if digest is not None and digest.strip().lower() != found.digest:
+        raise DigestDiffers(
+            f"'{name}' {found.version} has the digest {found.digest}, not {digest[:80]}",
+            hint="Look at this version again, and approve the digest that describe_skill shows.",
+            name=name,
+            version=found.version,
+            digest=found.digest,
+        )
+    if found.publisher == identity.name and not access.is_admin(identity):
+        raise NotAllowed(
+            f"'{identity.name}' published '{name}' {found.version} and cannot approve it",
+            hint="Ask another reviewer, or an admin.",
+            name=name,
+            version=found.version,
+        )
+
+
+def _lock(connection: Connection, identity: Identity, name: str) -> int:
+    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
+    skill_id = find_skill(connection, identity, name)
+    if skill_id is None:
+        raise skill_not_found(connection, identity, name)
+    return skill_id
+
+
+def _latest(connection: Connection, identity: Identity, name: str, skill_id: int) -> NewVersion:
+    """The latest version; of a skill where nothing resolves, the highest version that the identity sees."""
+    latest_id = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))
+    if latest_id is not None:
+        found = _Found(*connection.execute(_FOUND.where(skill_versions.c.id == latest_id)).one())
+    else:
+        highest_first = _FOUND.where(skill_versions.c.skill_id == skill_id).order_by(skill_versions.c.precedence.desc())
+        versions = (_Found(*row) for row in connection.execute(highest_first))
+        found = next(one for one in versions if sees_version(identity, name, one.status, one.publisher))
+    return NewVersion(name, found.version, found.digest, found.status)
+
+
+def _illegal(name: str, version: str | None, statuses: Sequence[str], step: StepName) -> IllegalStep:
+    """Of a version that has a status, or of a skill whose versions have these."""
+    legal = [one.method for one in STEPS.values() if set(statuses) & set(one.starts)]
+    what = f"'{name}' {version} is" if version else f"every version of '{name}' is"
+    leads = f"From there it takes {_either(legal)}." if legal else "No step leads on from there: publish a new version."
+    return IllegalStep(
+        f"{what} {_either(statuses)}: it cannot be {STEPS[step].done}",
+        hint=leads,
+        name=name,
+        **({"version": version} if version else {}),
+        status=" ".join(statuses),
+        legal=legal,
+    )
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(words)

@@ -1,0 +1,60 @@
+"""A server that knows several people: the header `x-who` says who is calling and what they may do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.conftest import Rpc, manifest, skill_files
+
+PLUGIN = """
+from skillery import hookimpl
+from skillery.backends import Identity, Offer
+from skillery.errors import NotAuthenticated
+
+
+class People:
+    loopback_only = True
+
+    async def authenticate(self, credentials):
+        if "x-who" not in credentials.headers:
+            raise NotAuthenticated("who is calling?")
+        name, kind, scopes, grants = credentials.headers["x-who"].split(";")
+        return Identity(name, kind, frozenset(scopes.split()), tuple(grants.split()))
+
+
+@hookimpl
+def skillery_authenticator():
+    return Offer("people", lambda settings, place: People())
+"""
+
+
+def people_settings(folder: Path, **more: str) -> dict[str, str]:
+    """Settings of a server with the authenticator, whose module is written to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "people.py").write_text(PLUGIN)
+    return {"SKILLERY_PLUGINS_FOLDER": str(folder), "SKILLERY_AUTH": "people", **more}
+
+
+class Who(NamedTuple):
+    name: str
+    scopes: str = "read run"
+    grants: str = ""
+    kind: str = "person"
+
+
+class Caller(Rpc):
+    """Rpc as somebody."""
+
+    def __init__(self, url: str, who: Who) -> None:
+        super().__init__(url)
+        self.http.headers["x-who"] = f"{who.name};{who.kind};{who.scopes};{who.grants}"
+
+    def create(self, name: str, version: str = "1.0.0", code: str | None = None, **more: Any) -> Any:
+        files = [] if more.get("kind") == "instruction" else skill_files(*([code] if code else []))
+        return self("create_skill", manifest=manifest(name, version, **more), skill_md=f"# {name}\n", files=files)
+
+    def status(self, name: str, version: str = "1.0.0") -> str:
+        """As this caller sees it; "unseen" where it does not."""
+        reply = self.send("describe_skill", {"name": name, "version": version})
+        return "unseen" if "error" in reply else str(reply["result"]["skill"]["status"])
