@@ -1,9 +1,14 @@
-"""Who may do what: an identity's scopes decide which methods it may call."""
+"""Who may do what: scopes decide which methods an identity may call, grants under which names it may act."""
 
 from __future__ import annotations
 
 from skillery.backends import Identity, Scope
 from skillery.errors import NotAllowed
+from skillery.formats.wording import quoted
+
+
+def is_admin(identity: Identity) -> bool:
+    return "admin" in identity.scopes
 
 
 def require(identity: Identity, scope: Scope) -> None:
@@ -14,4 +19,32 @@ def require(identity: Identity, scope: Scope) -> None:
         f"'{identity.name}' lacks the scope '{scope}'",
         hint=f"Ask an admin for a token with the scope '{scope}'.",
         scope=scope,
+    )
+
+
+def covers(identity: Identity, name: str) -> bool:
+    """Whether a namespace grant holds for a skill's name: `sales.*` for every name that starts with `sales.`, `*` for
+    all. An admin's hold for all."""
+    return is_admin(identity) or any(
+        grant == "*" or (grant.endswith(".*") and name.startswith(grant[:-1])) for grant in identity.namespaces
+    )
+
+
+def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
+    """Raises NotAllowed unless the identity has the scope, and a grant that covers `name`.
+
+    A reviewer without any grant reviews everything; for every other scope no grant is none.
+    """
+    require(identity, scope)
+    if covers(identity, name) or (scope == "review" and not identity.namespaces):
+        return
+    above, dot, _ = name.rpartition(".")
+    grant = f"{above}.*" if dot else "*"
+    has = ", ".join(quoted(one) for one in identity.namespaces) or "none"
+    raise NotAllowed(
+        f"'{identity.name}' has the scope '{scope}', but no grant of a namespace that covers '{name}'",
+        hint=f"It takes the grant '{grant}'; this identity has {has}. Ask an admin for a token with it.",
+        scope=scope,
+        grant=grant,
+        grants=list(identity.namespaces),
     )
