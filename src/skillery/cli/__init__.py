@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from skillery.cli import blobs, checking, database, demo, runs, secrets, serving, skills
+from skillery.cli import blobs, checking, database, demo, runs, secrets, serving, skills, tokens
 from skillery.cli.failing import EXIT_CODES, Commands
 
 
@@ -48,6 +48,7 @@ for _command in (
     runs.code,
     blobs.blob,
     secrets.secret,
+    tokens.token,
     database.db,
     checking.plugins,
     checking.doctor,

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from skillery import access
 from skillery.backends import Identity, Moments, Publication, PublishedFile, Storage
 from skillery.contents import is_inline, put_large
 from skillery.database import Database
@@ -30,11 +31,14 @@ class Publisher:
     async def create_skill(
         self, identity: Identity, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
     ) -> NewVersion:
-        """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, VersionExists, Refused.
+        """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed,
+        VersionExists, Refused.
 
         The same bundle again answers as the first time did.
         """
         bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
+        # Before anything is said of what is there already.
+        access.require_namespace(identity, "publish", bundle.manifest.name)
         taken = await self._database.read(partial(version_if_taken, bundle=bundle))
         if taken is not None:
             return taken

@@ -159,6 +159,7 @@ def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: s
         "names_json": _json(names),
         "summary_json": _json(summary),
         "publisher": identity.name,
+        "publisher_kind": identity.kind,
         "created_at": now,
     }
 

@@ -13,7 +13,7 @@ import msgspec
 
 from skillery.api.rpc import params
 from skillery.api.services import Services
-from skillery.backends import Identity, Language, Scope
+from skillery.backends import Identity, KeepsTokens, Language, Scope
 from skillery.errors import InvalidParams
 from skillery.formats.bundle import BundleFile
 from skillery.formats.names import parse_namespace, parse_skill_name
@@ -21,6 +21,7 @@ from skillery.formats.paths import parse_path
 from skillery.formats.version_spec import Latest, VersionSpec, parse_version_spec
 from skillery.registry import NewVersion, describe_skill, list_skills, read_skill_file
 from skillery.runs import CodeRequest, SkillRequest
+from skillery.tokens import CreatedToken, Token, create_token, list_tokens, revoke_token
 
 GUIDE = "skills.protocol.guide"
 
@@ -94,6 +95,30 @@ async def _create_skill(services: Services, identity: Identity, asked: params.Cr
     return await services.publisher.create_skill(identity, asked.manifest, asked.skill_md, files)
 
 
+async def _create_token(services: Services, identity: Identity, asked: params.CreateToken) -> CreatedToken:
+    work = partial(
+        create_token,
+        name=asked.name,
+        scopes=asked.scopes,
+        namespaces=asked.namespaces,
+        kind=asked.kind,
+        expires=asked.expires,
+        created_by=identity.name,
+    )
+    return await services.database.write(work)
+
+
+async def _list_tokens(services: Services, _: Identity, __: params.ListTokens) -> Any:
+    return {"tokens": await services.database.read(list_tokens)}
+
+
+async def _revoke_token(services: Services, _: Identity, asked: params.RevokeToken) -> Token:
+    revoked = await services.database.write(partial(revoke_token, token_id=asked.id))
+    if isinstance(services.authenticator, KeepsTokens):
+        services.authenticator.forget()
+    return revoked
+
+
 class Method(NamedTuple):
     call: Callable[[Services, Identity, Any], Awaitable[Any]]
     params: type[params.Params]
@@ -112,6 +137,9 @@ METHODS: dict[str, Method] = {
     "read_blob": Method(_read_blob, params.ReadBlob, "read"),
     "load_skills_protocol_guide": Method(_load_guide, params.LoadSkillsProtocolGuide, "read"),
     "create_skill": Method(_create_skill, params.CreateSkill, "publish", is_tool=False),
+    "create_token": Method(_create_token, params.CreateToken, "admin", is_tool=False),
+    "list_tokens": Method(_list_tokens, params.ListTokens, "admin", is_tool=False),
+    "revoke_token": Method(_revoke_token, params.RevokeToken, "admin", is_tool=False),
 }
 
 

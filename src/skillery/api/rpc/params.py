@@ -125,3 +125,25 @@ class CreateSkill(Params, frozen=True, kw_only=True):
     ]
     skill_md: Annotated[str, shown("SKILL.md: markdown for the LLM, with YAML frontmatter at the top")]
     files: Annotated[list[SkillFile], shown("Code and resources of the skill")] = []
+
+
+class CreateToken(Params, frozen=True, kw_only=True):
+    """Make a token. It is shown in the answer and never again."""
+
+    name: Annotated[str, shown("Whose token it is; tokens of one name are one identity")]
+    scopes: Annotated[list[str], shown("What it may do: read, run, publish, review, admin")]
+    namespaces: Annotated[list[str], shown("Under which names it may publish ('sales.*'; '*' for all)")] = []
+    kind: Annotated[Literal["person", "agent"], shown("Whether a person or an agent holds it", default="person")] = (
+        "person"
+    )
+    expires: Annotated[str, shown("After how long it is no longer good (e.g., '90d'); omit for never")] = ""
+
+
+class ListTokens(Params, frozen=True, kw_only=True):
+    """List every token, without its secret."""
+
+
+class RevokeToken(Params, frozen=True, kw_only=True):
+    """Make a token no longer good, for ever."""
+
+    id: Annotated[str, shown("The token's id")]
