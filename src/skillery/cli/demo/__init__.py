@@ -58,7 +58,14 @@ def _own_token(auth: str, target: Target) -> str | None:
     from skillery.cli.tokens import opened
     from skillery.tokens import create_token
 
-    make = partial(create_token, name="demo", scopes=["read", "run"], expires="1h", created_by="demo")
+    make = partial(
+        create_token,
+        name="demo",
+        scopes=["read", "run", "publish"],
+        namespaces=["demo.*"],
+        expires="1h",
+        created_by="demo",
+    )
     with opened(target) as database:
         return database.write_now(make).token
 
