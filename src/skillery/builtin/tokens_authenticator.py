@@ -1,7 +1,7 @@
 """`tokens`: `Authorization: Bearer sky_…`, a token of this registry.
 
-On SQLite every request looks its token up, which is quicker than to find out whether something changed. On Postgres a
-good one is remembered for REMEMBERED_SECONDS; a revocation by this server counts at once, one by another within them.
+A good one is remembered for REMEMBERED_SECONDS: a revocation by this server counts at once, one by another process
+within them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TokensAuthenticator:
         self._database = database
         self._settings = settings
         self._failures = FailedLogins(settings.failures_per_minute)
-        self._memory = _Memory(0.0 if database.is_sqlite else REMEMBERED_SECONDS)
+        self._memory = _Memory()
         self._noted: OrderedDict[str, float] = OrderedDict()
         self._noting: set[asyncio.Task[None]] = set()
 
@@ -118,12 +118,11 @@ class TokensAuthenticator:
 
 
 class _Memory:
-    """Good tokens by their digest, for a few moments; without effect where these are none."""
+    """Good tokens by their digest, for REMEMBERED_SECONDS."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self) -> None:
         self.age = 0
         """Changes with each `forget`: what was looked up before that is not kept."""
-        self._seconds = seconds
         self._known: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
 
     def find(self, digest: bytes) -> Identity | None:
@@ -135,9 +134,9 @@ class _Memory:
         return verified.identity
 
     def keep(self, digest: bytes, verified: Verified, age: int) -> None:
-        if not self._seconds or age != self.age:
+        if age != self.age:
             return
-        self._known[digest] = time.monotonic() + self._seconds, verified
+        self._known[digest] = time.monotonic() + REMEMBERED_SECONDS, verified
         self._known.move_to_end(digest)
         if len(self._known) > MOST_REMEMBERED:
             self._known.popitem(last=False)

@@ -141,9 +141,8 @@ def _revoked_here(target: Target, token_id: str) -> dict[str, Any]:
 
     with opened(target) as database:
         revoked = database.write_now(lambda connection: revoke_token(connection, token_id))
-        if not database.is_sqlite:
-            # Servers may remember it for so long; when the command ends it is good nowhere.
-            time.sleep(REMEMBERED_SECONDS)
+    # Servers may remember it for so long; when the command ends it is good nowhere.
+    time.sleep(REMEMBERED_SECONDS)
     return _plain(revoked)
 
 
