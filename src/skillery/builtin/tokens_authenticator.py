@@ -7,6 +7,7 @@ within them.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections import OrderedDict
@@ -22,7 +23,7 @@ from skillery.builtin.failed_logins import FailedLogins
 from skillery.database import Database
 from skillery.errors import NotAuthenticated, SkilleryError, StartupError, TooManyFailedLogins
 from skillery.formats.tokens import id_of
-from skillery.tokens import REMEMBERED_SECONDS, TokenRefused, Verified, digest_of, first_token, note_use, verify_token
+from skillery.tokens import REMEMBERED_SECONDS, TokenRefused, Verified, first_token, note_use, verify_token
 
 log = logging.getLogger(__name__)
 MOST_REMEMBERED = 10_000
@@ -54,17 +55,23 @@ class TokensAuthenticator:
         if header is None:
             # Not a failed login: many clients ask without first, to learn what is wanted.
             raise NotAuthenticated("this server wants a token", hint=HINT)
+        digest = hashlib.sha256(header.encode()).digest()
+        known = self._memory.find(digest)
+        if known is not None:
+            return known
         scheme, _, token = header.partition(" ")
         token = token.strip()
         token_id = id_of(token) if scheme.lower() == "bearer" else None
         if token_id is None:
             raise self._refused(credentials, "this is no token of a Skillery server")
         try:
-            identity = await self._verify(token, token_id)
+            age = self._memory.age
+            verified = await self._database.read(partial(verify_token, token=token, token_id=token_id))
         except TokenRefused as error:
             raise self._refused(credentials, str(error)) from None
+        self._memory.keep(digest, verified, age)
         self._note_use(token_id)
-        return identity
+        return verified.identity
 
     def forget(self) -> None:
         """What is remembered of tokens counts no longer: one was revoked."""
@@ -76,16 +83,6 @@ class TokensAuthenticator:
             return None
         made = self._database.write_now(first_token)
         return made.token if made else None
-
-    async def _verify(self, token: str, token_id: str) -> Identity:
-        digest = digest_of(token)
-        known = self._memory.find(digest)
-        if known is not None:
-            return known
-        age = self._memory.age
-        verified = await self._database.read(partial(verify_token, token=token, token_id=token_id))
-        self._memory.keep(digest, verified, age)
-        return verified.identity
 
     def _refused(self, credentials: Credentials, why: str) -> NotAuthenticated:
         wait = self._failures.note(credentials.address)
@@ -118,7 +115,7 @@ class TokensAuthenticator:
 
 
 class _Memory:
-    """Good tokens by their digest, for REMEMBERED_SECONDS."""
+    """Good tokens by the digest of the header that showed them, for REMEMBERED_SECONDS."""
 
     def __init__(self) -> None:
         self.age = 0
