@@ -36,9 +36,10 @@ class RpcError(Exception):
 class Rpc:
     """Calls methods: `rpc("list_skills", limit=5)` is the result, `rpc.error(…)` the error of a call that fails."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url
-        self.http = httpx.Client(base_url=url, timeout=120)
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self.http = httpx.Client(base_url=url, timeout=120, headers=headers)
         self._ids = itertools.count(1)
 
     def __call__(self, method: str, /, **params: Any) -> Any:
@@ -71,6 +72,7 @@ class Server:
 
     def __init__(self, home: Path, *flags: str, env: Mapping[str, str] | None = None) -> None:
         self.home = home
+        self.database = ""
         self.log = home.parent / f"{home.name}.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -171,6 +173,19 @@ def org(
     folder = tmp_path_factory.mktemp("org")
     url = "" if database_kind == "sqlite" else request.getfixturevalue("new_postgres_database")()
     running = Server(folder / "home", env=people_settings(folder / "plugins", SKILLERY_DATABASE=url))
+    yield running
+    assert running.stop() == 0, running.log.read_text()[-4000:]
+
+
+@pytest.fixture(scope="session")
+def tokens_server(database_kind: str, request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Server]:
+    """One server for each database that asks who is calling. `SKILLERY_DATABASE` of its commands is `database`."""
+    database = request.getfixturevalue("new_postgres_database")() if database_kind == "postgres" else ""
+    home = tmp_path_factory.mktemp("tokens_server") / "home"
+    # Tests of what is refused would run out of failures.
+    more = {"SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000"}
+    running = Server(home, env={"SKILLERY_DATABASE": database, "SKILLERY_AUTH": "tokens", **more})
+    running.database = database
     yield running
     assert running.stop() == 0, running.log.read_text()[-4000:]
 

@@ -1,6 +1,6 @@
 """visibility of skills, and the steps of versions
 
-Revision: 0006, after 0004
+Revision: 0006, after 0005
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0006"
-down_revision = "0004"
+down_revision = "0005"
 branch_labels = None
 depends_on = None
 
@@ -22,9 +22,6 @@ def key() -> sa.types.TypeEngine[int]:
 
 def upgrade() -> None:
     op.add_column("skills", sa.Column("visibility", sa.String(length=16), server_default="public", nullable=False))
-    op.add_column(
-        "skill_versions", sa.Column("publisher_kind", sa.String(length=16), server_default="person", nullable=False)
-    )
     op.add_column("skill_versions", sa.Column("standing_json", sa.Text(), nullable=True))
     _index_listed("ix_skills_seen_listing", "visibility", "namespace", "name", "latest_version_id")
     _index_listed("ix_skills_seen_names", "visibility", "name")
@@ -55,7 +52,6 @@ def downgrade() -> None:
     op.drop_index("ix_skills_seen_names", table_name="skills")
     op.drop_index("ix_skills_seen_listing", table_name="skills")
     op.drop_column("skill_versions", "standing_json")
-    op.drop_column("skill_versions", "publisher_kind")
     op.drop_column("skills", "visibility")
 
 

@@ -45,6 +45,19 @@ class Authenticator(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsTokens(Protocol):
+    """An Authenticator of tokens that this registry keeps itself; others have none of this."""
+
+    def forget(self) -> None:
+        """A token was revoked: whatever is remembered of any counts no longer."""
+        ...
+
+    def first_token(self) -> str | None:
+        """An admin's token where there has never been any and the settings ask for one, else None. Blocking."""
+        ...
+
+
 # -- contents by digest ------------------------------------------------------------------------------------------
 
 
@@ -427,8 +440,8 @@ class Place(msgspec.Struct, frozen=True):
     """Lasting; a backend uses a folder of its own name in it."""
     allow_degraded: bool = False
     database: Any = None
-    """The server's own database (skillery.database.Database), migrated. For built-in backends: its tables may change
-    with every release."""
+    """The server's own database (skillery.database.Database), migrated before its first use. For built-in backends: its
+    tables may change with every release."""
 
 
 class Offer(msgspec.Struct, frozen=True):

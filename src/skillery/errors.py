@@ -36,6 +36,15 @@ class NotAuthenticated(SkilleryError):
     type = "not_authenticated"
 
 
+class TooManyFailedLogins(NotAuthenticated):
+    """Too many logins from one address failed; the next that fails may do so after `retry_after_ms`."""
+
+    type = "too_many_failed_logins"
+
+    def __init__(self, message: str, *, retry_after_ms: int, hint: str | None = None, **data: Any) -> None:
+        super().__init__(message, hint=hint, retry_after_ms=retry_after_ms, **data)
+
+
 class NotAllowed(SkilleryError):
     type = "not_allowed"
 
@@ -90,6 +99,10 @@ class FileNotInSkill(NotFound):
 
 class BlobNotFound(NotFound):
     type = "blob_not_found"
+
+
+class TokenNotFound(NotFound):
+    type = "token_not_found"
 
 
 class ContentMissing(NotFound):

@@ -16,6 +16,7 @@ import platformdirs
 from skillery.errors import StartupError
 
 PREFIX = "SKILLERY_"
+TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - where commands find theirs
 SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of secrets, not one
 BACKENDS_PREFIX = "SKILLERY_BACKENDS_"
 CONFIG_NAME = "skillery.toml"
@@ -177,7 +178,7 @@ def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     by_variable = {PREFIX + name.upper().replace(".", "_"): name for name in names}
     values: dict[str, Any] = {}
     for variable, text in sorted(variables.items()):
-        if not variable.startswith(PREFIX) or variable.startswith(SECRET_PREFIX):
+        if not variable.startswith(PREFIX) or variable.startswith(SECRET_PREFIX) or variable == TOKEN_VARIABLE:
             continue
         if variable.startswith(BACKENDS_PREFIX):
             values[_backend_setting(variable)] = text

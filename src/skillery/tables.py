@@ -106,8 +106,8 @@ skill_versions = Table(
     Column("names_json", Text, nullable=False),
     Column("summary_json", Text, nullable=False),
     Column("publisher", String(255), nullable=False),
-    Column("created_at", Moment, nullable=False),
     Column("publisher_kind", String(16), nullable=False, server_default="person"),
+    Column("created_at", Moment, nullable=False),
     # What describe_skill says beside the status, by key: approval, rejected, yanked, deprecated. None: nothing.
     Column("standing_json", Text, nullable=True),
     # Versions that differ only in build metadata are one version.
@@ -229,6 +229,26 @@ Index(
     postgresql_where=blobs.c.run_id.is_not(None),
     sqlite_where=blobs.c.run_id.is_not(None),
 )
+
+tokens = Table(
+    "tokens",
+    metadata,
+    # The part of a token that is no secret.
+    Column("id", String(32), primary_key=True),
+    Column("name", String(255), nullable=False),
+    Column("kind", String(16), nullable=False),
+    # SHA-256 of the whole token.
+    Column("hash", LargeBinary, nullable=False),
+    Column("scopes_json", Text, nullable=False),
+    Column("namespaces_json", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("created_by", String(255), nullable=False),
+    Column("expires_at", Moment, nullable=True),
+    Column("revoked_at", Moment, nullable=True),
+    Column("last_used_at", Moment, nullable=True),
+    CheckConstraint("kind IN ('person', 'agent')", name="kind"),
+)
+Index("ix_tokens_name", tokens.c.name)
 
 secrets = Table(
     "secrets",

@@ -10,7 +10,7 @@ from typing import Any
 from skillery.api.errors import INVALID_REQUEST, codes_of, encode, error_object, plain_error
 from skillery.api.services import Services
 from skillery.backends import Credentials, Identity
-from skillery.errors import NotAuthenticated, SkilleryError
+from skillery.errors import NotAuthenticated, SkilleryError, TooManyFailedLogins
 from skillery.settings import is_loopback
 
 JSON = "application/json"
@@ -98,10 +98,12 @@ def check_json(headers: dict[str, str]) -> None:
 
 
 async def authenticate(services: Services, scope: Any, headers: dict[str, str]) -> Identity:
-    """Raises HttpRefusal 401."""
+    """Raises HttpRefusal 401, and 429 where too many logins from one address failed; Unavailable."""
     address = (scope.get("client") or ("", None))[0]
     try:
         return await services.authenticator.authenticate(Credentials(headers, address))
+    except TooManyFailedLogins as error:
+        raise HttpRefusal(429, error_object(error), [_retry_after(error.data["retry_after_ms"])]) from None
     except NotAuthenticated as error:
         raise HttpRefusal(401, error_object(error), [("www-authenticate", "Bearer")]) from None
 
@@ -182,5 +184,9 @@ async def send_refusal(send: Any, refusal: HttpRefusal, *, rpc: bool = False) ->
 async def send_error(send: Any, error: SkilleryError) -> None:
     status = codes_of(error)[1]
     retry = error.data.get("retry_after_ms")
-    headers = [("retry-after", str(-(-retry // 1000)))] if retry else []
+    headers = [_retry_after(retry)] if retry else []
     await send_bytes(send, status, encode({"error": error_object(error)}), headers=headers)
+
+
+def _retry_after(milliseconds: int) -> tuple[str, str]:
+    return "retry-after", str(-(-milliseconds // 1000))

@@ -25,11 +25,11 @@ from skillery.api.http import (
     send_error,
     send_refusal,
 )
-from skillery.api.rpc.envelope import answer
+from skillery.api.rpc.envelope import Caller, answer
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services
-from skillery.errors import SkilleryError
+from skillery.errors import SkilleryError, Unavailable
 from skillery.runs.queueing import until_client_gone
 
 Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
@@ -38,7 +38,7 @@ Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
 async def _rpc(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
     only(scope, "POST")
     check_json(headers)
-    identity = await authenticate(services, scope, headers)
+    identity = await _caller(services, scope, headers)
     body = await read_body(receive, headers, services.max_body_bytes)
     until_client_gone.set(partial(disconnected, receive))
     reply = await answer(services, identity, body)
@@ -47,6 +47,14 @@ async def _rpc(services: Services, scope: Any, receive: Any, send: Any, headers:
         await send({"type": "http.response.body", "body": b""})
         return
     await send_bytes(send, 200, reply)
+
+
+async def _caller(services: Services, scope: Any, headers: dict[str, str]) -> Caller:
+    """A database that is away is an answer to each call, as it is everywhere else."""
+    try:
+        return await authenticate(services, scope, headers)
+    except Unavailable as error:
+        return error
 
 
 async def _tools(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:

@@ -42,11 +42,12 @@ MIB = 1024 * 1024
 async def open_services(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[Services]:
     """Everything that a server needs, migrated and ready; all of it closed at the end. Raises StartupError."""
     plugins.check_settings(settings)
-    authenticator: Authenticator = plugins.open("authenticator", settings)
-    _check_address(settings, authenticator)
     async with AsyncExitStack() as stack:
         database = Database(settings.database_url)
         stack.callback(database.close)
+        # Nothing connects before the settings are known to be good.
+        authenticator: Authenticator = plugins.open("authenticator", settings, database)
+        _check_address(settings, authenticator)
         migrate.upgrade(database)
         storage: Storage = plugins.open("storage", settings)
         sandbox: Sandbox = plugins.open("sandbox", settings)

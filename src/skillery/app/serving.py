@@ -16,6 +16,7 @@ from litestar import Litestar
 from skillery.app.building import create_app, open_services
 from skillery.app.heads import BoundedHeads
 from skillery.app.home import Home
+from skillery.backends import Authenticator, KeepsTokens
 from skillery.errors import StartupError
 from skillery.plugins import Plugins
 from skillery.settings import Settings
@@ -42,8 +43,12 @@ class _Server(uvicorn.Server):
             self._on_start()
 
 
-async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. `announce(url)` is called once requests are answered. Raises StartupError."""
+async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, str | None], None]) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StartupError.
+
+    `announce(url, token)` is called once requests are answered; `token` is the admin's token that a first start makes
+    where the authenticator wants one.
+    """
     home = Home(settings.home)
     try:
         with _bound(settings) as listener:
@@ -51,10 +56,12 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str], 
 
             def on_start() -> None:
                 home.announce(url)
-                announce(url)
+                announce(url, token)
 
             async with open_services(settings, plugins, home) as services:
                 await services.sandbox.start()
+                # Last, so that a start that fails has used up no token.
+                token = await _first_token(services.authenticator)
                 server = _Server(_config(settings, create_app(services)), on_start)
                 ending: list[asyncio.Task[None]] = []
                 loop = asyncio.get_running_loop()
@@ -76,6 +83,12 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str], 
                 await asyncio.gather(*ending)
     finally:
         home.close()
+
+
+async def _first_token(authenticator: Authenticator) -> str | None:
+    if not isinstance(authenticator, KeepsTokens):
+        return None
+    return await asyncio.to_thread(authenticator.first_token)
 
 
 def _config(settings: Settings, app: Litestar) -> uvicorn.Config:

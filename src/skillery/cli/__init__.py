@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills
+from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens
 from skillery.cli.failing import EXIT_CODES, Commands
 
 
@@ -56,6 +56,7 @@ for _command in (
     lifecycle.visibility,
     blobs.blob,
     secrets.secret,
+    tokens.token,
     database.db,
     checking.plugins,
     checking.doctor,

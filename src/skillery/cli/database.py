@@ -110,3 +110,22 @@ def revision_of(database: Database) -> str | None:
     if database.is_sqlite and not Path(database.url.database or "").exists():
         return None
     return migrate.current(database)
+
+
+def migrated(database: Database, settings: Settings) -> Database:
+    """Servers and commands share a database that is as it must be. Only to bring it there is the home taken, so that
+    no other release is at work in it meanwhile."""
+    from skillery import migrate
+    from skillery.app.home import Home
+
+    if revision_of(database) == migrate.head():
+        return database
+    if settings.database:
+        migrate.upgrade(database)
+        return database
+    home = Home(settings.home)
+    try:
+        migrate.upgrade(database)
+    finally:
+        home.close()
+    return database

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import getpass
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -45,18 +47,36 @@ def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_target
 
 
+def token_option(command: F) -> F:
+    """--token; on a command line others can see it, in SKILLERY_TOKEN they can't."""
+    return click.option(
+        "--token",
+        metavar="TOKEN",
+        envvar="SKILLERY_TOKEN",
+        help="What to show to a server that asks who is calling.  [default: SKILLERY_TOKEN]",
+    )(command)
+
+
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """As home_options, and --url and --token for a server elsewhere."""
 
     @click.option("--home", metavar="DIR", help="The home: where the embedded registry lies.")
     @click.option("--config", metavar="FILE", help="Settings; by default skillery.toml in the home.")
     @click.option("--url", metavar="URL", callback=_check_url, help="Talk to the server there instead.")
-    @click.option("--token", metavar="TOKEN", help="What to show to a server that asks who is calling.")
+    @token_option
     @functools.wraps(command)
     def with_target(*, home: str | None, config: str | None, url: str | None, token: str | None, **others: Any) -> Any:
         return command(target=Target(home, config, url, token), **others)
 
     return with_target
+
+
+def user_of_this_machine() -> str:
+    """Who gives a command that works on the home itself, for the record."""
+    try:
+        return getpass.getuser()[:200]
+    except (OSError, KeyError):
+        return f"uid {os.getuid()}"
 
 
 def name_and_version(text: str, version: str | None) -> tuple[str, str | None]:

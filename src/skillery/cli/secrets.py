@@ -6,15 +6,13 @@ These commands open the registry's database themselves, also while a server serv
 from __future__ import annotations
 
 import contextlib
-import getpass
-import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.options import Target, home_options, json_option, user_of_this_machine
 from skillery.cli.printing import clean, print_json, print_rows
 from skillery.errors import InvalidParams, NotFound
 
@@ -133,7 +131,7 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
     parse_secret_name(name)
     parse_grantee(grantee)
     with _opened(target.load().settings) as (database, _):
-        new = database.write_now(lambda connection: grant(connection, name, grantee, _who()))
+        new = database.write_now(lambda connection: grant(connection, name, grantee, user_of_this_machine()))
     _say(
         as_json,
         {"name": name, "grantee": grantee, "new": new},
@@ -162,46 +160,19 @@ def _say(as_json: bool, answer: dict[str, Any], line: str) -> None:
         click.echo(clean(line))
 
 
-def _who() -> str:
-    """The user of this machine who grants."""
-    try:
-        return getpass.getuser()[:255]
-    except (OSError, KeyError):
-        return f"uid {os.getuid()}"
-
-
 @contextlib.contextmanager
 def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
     """The database at this release's revision, and the backend that the settings choose."""
     from skillery.cli.connecting import show_log
+    from skillery.cli.database import migrated
     from skillery.database import Database
     from skillery.plugins import load_plugins
 
     show_log(settings)
     plugins = load_plugins(settings.plugins_folder)
     plugins.check_settings(settings)
-    database = _migrated(Database(settings.database_url), settings)
+    database = migrated(Database(settings.database_url), settings)
     try:
         yield database, plugins.open("secrets", settings, database)
     finally:
         database.close()
-
-
-def _migrated(database: Database, settings: Settings) -> Database:
-    """Servers and commands share a database that is as it must be. Only to bring it there is the home taken, so that
-    no other release is at work in it meanwhile."""
-    from skillery import migrate
-    from skillery.app.home import Home
-    from skillery.cli.database import revision_of
-
-    if revision_of(database) == migrate.head():
-        return database
-    if settings.database:
-        migrate.upgrade(database)
-        return database
-    home = Home(settings.home)
-    try:
-        migrate.upgrade(database)
-    finally:
-        home.close()
-    return database

@@ -27,7 +27,8 @@ QUIET = ("uvicorn", "alembic", "litestar", "asyncio", "httpx", "httpcore")
 def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> None:
     """Serve the registry until Ctrl-C or SIGTERM.
 
-    One line on stdout says where, once requests are answered; the log goes to stderr. SIGTERM lets the runs under way
+    One line on stdout says where, once requests are answered; the log goes to stderr. The first start with
+    auth = "tokens" and no token yet makes one for an admin and shows it there. SIGTERM lets the runs under way
     finish up to the setting grace_seconds, and the exit code is then 0.
     """
     # While it starts there is nothing to let finish, and a start may be cut off anywhere. An exception would be lost
@@ -42,13 +43,16 @@ def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> 
     _start_log(settings)
     plugins = load_plugins(settings.plugins_folder)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve_until_stopped(settings, plugins, lambda url: _announce(url, settings, as_json)))
+        runner.run(serve_until_stopped(settings, plugins, lambda url, token: _announce(url, token, settings, as_json)))
 
 
-def _announce(url: str, settings: Settings, as_json: bool) -> None:
+def _announce(url: str, token: str | None, settings: Settings, as_json: bool) -> None:
     line = f"Skillery serves at {url} (home {settings.home})"
+    if token:
+        line += f"\nThe first admin's token, shown this once: {token}"
     if as_json:
-        line = as_json_text({"url": url, "home": str(settings.home), "pid": os.getpid()}, indent=-1)
+        facts = {"url": url, "home": str(settings.home), "pid": os.getpid()}
+        line = as_json_text(facts | ({"bootstrap_token": token} if token else {}), indent=-1)
     try:
         print(line, flush=True)  # noqa: T201 - click.echo would not tell a closed pipe from a failed start
     except BrokenPipeError:

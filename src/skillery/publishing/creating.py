@@ -76,6 +76,7 @@ class Publisher:
         The same bundle again answers as the first time did.
         """
         bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
+        # Before anything is said of what is there already.
         access.require_namespace(identity, "publish", bundle.manifest.name)
         taken = await self._database.read(partial(version_if_taken, bundle=bundle, identity=identity))
         if taken is not None:

@@ -27,10 +27,12 @@ from skillery.api.rpc.explaining import explain
 from skillery.api.rpc.methods import METHODS, Method
 from skillery.api.services import Services
 from skillery.backends import Identity
-from skillery.errors import InvalidParams, SkilleryError
+from skillery.errors import InvalidParams, SkilleryError, Unavailable
 
 MOST_CALLS = 100
 BIG_PARAMS = 1024 * 1024
+Caller = Identity | Unavailable
+"""Unavailable where it cannot be found out now who calls: every call is answered with it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -49,7 +51,7 @@ _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decoders = {name: msgspec.json.Decoder(method.params) for name, method in METHODS.items()}
 
 
-async def answer(services: Services, identity: Identity, body: bytes) -> bytes | None:
+async def answer(services: Services, identity: Caller, body: bytes) -> bytes | None:
     """The answer to a request body, None where there is none to give (notifications only)."""
     if not _is_utf8(body):
         return _failure(None, plain_error(PARSE_ERROR, "the body is not JSON: it is not UTF-8", "parse_error"))
@@ -67,7 +69,7 @@ def _is_utf8(body: bytes) -> bool:
         return False
 
 
-async def _answer_batch(services: Services, identity: Identity, body: bytes) -> bytes | None:
+async def _answer_batch(services: Services, identity: Caller, body: bytes) -> bytes | None:
     try:
         calls = _calls.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -83,7 +85,7 @@ async def _answer_batch(services: Services, identity: Identity, body: bytes) -> 
     return b"[" + b",".join(given) + b"]" if given else None
 
 
-async def _answer_one(services: Services, identity: Identity, body: bytes) -> bytes | None:
+async def _answer_one(services: Services, identity: Caller, body: bytes) -> bytes | None:
     try:
         call = _call.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -109,7 +111,9 @@ class _Unknown(Exception):
         self.error = error
 
 
-async def _call_method(services: Services, identity: Identity, call: Call) -> Any:
+async def _call_method(services: Services, identity: Caller, call: Call) -> Any:
+    if isinstance(identity, Unavailable):
+        raise identity
     method = METHODS.get(call.method)
     if method is None:
         near = difflib.get_close_matches(call.method[:80], METHODS, n=1)

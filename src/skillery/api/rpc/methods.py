@@ -13,7 +13,7 @@ import msgspec
 
 from skillery.api.rpc import params
 from skillery.api.services import Services
-from skillery.backends import Identity, Language, Scope
+from skillery.backends import Identity, KeepsTokens, Language, Scope
 from skillery.errors import InvalidParams
 from skillery.formats.bundle import BundleFile
 from skillery.formats.names import parse_namespace, parse_skill_name
@@ -34,6 +34,7 @@ from skillery.registry import (
     yank_version,
 )
 from skillery.runs import CodeRequest, SkillRequest
+from skillery.tokens import CreatedToken, Token, create_token, list_tokens, revoke_token
 
 GUIDE = "skills.protocol.guide"
 
@@ -165,6 +166,30 @@ async def _set_visibility(services: Services, identity: Identity, asked: params.
     return await services.database.write(work)
 
 
+async def _create_token(services: Services, identity: Identity, asked: params.CreateToken) -> CreatedToken:
+    work = partial(
+        create_token,
+        name=asked.name,
+        scopes=asked.scopes,
+        namespaces=asked.namespaces,
+        kind=asked.kind,
+        expires=asked.expires,
+        created_by=identity.name,
+    )
+    return await services.database.write(work)
+
+
+async def _list_tokens(services: Services, _: Identity, __: params.ListTokens) -> Any:
+    return {"tokens": await services.database.read(list_tokens)}
+
+
+async def _revoke_token(services: Services, _: Identity, asked: params.RevokeToken) -> Token:
+    revoked = await services.database.write(partial(revoke_token, token_id=asked.id))
+    if isinstance(services.authenticator, KeepsTokens):
+        services.authenticator.forget()
+    return revoked
+
+
 class Method(NamedTuple):
     call: Callable[[Services, Identity, Any], Awaitable[Any]]
     params: type[params.Params]
@@ -191,6 +216,9 @@ METHODS: dict[str, Method] = {
     "deprecate_skill": Method(_deprecate_skill, params.DeprecateSkill, "publish", is_tool=False),
     "undeprecate_skill": Method(_undeprecate_skill, params.UndeprecateSkill, "publish", is_tool=False),
     "set_visibility": Method(_set_visibility, params.SetVisibility, "publish", is_tool=False),
+    "create_token": Method(_create_token, params.CreateToken, "admin", is_tool=False),
+    "list_tokens": Method(_list_tokens, params.ListTokens, "admin", is_tool=False),
+    "revoke_token": Method(_revoke_token, params.RevokeToken, "admin", is_tool=False),
 }
 
 

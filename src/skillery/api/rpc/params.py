@@ -194,3 +194,25 @@ class SetVisibility(Params, frozen=True, kw_only=True):
         Literal["public", "namespace", "private"],
         shown("public: everybody; namespace: who has a grant that covers the name; private: its publishers"),
     ]
+
+
+class CreateToken(Params, frozen=True, kw_only=True):
+    """Make a token. It is shown in the answer and never again."""
+
+    name: Annotated[str, shown("Whose token it is; tokens of one name are one identity")]
+    scopes: Annotated[list[str], shown("What it may do: read, run, publish, review, admin")]
+    namespaces: Annotated[list[str], shown("Under which names it may publish ('sales.*'; '*' for all)")] = []
+    kind: Annotated[Literal["person", "agent"], shown("Whether a person or an agent holds it", default="person")] = (
+        "person"
+    )
+    expires: Annotated[str, shown("After how long it is no longer good (e.g., '90d'); omit for never")] = ""
+
+
+class ListTokens(Params, frozen=True, kw_only=True):
+    """List every token, without its secret."""
+
+
+class RevokeToken(Params, frozen=True, kw_only=True):
+    """Make a token no longer good, for ever."""
+
+    id: Annotated[str, shown("The token's id")]

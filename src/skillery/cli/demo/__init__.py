@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from skillery.cli.failing import CheckFailed
-from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.options import Target, home_options, json_option, token_option
 from skillery.cli.printing import clean, print_json
 
 if TYPE_CHECKING:
@@ -19,9 +20,10 @@ WIDTH = 100
 
 @click.command()
 @home_options
+@token_option
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="By default a free one.")
 @json_option
-def demo(target: Target, port: int, as_json: bool) -> None:
+def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
     """Serve, and walk the protocol's workflow step by step on a real CSV.
 
     The server stays up in the background; the last lines say where it answers and how to stop it. Where a server holds
@@ -32,11 +34,12 @@ def demo(target: Target, port: int, as_json: bool) -> None:
     from skillery.cli.demo.background import find_or_start
 
     settings = target.load().settings
+    token = token or _own_token(settings.auth, target)
     server = find_or_start(settings.home, port, target.config)
     if not as_json:
         _title(f"Skillery serves at {server.url}", f"home {server.home}, log {server.log}")
     try:
-        shown = asyncio.run(_walk(server, target.token, as_json))
+        shown = asyncio.run(_walk(server, token, as_json))
     except BaseException:
         server.stop_if_ours()
         raise
@@ -45,6 +48,26 @@ def demo(target: Target, port: int, as_json: bool) -> None:
         print_json({**_facts(server), "steps": steps})
         return
     _print_end(server)
+
+
+def _own_token(auth: str, target: Target) -> str | None:
+    """Where the server will ask for one: the demo has the home, so it may make itself one. Before the server starts,
+    whose first token would else be in a log."""
+    if auth != "tokens":
+        return None
+    from skillery.cli.tokens import opened
+    from skillery.tokens import create_token
+
+    make = partial(
+        create_token,
+        name="demo",
+        scopes=["read", "run", "publish"],
+        namespaces=["demo.*"],
+        expires="1h",
+        created_by="demo",
+    )
+    with opened(target) as database:
+        return database.write_now(make).token
 
 
 async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[Step, Shown]]:

@@ -1,0 +1,50 @@
+"""How often an address may fail to log in: bounded in time and in memory."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections import OrderedDict
+from typing import NamedTuple
+
+MOST_ADDRESSES = 10_000
+
+
+class _Allowance(NamedTuple):
+    left: float
+    at: float
+    """Seconds of the monotonic clock."""
+
+
+class FailedLogins:
+    """An allowance of failures for each address, which fills up again evenly over a minute.
+
+    Of more than MOST_ADDRESSES those that failed longest ago are forgotten first.
+    """
+
+    def __init__(self, per_minute: int) -> None:
+        self._most = float(per_minute)
+        self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
+
+    def note(self, address: str) -> float | None:
+        """A login from `address` failed. None while it may, else the seconds until it may fail again."""
+        where = _network(address)
+        now = time.monotonic()
+        last = self._allowances.pop(where, None) or _Allowance(self._most, now)
+        left = min(self._most, last.left + (now - last.at) * self._most / 60)
+        may = left >= 1
+        self._allowances[where] = _Allowance(left - 1 if may else left, now)
+        if len(self._allowances) > MOST_ADDRESSES:
+            self._allowances.popitem(last=False)
+        return None if may else (1 - left) * 60 / self._most
+
+
+def _network(address: str) -> str:
+    """Whoever has one IPv6 address has the 2⁶⁴ around it."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address[:64]
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))

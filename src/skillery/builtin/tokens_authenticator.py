@@ -1,0 +1,154 @@
+"""`tokens`: `Authorization: Bearer sky_…`, a token of this registry.
+
+A good one is remembered for REMEMBERED_SECONDS: a revocation by this server counts at once, one by another process
+within them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated
+
+import msgspec
+
+from skillery import hookimpl
+from skillery.backends import Credentials, Identity, Offer, Place
+from skillery.builtin.failed_logins import FailedLogins
+from skillery.database import Database
+from skillery.errors import NotAuthenticated, SkilleryError, StartupError, TooManyFailedLogins
+from skillery.formats.tokens import id_of
+from skillery.tokens import REMEMBERED_SECONDS, TokenRefused, Verified, first_token, note_use, verify_token
+
+log = logging.getLogger(__name__)
+MOST_REMEMBERED = 10_000
+USE_NOTED_EVERY_SECONDS = 60.0
+HINT = "Send 'Authorization: Bearer sky_…'. An admin makes tokens: skillery token create."
+
+
+class TokensSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    failures_per_minute: Annotated[int, msgspec.Meta(ge=1)] = 20
+    """Failed logins that one address may have; past that they are answered with 429. Good tokens always pass."""
+    bootstrap: bool = True
+    """Whether the first start prints an admin's token."""
+
+
+class TokensAuthenticator:
+    loopback_only = False
+
+    def __init__(self, database: Database, settings: TokensSettings) -> None:
+        self._database = database
+        self._settings = settings
+        self._failures = FailedLogins(settings.failures_per_minute)
+        self._memory = _Memory()
+        self._noted: OrderedDict[str, float] = OrderedDict()
+        self._noting: set[asyncio.Task[None]] = set()
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """Raises NotAuthenticated, TooManyFailedLogins where it is a failure too many, Unavailable."""
+        header = credentials.headers.get("authorization")
+        if header is None:
+            # Not a failed login: many clients ask without first, to learn what is wanted.
+            raise NotAuthenticated("this server wants a token", hint=HINT)
+        digest = hashlib.sha256(header.encode()).digest()
+        known = self._memory.find(digest)
+        if known is not None:
+            return known
+        scheme, _, token = header.partition(" ")
+        token = token.strip()
+        token_id = id_of(token) if scheme.lower() == "bearer" else None
+        if token_id is None:
+            raise self._refused(credentials, "this is no token of a Skillery server")
+        try:
+            age = self._memory.age
+            verified = await self._database.read(partial(verify_token, token=token, token_id=token_id))
+        except TokenRefused as error:
+            raise self._refused(credentials, str(error)) from None
+        self._memory.keep(digest, verified, age)
+        self._note_use(token_id)
+        return verified.identity
+
+    def forget(self) -> None:
+        """What is remembered of tokens counts no longer: one was revoked."""
+        self._memory.forget()
+
+    def first_token(self) -> str | None:
+        """A new admin's token where there has never been a token and the settings allow it. Blocking."""
+        if not self._settings.bootstrap:
+            return None
+        made = self._database.write_now(first_token)
+        return made.token if made else None
+
+    def _refused(self, credentials: Credentials, why: str) -> NotAuthenticated:
+        wait = self._failures.note(credentials.address)
+        if wait is None:
+            return NotAuthenticated(why, hint=HINT)
+        return TooManyFailedLogins(
+            f"{why}, and too many logins from this address have failed",
+            hint="Mend the token before you try again; a good one is let in at any time.",
+            retry_after_ms=max(1, round(wait * 1000)),
+        )
+
+    def _note_use(self, token_id: str) -> None:
+        """At most once a minute, and nobody waits for it."""
+        now = time.monotonic()
+        if now - self._noted.get(token_id, -USE_NOTED_EVERY_SECONDS) < USE_NOTED_EVERY_SECONDS:
+            return
+        self._noted[token_id] = now
+        self._noted.move_to_end(token_id)
+        if len(self._noted) > MOST_REMEMBERED:
+            self._noted.popitem(last=False)
+        task = asyncio.get_running_loop().create_task(self._write_use(token_id))
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+    async def _write_use(self, token_id: str) -> None:
+        try:
+            await self._database.write(partial(note_use, token_id=token_id))
+        except SkilleryError as error:
+            log.warning("the use of the token %s could not be noted: %s", token_id, error)
+
+
+class _Memory:
+    """Good tokens by the digest of the header that showed them, for REMEMBERED_SECONDS."""
+
+    def __init__(self) -> None:
+        self.age = 0
+        """Changes with each `forget`: what was looked up before that is not kept."""
+        self._known: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
+
+    def find(self, digest: bytes) -> Identity | None:
+        until, verified = self._known.get(digest, (0.0, None))
+        if verified is None or time.monotonic() >= until:
+            return None
+        if verified.expires_at is not None and verified.expires_at <= datetime.now(UTC):
+            return None
+        return verified.identity
+
+    def keep(self, digest: bytes, verified: Verified, age: int) -> None:
+        if age != self.age:
+            return
+        self._known[digest] = time.monotonic() + REMEMBERED_SECONDS, verified
+        self._known.move_to_end(digest)
+        if len(self._known) > MOST_REMEMBERED:
+            self._known.popitem(last=False)
+
+    def forget(self) -> None:
+        self.age += 1
+        self._known.clear()
+
+
+def _open(settings: TokensSettings, place: Place) -> TokensAuthenticator:
+    if place.database is None:
+        raise StartupError("authenticator 'tokens' keeps its tokens in the server's database, and was given none")
+    return TokensAuthenticator(place.database, settings)
+
+
+@hookimpl
+def skillery_authenticator() -> Offer:
+    return Offer("tokens", _open, TokensSettings)

@@ -1,0 +1,170 @@
+"""`skillery token`: who may come in, and what each may do.
+
+Without --url these commands open the registry's database themselves, also while a server serves it: whoever can write
+the home is its admin anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.options import Target, json_option, target_options, user_of_this_machine
+from skillery.cli.printing import clean, print_json, print_rows
+
+if TYPE_CHECKING:
+    from skillery.database import Database
+
+COLUMNS = ("id", "name", "kind", "scopes", "namespaces", "status", "expires", "last used")
+
+
+@click.group()
+def token() -> None:
+    """Tokens for a server with auth = "tokens".
+
+    Without --url the tokens of the home are meant, whether or not a server is running; with --url an admin's token
+    is needed.
+    """
+
+
+@token.command("create")
+@click.option("--name", required=True, help="Whose it is. Tokens of one name are one identity, with one set of blobs.")
+@click.option("--scope", "scopes", required=True, metavar="SCOPE,…", help="read, run, publish, review, admin.")
+@click.option(
+    "--namespace", "namespaces", multiple=True, metavar="NAMESPACE.*", help="Where it may publish; '*' is everywhere."
+)
+@click.option("--expires", default="", metavar="TIME", help="After how long: 90d, 12h, never.  [default: never]")
+@click.option("--agent", is_flag=True, help="It is an agent's, not a person's.")
+@target_options
+@json_option
+def create(
+    name: str,
+    scopes: str,
+    namespaces: tuple[str, ...],
+    expires: str,
+    agent: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Make a token and show it, this once.
+
+    Without --namespace it publishes nowhere, whatever its scopes; with the scope review and no --namespace it reviews
+    everything.
+    """
+    asked: dict[str, Any] = {
+        "name": name,
+        "scopes": [scope.strip() for scope in scopes.split(",") if scope.strip()],
+        "namespaces": list(namespaces),
+        "kind": "agent" if agent else "person",
+        "expires": expires,
+    }
+    created = _asked(target, "create_token", asked) if target.url else _created_here(target, asked)
+    if as_json:
+        print_json(created)
+        return
+    click.echo(clean(created["token"]))
+    until = f", until {created['expires_at']}" if created["expires_at"] else ", for ever"
+    where = " ".join(created["namespaces"])
+    may = f"{', '.join(created['scopes'])}{f' in {where}' if where else ''}"
+    click.echo(clean(f"{created['id']}: {created['name']} ({created['kind']}) may {may}{until}."), err=True)
+    click.echo("Keep it now: it is not shown again.", err=True)
+
+
+@token.command("list")
+@target_options
+@json_option
+def list_(target: Target, as_json: bool) -> None:
+    """List every token, without its secret; those that expired or were revoked too."""
+    found = _asked(target, "list_tokens", {}) if target.url else _listed_here(target)
+    if as_json:
+        print_json(found)
+        return
+    print_rows(
+        COLUMNS,
+        [
+            (
+                one["id"],
+                one["name"],
+                one["kind"],
+                ",".join(one["scopes"]),
+                " ".join(one["namespaces"]) or "-",
+                one["status"],
+                one["expires_at"] or "never",
+                one["last_used_at"] or "never",
+            )
+            for one in found["tokens"]
+        ],
+    )
+
+
+@token.command("revoke")
+@click.argument("token_id", metavar="ID")
+@target_options
+@json_option
+def revoke(token_id: str, target: Target, as_json: bool) -> None:
+    """Make a token no longer good, for ever. Its identity's runs and blobs stay."""
+    revoked = _asked(target, "revoke_token", {"id": token_id}) if target.url else _revoked_here(target, token_id)
+    if as_json:
+        print_json(revoked)
+    else:
+        click.echo(clean(f"{revoked['id']} ({revoked['name']}) is revoked"))
+
+
+def _asked(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    from skillery.cli.connecting import with_client
+
+    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
+    return answer
+
+
+def _created_here(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
+    from skillery.tokens import create_token
+
+    with opened(target) as database:
+        by = f"home:{user_of_this_machine()}"
+        return _plain(database.write_now(lambda connection: create_token(connection, **asked, created_by=by)))
+
+
+def _listed_here(target: Target) -> dict[str, Any]:
+    from skillery.tokens import list_tokens
+
+    with opened(target) as database:
+        return _plain({"tokens": database.read_now(list_tokens)})
+
+
+def _revoked_here(target: Target, token_id: str) -> dict[str, Any]:
+    from skillery.tokens import REMEMBERED_SECONDS, revoke_token
+
+    with opened(target) as database:
+        revoked = database.write_now(lambda connection: revoke_token(connection, token_id))
+    # Servers may remember it for so long; when the command ends it is good nowhere.
+    time.sleep(REMEMBERED_SECONDS)
+    return _plain(revoked)
+
+
+def _plain(answer: Any) -> dict[str, Any]:
+    """As it would have come from a server."""
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(answer)
+    return plain
+
+
+@contextlib.contextmanager
+def opened(target: Target) -> Iterator[Database]:
+    """The database of the home, at this release's revision."""
+    from skillery.cli.connecting import show_log
+    from skillery.cli.database import migrated
+    from skillery.database import Database
+
+    settings = target.load().settings
+    show_log(settings)
+    database = Database(settings.database_url)
+    try:
+        yield migrated(database, settings)
+    finally:
+        database.close()

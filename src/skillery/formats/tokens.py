@@ -1,0 +1,112 @@
+"""Tokens as text (`sky_<id>_<secret>`), and what is asked for when one is made."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+import unicodedata
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import NamedTuple
+
+from skillery.errors import InvalidName, InvalidParams
+from skillery.formats.names import parse_namespace
+from skillery.formats.wording import quoted
+
+PREFIX = "sky_"
+MOST_NAME = 100
+MOST_NAMESPACES = 100
+LONGEST = timedelta(days=3650)
+RESERVED = {"skillery": "the bundled skills are published under it"}
+_ID_LENGTH = 12
+_SECRET = string.ascii_letters + string.digits
+_SECRET_LENGTH = 43  # 62 ** 43 > 2 ** 256
+_TOKEN = re.compile(rf"{PREFIX}([0-9a-z]{{{_ID_LENGTH}}})_([0-9A-Za-z]{{{_SECRET_LENGTH}}})")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DURATION = re.compile(r"([1-9][0-9]{0,8})([smhdw])")
+_ALMOST = re.compile(r"([1-9][0-9]{0,8})\s*([a-z]+)", re.IGNORECASE)
+
+
+class NewToken(NamedTuple):
+    """A token as its owner gets it, and the part of it that is no secret."""
+
+    text: str
+    id: str
+
+
+def new_token() -> NewToken:
+    """256 random bits behind an id of 62. Letters and digits only: a double click selects all of it."""
+    token_id = "".join(secrets.choice(string.digits + string.ascii_lowercase) for _ in range(_ID_LENGTH))
+    secret = "".join(secrets.choice(_SECRET) for _ in range(_SECRET_LENGTH))
+    return NewToken(f"{PREFIX}{token_id}_{secret}", token_id)
+
+
+def id_of(text: str) -> str | None:
+    """The id in a token, None where the text is none."""
+    match = _TOKEN.fullmatch(text)
+    return match[1] if match else None
+
+
+def parse_token_name(text: str) -> str:
+    """Whose token it is, as it will stand in records. Raises InvalidName."""
+    if text in RESERVED:
+        raise InvalidName(f"the name {quoted(text)} is taken: {RESERVED[text]}", hint="Choose another name.")
+    is_plain = text.isprintable() and text == text.strip() and unicodedata.is_normalized("NFC", text)
+    if not 1 <= len(text) <= MOST_NAME or not is_plain:
+        raise InvalidName(
+            f"{quoted(text)} is no name for a token",
+            hint=f"A name is 1 to {MOST_NAME} printable characters, without a space at either end, e.g. 'sales-ci'.",
+        )
+    return text
+
+
+def parse_grants(texts: Iterable[str]) -> tuple[str, ...]:
+    """Namespace grants, sorted, each once: `sales.*`, or `*` for all. Raises InvalidParams."""
+    given = sorted(set(texts))
+    if len(given) > MOST_NAMESPACES:
+        raise InvalidParams(f"a token has at most {MOST_NAMESPACES} namespaces, not {len(given)}", param="namespaces")
+    return tuple(_parse_grant(text) for text in given)
+
+
+def _parse_grant(text: str) -> str:
+    if text == "*":
+        return text
+    try:
+        parse_namespace(text.removesuffix(".*") or ".")
+    except InvalidName:
+        mended = None
+    else:
+        mended = f"{text.removesuffix('.*')}.*"
+    if mended == text:
+        return text
+    guess = f" (did you mean {quoted(mended)}?)" if mended else ""
+    raise InvalidParams(
+        f"{quoted(text)} is no grant of a namespace{guess}",
+        hint="Write a namespace and '.*' (sales.*) for every name that starts with 'sales.', or '*' for all names.",
+        param="namespaces",
+    )
+
+
+def parse_lifetime(text: str) -> timedelta | None:
+    """`90d` (also `s`, `m`, `h`, `w`); None, for ever, for `""` and `never`. Raises InvalidParams."""
+    if text in {"", "never"}:
+        return None
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        almost = _ALMOST.fullmatch(text.strip())
+        near = f"{almost[1]}{almost[2][0].lower()}" if almost and almost[2][0].lower() in _UNITS else None
+        guess = f" (did you mean {quoted(near)}?)" if near else ""
+        raise InvalidParams(
+            f"{quoted(text)} says no time after which a token expires{guess}",
+            hint="Write a number and s, m, h, d or w, for example 90d or 12h, or 'never'.",
+            param="expires",
+        )
+    lifetime = timedelta(**{_UNITS[match[2]]: int(match[1])}) if len(match[1]) < 9 else LONGEST * 2
+    if lifetime > LONGEST:
+        raise InvalidParams(
+            f"{quoted(text)} is longer than a token can be good for ({LONGEST.days}d)",
+            hint="Write 'never' for a token that does not expire.",
+            param="expires",
+        )
+    return lifetime
