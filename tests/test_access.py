@@ -31,6 +31,7 @@ SCOPES = {
     "reviewer": {"review"},
     "admin": {"read", "run", "publish", "review", "admin"},
 }
+VERSION = {"name": f"{NAMESPACE}.none", "version": "1.0.0"}
 _numbers = itertools.count()
 
 
@@ -58,6 +59,14 @@ CELLS: dict[str, Cell] = {
     "read_blob": Cell("read", lambda: {"blob_id": "blob:none"}, NOT_FOUND),
     "load_skills_protocol_guide": Cell("read", dict),
     "create_skill": Cell("publish", _skill),
+    "submit_version": Cell("publish", lambda: VERSION, NOT_FOUND),
+    "approve_version": Cell("review", lambda: VERSION, NOT_FOUND),
+    "reject_version": Cell("review", lambda: VERSION | {"reason": "x"}, NOT_FOUND),
+    "yank_version": Cell("publish", lambda: VERSION | {"reason": "x"}, NOT_FOUND),
+    "unyank_version": Cell("publish", lambda: VERSION, NOT_FOUND),
+    "deprecate_skill": Cell("publish", lambda: {"name": f"{NAMESPACE}.none", "message": "x"}, NOT_FOUND),
+    "undeprecate_skill": Cell("publish", lambda: {"name": f"{NAMESPACE}.none"}, NOT_FOUND),
+    "set_visibility": Cell("publish", lambda: {"name": f"{NAMESPACE}.none", "visibility": "private"}, NOT_FOUND),
     "create_token": Cell("admin", lambda: {"name": f"made{next(_numbers)}", "scopes": ["read"], "expires": "1h"}),
     "list_tokens": Cell("admin", dict),
     "revoke_token": Cell("admin", lambda: {"id": "none"}, NOT_FOUND),
