@@ -68,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_unsafe_sandbox: bool = False
     allow_degraded: bool = False
     max_body_mb: Positive = 64
+    bodies_mb: Positive = 256
     bundle_max_mb: Positive = 16
     bundle_max_files: Positive = 512
     concurrent_runs: Annotated[int, msgspec.Meta(ge=0)] = 0
