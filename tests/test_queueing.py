@@ -137,7 +137,7 @@ async def test_one_long_run_does_not_send_everybody_away_for_long() -> None:
     for seconds in (0.2, 0.3, 600, 0.2, 0.3):
         queue.free(seconds)
         await queue.enter("a", 1)
-    line = [asyncio.ensure_future(queue.enter("b", 1)) for _ in range(4)]
+    line = [asyncio.ensure_future(queue.enter("b", 1)) for _ in range(5)]
     await asyncio.sleep(0)
 
     with pytest.raises(Busy) as busy:

@@ -96,6 +96,7 @@ def _services(
             storage,
             plugins.moments,
             BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files),
+            msgspec.structs.asdict(settings.max_limits),
         ),
         cursor_key=database.write_now(cursor_key),
         readiness=Readiness(database, storage, sandbox),
