@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Identity, Moments, Publication, PublishedFile, Storage
@@ -21,11 +22,20 @@ from skillery.registry import NewVersion, insert_version, version_if_taken
 class Publisher:
     """Publishes bundles into the registry."""
 
-    def __init__(self, database: Database, storage: Storage, moments: Moments, limits: BundleLimits) -> None:
+    def __init__(
+        self,
+        database: Database,
+        storage: Storage,
+        moments: Moments,
+        limits: BundleLimits,
+        most_of: Mapping[str, float],
+    ) -> None:
+        """`most_of` is the server's maximum of each limit that a skill can ask for."""
         self._database = database
         self._storage = storage
         self._moments = moments
         self._limits = limits
+        self._most_of = most_of
 
     async def create_skill(
         self, identity: Identity, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
@@ -35,6 +45,7 @@ class Publisher:
         The same bundle again answers as the first time did.
         """
         bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
+        bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         taken = await self._database.read(partial(version_if_taken, bundle=bundle))
         if taken is not None:
             return taken
@@ -45,6 +56,15 @@ class Publisher:
         created = await self._database.write(partial(self._insert, bundle=bundle, identity=identity))
         await self._moments.after_publish(publication)
         return created
+
+    def _limit_warnings(self, bundle: Bundle) -> Iterator[str]:
+        runtime = bundle.manifest.runtime
+        for key, value in (runtime.limits if runtime else {}).items():
+            if value > self._most_of[key]:
+                yield (
+                    f"runtime.limits.{key} is {value}, above this server's maximum of {self._most_of[key]} "
+                    f"(max_limits.{key}): its runs get {self._most_of[key]}"
+                )
 
     async def _ask(self, publication: Publication) -> None:
         findings = await self._moments.before_publish(publication)
