@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from skillery.backends import BlobMount, CodeCall, Job, Limits, Outcome, Place, SkillMount
+from skillery.backends import BlobMount, CodeCall, Job, Language, Limits, Outcome, Place, SkillMount
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.testing.sandbox import MemoryHost
@@ -40,6 +41,8 @@ class Kind(msgspec.Struct, frozen=True):
     ends: frozenset[str | None]
     limits: Limits = ROOMY
     network: tuple[str, ...] = ()
+    language: Language = "python"
+    environment: dict[str, str] = {}
     patience: float | None = None
     """After so many seconds nobody wants it any more."""
 
@@ -86,6 +89,16 @@ KINDS = {
     "writes blobs": Kind(BLOBS, ends(None)),
     "abuses its channel": Kind("import os\ndef main(args): os.write(3, b'\\xff' * 4096)", ends("InvalidOutput")),
     "is refused a host": Kind(REFUSED, ends(None), network=("http://api.test",)),
+    "runs bash": Kind("cat; echo done >&2", ends(None), language="bash"),
+    **(
+        {"runs Node.js": Kind("export const main = (args) => args", ends(None), language="javascript")}
+        if shutil.which("node")
+        else {}
+    ),
+    "calls a stub": Kind("from skills.far import f\ndef main(args): return f(1)", ends(None)),
+    "has a secret": Kind(
+        "import os\ndef main(args): return len(os.environ['API_KEY'])", ends(None), environment={"API_KEY": "k" * 99}
+    ),
     "is cancelled": Kind(SLEEP, ends("CancelledError"), patience=0.02),
 }
 
@@ -128,6 +141,7 @@ class Soak:
         self._sandbox = self._open()
         self._began = time.monotonic()
         self._skill = SkillMount("kept", folder / "kept", "main.py")
+        self._stub = SkillMount("far", folder / "far", "main.py", stub=True)
         self._blob = BlobMount("blob:given", folder / "given")
         self.ended: dict[str, Counter[str | None]] = {name: Counter() for name in KINDS}
         self.looks: list[Look] = []
@@ -139,6 +153,8 @@ class Soak:
     async def go(self, runs: int, looks: int) -> None:
         self._skill.folder.mkdir()
         (self._skill.folder / "main.py").write_text("def main(args): return len(args)")
+        self._stub.folder.mkdir()
+        (self._stub.folder / "main.py").write_text("def f(number): pass")
         self._blob.path.write_text("given")
         await self._sandbox.start()
         for name in KINDS:  # the proxy, caches and arenas are there before the first look
@@ -165,9 +181,12 @@ class Soak:
         self.ended[name][await ending(self._run(self._sandbox, kind), kind.patience)] += 1
 
     def _run(self, sandbox: LinuxSandbox, kind: Kind) -> Awaitable[Outcome]:
-        call = CodeCall(kind.code, "main")
-        job = Job("run_soak", call, b'{"a":1}', (self._skill,), (self._blob,), kind.limits, network=kind.network)
-        return sandbox.run(job, MemoryHost())
+        call = CodeCall(kind.code, "main", kind.language)
+        skills = (self._skill, self._stub)
+        job = Job("run_soak", call, b'{"a":1}', skills, (self._blob,), kind.limits, kind.environment, kind.network)
+        host = MemoryHost()
+        host.callable["far", "f"] = lambda number: number + 1
+        return sandbox.run(job, host)
 
     async def _closed_early(self) -> None:
         """A server that is stopped while runs are in progress."""
