@@ -23,6 +23,7 @@ from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.testing.sandbox import MemoryHost
 from skillery.testing.sandbox.leftovers import descendants, traces
+from skillery.testing.upstreams import upstream
 
 AT_ONCE = 4
 LOOKS = 10
@@ -65,6 +66,10 @@ def main(args):
     try: urllib.request.urlopen('http://evil.test/', timeout=20)
     except urllib.error.HTTPError as error: return error.code
 """
+ALLOWED = """
+import urllib.request
+def main(args): return urllib.request.urlopen(f"http://api.test:{args['port']}/x", timeout=20).status
+"""
 BLOBS = """
 from runtime import blobs
 def main(args):
@@ -99,6 +104,7 @@ KINDS = {
     "has a secret": Kind(
         "import os\ndef main(args): return len(os.environ['API_KEY'])", ends(None), environment={"API_KEY": "k" * 99}
     ),
+    "is allowed a host": Kind(ALLOWED, ends(None), network=("http://api.test:PORT",)),
     "is cancelled": Kind(SLEEP, ends("CancelledError"), patience=0.02),
 }
 
@@ -136,8 +142,10 @@ def memory_groups() -> int:
 class Soak:
     """Runs of all kinds in turn, a few at a time, with a look around now and then."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int) -> None:
+        """`port` is where the allowed host listens."""
         self._folder = folder
+        self._port = port
         self._sandbox = self._open()
         self._began = time.monotonic()
         self._skill = SkillMount("kept", folder / "kept", "main.py")
@@ -147,7 +155,8 @@ class Soak:
         self.looks: list[Look] = []
 
     def _open(self) -> LinuxSandbox:
-        settings = LinuxSandboxSettings(hosts={"api.test": ("127.0.0.1",), "evil.test": ("127.0.0.1",)})
+        hosts: dict[str, tuple[str, ...]] = dict.fromkeys(("api.test", "evil.test"), ("127.0.0.1",))
+        settings = LinuxSandboxSettings(hosts=hosts, allow_private=("127.0.0.1",))
         return open_sandbox(settings, Place(self._folder))
 
     async def go(self, runs: int, looks: int) -> None:
@@ -182,8 +191,9 @@ class Soak:
 
     def _run(self, sandbox: LinuxSandbox, kind: Kind) -> Awaitable[Outcome]:
         call = CodeCall(kind.code, "main", kind.language)
-        skills = (self._skill, self._stub)
-        job = Job("run_soak", call, b'{"a":1}', skills, (self._blob,), kind.limits, kind.environment, kind.network)
+        skills, args = (self._skill, self._stub), b'{"port":%d}' % self._port
+        network = tuple(entry.replace("PORT", str(self._port)) for entry in kind.network)
+        job = Job("run_soak", call, args, skills, (self._blob,), kind.limits, kind.environment, network)
         host = MemoryHost()
         host.callable["far", "f"] = lambda number: number + 1
         return sandbox.run(job, host)
@@ -269,8 +279,9 @@ async def settled() -> None:
 async def soak(folder: Path, runs: int, looks: int = LOOKS) -> Soak:
     before, tempfile.tempdir = tempfile.tempdir, str(folder)  # where everything temporary is counted
     try:
-        done = Soak(folder)
-        await done.go(runs, looks)
+        with upstream() as host:
+            done = Soak(folder, host.port)
+            await done.go(runs, looks)
     finally:
         tempfile.tempdir = before
     return done
