@@ -102,7 +102,7 @@ def main(args):
         code = """
         import ctypes, mmap
         def main(args):
-            page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+            page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7)  # rwx
             page.write(b'\\xb8\\x14\\x00\\x00\\x00' + (b'\\xcd\\x80' if args['door'] else b'\\x90\\x90') + b'\\xc3')
             return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
         """
