@@ -7,6 +7,8 @@ from types import TracebackType
 from skillery.errors import Busy
 
 RETRY_MS = 1000
+SMALL = 16 * 1024
+"""Bytes of a body that always fits: what reads and lists is not kept out by those who send much."""
 
 
 class Bodies:
@@ -20,9 +22,10 @@ class Bodies:
         return HeldBody(self)
 
     def check(self, size: int, own: int) -> None:
-        """Raises Busy where `size` more has no room beside the others. A body that is alone always fits."""
+        """Raises Busy where `size` more has no room beside the others. A body that is alone always fits, and a small
+        one."""
         others = self._held - own
-        if others and self._held + size > self._most:
+        if others and own + size > SMALL and self._held + size > self._most:
             raise Busy(
                 f"{others} bytes of other requests are held already, of {self._most} (the setting bodies_mb)",
                 hint="Nothing was run. Try again after retry_after_ms.",
