@@ -3,11 +3,12 @@ PYTHON ?= python3
 UV := .tools/bin/uv
 BIN := .venv/bin
 BWRAP := .tools/bin/bwrap
+BWRAP_TESTS := plugins/skillery-bubblewrap/tests
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test serve bench check format lock build clean install fuzz mutations soak
+.PHONY: demo test serve bench check format lock build clean install fuzz mutations contract-as-user soak
 
 install: .venv/.installed
 
@@ -47,8 +48,14 @@ fuzz: install ## the property tests of parsers and orders, for long
 	  tests/test_names_and_paths.py tests/test_manifest.py tests/test_skill_md.py tests/test_bundle.py \
 	  tests/test_python_source.py tests/test_egress_policy.py tests/test_egress_parsers.py tests/test_sandbox_channel.py
 
-mutations: install ## every step of the sandbox switched off, and who of the whole contract notices: most of an hour
-	SKILLERY_MUTATIONS=all $(BIN)/pytest -s tests/test_mutations.py
+mutations: install $(BWRAP) ## every step of the sandbox switched off, and who of the whole contract notices: most of an hour
+	SKILLERY_MUTATIONS=all $(BIN)/pytest -s tests/test_mutations.py $(BWRAP_TESTS)/test_bubblewrap_mutations.py
+
+contract-as-user: install $(BWRAP) ## the whole contract of both sandboxes as an ordinary user; make test runs a part
+	PATH=$(CURDIR)/.tools/bin:$$PATH $(BIN)/python tests/ordinary_user.py $(CURDIR)/$(BIN)/python -m pytest \
+	  tests/test_sandbox_linux.py::TestLinuxSandbox tests/test_sandbox_lockdown.py::TestLockdown
+	PATH=$(CURDIR)/.tools/bin:$$PATH $(BIN)/python tests/ordinary_user.py $(CURDIR)/$(BIN)/python -m pytest \
+	  $(BWRAP_TESTS)/test_bubblewrap_contract.py::TestBubblewrap $(BWRAP_TESTS)/test_bubblewrap_lockdown.py
 
 soak: install ## RUNS=20000 runs of all kinds through one sandbox, and what has grown meanwhile
 	$(BIN)/python -m bench.soak $${RUNS:-20000}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -17,11 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from skillery.backends import BlobMount, CodeCall, Job, Limits, Outcome, Place, SkillMount
+from skillery.backends import BlobMount, CodeCall, Job, Language, Limits, Outcome, Place, SkillMount
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.testing.sandbox import MemoryHost
 from skillery.testing.sandbox.leftovers import descendants, traces
+from skillery.testing.upstreams import upstream
 
 AT_ONCE = 4
 LOOKS = 10
@@ -40,6 +42,8 @@ class Kind(msgspec.Struct, frozen=True):
     ends: frozenset[str | None]
     limits: Limits = ROOMY
     network: tuple[str, ...] = ()
+    language: Language = "python"
+    environment: dict[str, str] = {}
     patience: float | None = None
     """After so many seconds nobody wants it any more."""
 
@@ -61,6 +65,10 @@ import urllib.error, urllib.request
 def main(args):
     try: urllib.request.urlopen('http://evil.test/', timeout=20)
     except urllib.error.HTTPError as error: return error.code
+"""
+ALLOWED = """
+import urllib.request
+def main(args): return urllib.request.urlopen(f"http://api.test:{args['port']}/x", timeout=20).status
 """
 BLOBS = """
 from runtime import blobs
@@ -86,6 +94,17 @@ KINDS = {
     "writes blobs": Kind(BLOBS, ends(None)),
     "abuses its channel": Kind("import os\ndef main(args): os.write(3, b'\\xff' * 4096)", ends("InvalidOutput")),
     "is refused a host": Kind(REFUSED, ends(None), network=("http://api.test",)),
+    "runs bash": Kind("cat; echo done >&2", ends(None), language="bash"),
+    **(
+        {"runs Node.js": Kind("export const main = (args) => args", ends(None), language="javascript")}
+        if shutil.which("node")
+        else {}
+    ),
+    "calls a stub": Kind("from skills.far import f\ndef main(args): return f(1)", ends(None)),
+    "has a secret": Kind(
+        "import os\ndef main(args): return len(os.environ['API_KEY'])", ends(None), environment={"API_KEY": "k" * 99}
+    ),
+    "is allowed a host": Kind(ALLOWED, ends(None), network=("http://api.test:PORT",)),
     "is cancelled": Kind(SLEEP, ends("CancelledError"), patience=0.02),
 }
 
@@ -123,22 +142,28 @@ def memory_groups() -> int:
 class Soak:
     """Runs of all kinds in turn, a few at a time, with a look around now and then."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int) -> None:
+        """`port` is where the allowed host listens."""
         self._folder = folder
+        self._port = port
         self._sandbox = self._open()
         self._began = time.monotonic()
         self._skill = SkillMount("kept", folder / "kept", "main.py")
+        self._stub = SkillMount("far", folder / "far", "main.py", stub=True)
         self._blob = BlobMount("blob:given", folder / "given")
         self.ended: dict[str, Counter[str | None]] = {name: Counter() for name in KINDS}
         self.looks: list[Look] = []
 
     def _open(self) -> LinuxSandbox:
-        settings = LinuxSandboxSettings(hosts={"api.test": ("127.0.0.1",), "evil.test": ("127.0.0.1",)})
+        hosts: dict[str, tuple[str, ...]] = dict.fromkeys(("api.test", "evil.test"), ("127.0.0.1",))
+        settings = LinuxSandboxSettings(hosts=hosts, allow_private=("127.0.0.1",))
         return open_sandbox(settings, Place(self._folder))
 
     async def go(self, runs: int, looks: int) -> None:
         self._skill.folder.mkdir()
         (self._skill.folder / "main.py").write_text("def main(args): return len(args)")
+        self._stub.folder.mkdir()
+        (self._stub.folder / "main.py").write_text("def f(number): pass")
         self._blob.path.write_text("given")
         await self._sandbox.start()
         for name in KINDS:  # the proxy, caches and arenas are there before the first look
@@ -165,9 +190,13 @@ class Soak:
         self.ended[name][await ending(self._run(self._sandbox, kind), kind.patience)] += 1
 
     def _run(self, sandbox: LinuxSandbox, kind: Kind) -> Awaitable[Outcome]:
-        call = CodeCall(kind.code, "main")
-        job = Job("run_soak", call, b'{"a":1}', (self._skill,), (self._blob,), kind.limits, network=kind.network)
-        return sandbox.run(job, MemoryHost())
+        call = CodeCall(kind.code, "main", kind.language)
+        skills, args = (self._skill, self._stub), b'{"port":%d}' % self._port
+        network = tuple(entry.replace("PORT", str(self._port)) for entry in kind.network)
+        job = Job("run_soak", call, args, skills, (self._blob,), kind.limits, kind.environment, network)
+        host = MemoryHost()
+        host.callable["far", "f"] = lambda number: number + 1
+        return sandbox.run(job, host)
 
     async def _closed_early(self) -> None:
         """A server that is stopped while runs are in progress."""
@@ -250,8 +279,9 @@ async def settled() -> None:
 async def soak(folder: Path, runs: int, looks: int = LOOKS) -> Soak:
     before, tempfile.tempdir = tempfile.tempdir, str(folder)  # where everything temporary is counted
     try:
-        done = Soak(folder)
-        await done.go(runs, looks)
+        with upstream() as host:
+            done = Soak(folder, host.port)
+            await done.go(runs, looks)
     finally:
         tempfile.tempdir = before
     return done

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import Rpc, manifest
+from tests.conftest import Rpc, manifest, skill_files
 
 Publish = Callable[..., dict[str, Any]]
 VERSIONS = (
@@ -224,3 +224,17 @@ def test_the_guide_is_the_skill_md_of_the_canonical_skill(rpc: Rpc) -> None:
 
     assert content == rpc("read_skill_file", name="skills.protocol.guide", path="SKILL.md")["content"]
     assert "# Skills Protocol Overview" in content
+
+
+def test_a_limit_above_the_servers_maximum_is_warned_of(rpc: Rpc, new_name: str) -> None:
+    runtime = {"language": "python", "entrypoint": "code/main.py", "limits": {"memory_mb": 99_999, "processes": 2}}
+    rpc(
+        "create_skill",
+        manifest=manifest(new_name, runtime=runtime),
+        skill_md=f"# {new_name}\n",
+        files=skill_files(),
+    )
+
+    warnings = rpc("describe_skill", name=new_name)["skill"]["warnings"]
+    assert len(warnings) == 1
+    assert all(word in warnings[0] for word in ("runtime.limits.memory_mb", "99999", "4096", "max_limits"))

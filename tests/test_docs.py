@@ -13,6 +13,7 @@ from skillery.api.rpc.methods import METHODS
 from skillery.backends import Capability
 from skillery.errors import SkilleryError
 from skillery.settings import load_settings
+from tests.attack_map import ATTACKS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -88,3 +89,21 @@ def test_ci_runs_just_what_the_readme_says() -> None:
 
 def test_the_licence_is_there() -> None:
     assert "Apache License" in (ROOT / "LICENSE").read_text("utf-8")
+
+
+def test_every_attack_has_a_test_that_is_there() -> None:
+    folders = (ROOT / "tests", ROOT / "src" / "skillery" / "testing", ROOT / "plugins")
+    found: set[str] = set()
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
+        found.update(re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text("utf-8"), re.MULTILINE))
+    assert [f"{number}. {what}" for number, (what, test) in enumerate(ATTACKS, 1) if test not in found] == []
+    assert len({what for what, _ in ATTACKS}) == len(ATTACKS)
+
+
+def test_limits_are_measured_by_a_clock_that_never_jumps() -> None:
+    """No run can be given a wall clock of its own: whoever holds a limit must not look at one."""
+    holders = [*(ROOT / "src/skillery/builtin").rglob("*.py"), *(ROOT / "plugins").glob("*/src/**/*.py")]
+    dated = {"database_secrets.py"}
+    assert len(holders) > 40
+    looks = r"time\.time\(|time_ns\(|CLOCK_REALTIME|datetime\.now|utcnow"
+    assert {path.name for path in holders if re.search(looks, path.read_text("utf-8"))} <= dated

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from skillery.backends import Place
+from skillery.backends import Place, Sandbox
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, zygotes
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.errors import SandboxUnavailable
@@ -344,12 +344,12 @@ async def started(folder: Path, prepared: int = 0) -> AsyncIterator[LinuxSandbox
         await sandbox.close()
 
 
-async def attempt(case: str, sandbox: LinuxSandbox, folder: Path) -> None:
+async def attempt(case: str, sandbox: Sandbox, folder: Path, suites: Sequence[type] = SUITES) -> None:
     """Run one case by its name, as pytest would."""
     name, _, example = case.removesuffix("]").partition("[")
-    suite = next(suite() for suite in SUITES if hasattr(suite, name))
+    suite = next(suite() for suite in suites if hasattr(suite, name))
     method = getattr(suite, name)
-    given: dict[str, Any] = {"trial": Trial(sandbox, folder), "tmp_path": folder, "column": 0}
+    given: dict[str, Any] = {"trial": Trial(sandbox, folder), "sandbox": sandbox, "tmp_path": folder, "column": 0}
     for mark in getattr(method, "pytestmark", []) if example else []:
         given |= examples(mark)[example]
     async with asyncio.timeout(60):

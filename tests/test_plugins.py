@@ -125,7 +125,9 @@ def test_a_setting_of_a_backend_is_checked_at_start(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "skillery.toml").write_text("[backends.storage.directory]\npahh = 'x'\n")
-    assert "pahh" in refusal(tmp_path)
+    said = refusal(tmp_path)
+    assert "unknown setting 'pahh'" in said
+    assert "did you mean 'path'" in said
 
     (home / "skillery.toml").write_text("[backends.storage.s3]\nx = 1\n")
     assert "s3" in refusal(tmp_path)

@@ -52,7 +52,7 @@ async def test_past_its_bounds_it_is_busy(waiting: int, waiting_bytes: int) -> N
     line = [asyncio.ensure_future(queue.enter(caller, 4)) for caller in "bc"]
     await asyncio.sleep(0)
 
-    with pytest.raises(Busy) as busy:
+    with pytest.raises(Busy, match="queued_runs" if waiting == 2 else "queued_mb") as busy:
         await queue.enter("d", 1)
 
     assert busy.value.data["retry_after_ms"] > 0
@@ -130,3 +130,20 @@ async def test_ten_thousand_requests_hold_no_more_than_the_bound() -> None:
     served = sum(await asyncio.gather(*asked))
 
     assert (refused, served) == (9000, 1000)
+
+
+async def test_one_long_run_does_not_send_everybody_away_for_long() -> None:
+    queue = Queue(1, 4, 1000)
+    for seconds in (0.2, 0.3, 600, 0.2, 0.3):
+        queue.free(seconds)
+        await queue.enter("a", 1)
+    line = [asyncio.ensure_future(queue.enter("b", 1)) for _ in range(5)]
+    await asyncio.sleep(0)
+
+    with pytest.raises(Busy) as busy:
+        await queue.enter("d", 1)
+
+    assert 200 <= busy.value.data["retry_after_ms"] <= 5_000
+    for one in line:
+        one.cancel()
+    await asyncio.gather(*line, return_exceptions=True)

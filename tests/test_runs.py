@@ -545,6 +545,33 @@ def test_a_client_that_goes_away_leaves_its_run_recorded(start_server: Callable[
     assert [status for status, _ in runs_of(server.home)] == ["completed"]
 
 
+def test_code_asks_no_more_often_than_its_limit_says(start_server: Callable[..., Server]) -> None:
+    code = """
+import time
+from runtime import blobs
+def main(args):
+    start = time.monotonic()
+    for number in range(41):
+        blobs.write_text(str(number))
+    return time.monotonic() - start
+"""
+    server = start_server(env={"SKILLERY_LIMITS_CALLBACKS_PER_SECOND": "20"})
+
+    assert run(server.rpc, code)["output"] >= 1.5  # two whole bursts of 16, 0.8 seconds each
+
+
+def test_what_is_no_parameter_or_no_limit_of_a_caller_is_told_where_it_belongs(sqlite_rpc: Rpc) -> None:
+    code = "def main(args): return 1"
+
+    misplaced = sqlite_rpc.error("run_code", language="python", code=code, timeout_ms=5)["data"]["hint"]
+    assert "'limits': {'timeout_ms'" in misplaced
+    ours = sqlite_rpc.error("run_code", language="python", code=code, limits={"log_kb": 5})
+    assert "the server's" in ours["message"]
+    assert "Did you mean" not in ours["data"]["hint"]
+    typo = sqlite_rpc.error("run_code", language="python", code=code, limits={"memory": 5})["data"]["hint"]
+    assert "Did you mean 'memory_mb'" in typo
+
+
 def test_a_full_queue_is_busy_and_says_when_to_come_back(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1", "SKILLERY_QUEUED_RUNS": "1"})
     waiting = [in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 3})) for _ in range(2)]

@@ -183,6 +183,25 @@ class TestLinuxSandbox(SandboxContract):
         for memory_mb in (64, 64, 64, 512, 512, 512, 96, 256) * 2:
             await trial.value("def main(args): return 1", limits=Limits(timeout_ms=20_000, memory_mb=memory_mb))
 
+    async def test_two_hundred_runs_at_once_end_each_with_its_own_result(self, trial: Trial) -> None:
+        code = "import os\ndef main(args): open('mine', 'x').close(); return [args['n'], os.listdir()]"
+        limits = Limits(timeout_ms=120_000, memory_mb=64)
+        found = await asyncio.gather(*(trial.value(code, {"n": n}, limits=limits) for n in range(200)))
+        assert found == [[n, ["mine"]] for n in range(200)]
+
+    async def test_threads_that_start_after_a_fork_work(self, trial: Trial) -> None:
+        code = """
+        import os
+        from concurrent.futures import ThreadPoolExecutor
+        def squares():
+            with ThreadPoolExecutor(4) as pool: return sum(pool.map(lambda n: n * n, range(100)))
+        def main(args):
+            first = squares()
+            if (child := os.fork()) == 0: os._exit(0 if squares() == first else 1)
+            return [first, os.waitpid(child, 0)[1]]
+        """
+        assert await trial.value(code) == [328_350, 0]
+
     async def test_a_closed_umask_of_the_server_does_no_harm(self, trial: Trial) -> None:
         before = os.umask(0o077)
         try:

@@ -75,6 +75,18 @@ def test_a_granted_secret_is_a_variable_of_the_run(rpc: Rpc, secret: Command, ne
     assert backwards(rpc, f"{new_name}.mail", name) == VALUE
 
 
+def test_a_grant_of_what_is_not_there_is_warned_of(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
+    early = secret("grant", name, f"{new_name}.mail")
+    assert early.code == 0
+    assert f"no secret '{name}'" in early.err
+    assert f"no skill '{new_name}.mail'" in early.err
+
+    publish_with(rpc, f"{new_name}.mail", [name])
+    secret("set", name, value=VALUE)
+    for grantee in (f"{new_name}.mail", f"{new_name}.*"):
+        assert "warning" not in secret("grant", name, grantee).err
+
+
 @pytest.mark.parametrize("grantee", ["{ns}.*", "{ns}.a.*"])
 def test_a_namespace_can_be_granted_a_secret(rpc: Rpc, secret: Command, new_name: str, name: str, grantee: str) -> None:
     publish_with(rpc, f"{new_name}.a.mail", [name])

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from skillery.settings import MaxLimits, RunLimits
 from tests.conftest import Rpc, Server, clean_environment
 
 SLEEPER = "import time\ndef main(args):\n    time.sleep(args['seconds'])\n    return 'slept'\n"
@@ -130,6 +132,16 @@ def test_a_setting_with_a_wrong_value_is_named_with_its_source(tmp_path: Path) -
     assert "log_level" in said
     assert "loud" in said
     assert "environment" in said
+
+
+@pytest.mark.parametrize("name", msgspec.structs.asdict(RunLimits()))
+def test_every_limit_has_a_ceiling(tmp_path: Path, name: str) -> None:
+    ceiling = msgspec.structs.asdict(MaxLimits())[name]
+    said = refused(tmp_path, env={f"SKILLERY_LIMITS_{name.upper()}": "2", f"SKILLERY_MAX_LIMITS_{name.upper()}": "1"})
+
+    assert ceiling >= msgspec.structs.asdict(RunLimits())[name]
+    assert f"'limits.{name}' is 2" in said
+    assert f"max_limits.{name} (1" in said
 
 
 def test_open_auth_is_refused_off_loopback_with_the_way_out(tmp_path: Path) -> None:

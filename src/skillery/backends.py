@@ -163,6 +163,8 @@ class Limits(msgspec.Struct, frozen=True):
     log_kb: int = 1_024
     """Kept of the log; the rest is counted and never slows the code."""
     result_mb: int = 16
+    callbacks_per_second: int = 8_000
+    """What the code may ask of its host: blobs, calls. Code that asks more often waits."""
 
 
 class SkillMount(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from skillery.errors import NotFound
 from skillery.formats.secret_names import grantees_of
-from skillery.tables import secret_grants
+from skillery.tables import secret_grants, skills
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -31,6 +31,14 @@ def grant(connection: Connection, secret: str, grantee: str, granted_by: str) ->
         insert(table).values(secret=secret, grantee=grantee, granted_by=granted_by, granted_at=datetime.now(UTC))
     )
     return True
+
+
+def covers_a_skill(connection: Connection, grantee: str) -> bool:
+    """Whether a skill of this name, or below this namespace, has been published."""
+    prefix = grantee.removesuffix("*")
+    name = skills.c.name
+    there = name.startswith(prefix, autoescape=True) if grantee.endswith(".*") else name == grantee
+    return connection.execute(select(skills.c.id).where(there).limit(1)).first() is not None
 
 
 def revoke(connection: Connection, secret: str, grantee: str) -> None:

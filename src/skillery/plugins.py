@@ -21,6 +21,7 @@ import pluggy
 from skillery import hookspecs
 from skillery.backends import Finding, FinishedRun, Offer, Place, Publication, Sandbox
 from skillery.errors import StartupError
+from skillery.formats.wording import did_you_mean
 from skillery.settings import Settings
 
 if TYPE_CHECKING:
@@ -200,6 +201,13 @@ def _offers(manager: pluggy.PluginManager, kind: Kind) -> dict[str, Offer]:
 
 
 def _backend_settings(kind: Kind, offer: Offer, values: Mapping[str, Any]) -> msgspec.Struct:
+    known = [field.encode_name for field in msgspec.structs.fields(offer.settings)]
+    for name in values:
+        if name not in known:
+            there_are = f"it has {', '.join(known)}" if known else "it has none"
+            raise StartupError(
+                f"[backends.{kind}.{offer.name}]: unknown setting '{name}'{did_you_mean(name, known)}; {there_are}"
+            )
     try:
         return msgspec.convert(dict(values), offer.settings, strict=False)
     except msgspec.ValidationError as error:

@@ -40,16 +40,25 @@ class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calls: Annotated[int, msgspec.Meta(ge=0)] = 100
     log_kb: Positive = 1_024
     result_mb: Positive = 16
+    callbacks_per_second: Positive = 8_000
 
 
 class MaxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a skill or a caller may ask for at most."""
+    """What a skill or a caller may ask for at most, and of the limits that nobody can ask for, what `limits` may be."""
 
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 3_600_000
     memory_mb: Positive = 4_096
     processes: Positive = 256
     cpus: Annotated[float, msgspec.Meta(gt=0)] = 4.0
     disk_mb: Positive = 2_048
+    disk_files: Positive = 131_072
+    tmp_mb: Positive = 512
+    blobs: Positive = 10_000
+    blobs_mb: Positive = 2_048
+    calls: Annotated[int, msgspec.Meta(ge=0)] = 1_000
+    log_kb: Positive = 16_384
+    result_mb: Positive = 64
+    callbacks_per_second: Positive = 100_000
 
 
 Landing = typing.Literal["publish", "draft"]
@@ -79,6 +88,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_unsafe_sandbox: bool = False
     allow_degraded: bool = False
     max_body_mb: Positive = 64
+    bodies_mb: Positive = 256
     bundle_max_mb: Positive = 16
     bundle_max_files: Positive = 512
     concurrent_runs: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -23,7 +23,8 @@ from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import failure_type, value_of
 from skillery.testing.upstreams import upstream
-from skillery_bubblewrap import BubblewrapSettings, open_sandbox
+from skillery_bubblewrap import BubblewrapSettings, open_sandbox, process
+from skillery_bubblewrap.command import ENVIRONMENT
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
 
 IS_ROOT = os.geteuid() == 0
@@ -31,7 +32,7 @@ only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become some
 # What differs for an ordinary user: identity, limits without cgroups, mounts, the way to the network.
 ORDINARY_CASES = (
     "capability or group or nobody or memory or children or fork_bomb or threads or processor or daemons or written or "
-    "read_only or reached or forbidden or pid_1 or composes or cannot_be_mounted or allowed_host or unsaid"
+    "read_only or reached or forbidden or pid_1 or composes or cannot_be_mounted or allowed_host or unsaid or variable"
 )
 SLEEP = "import os, time\ndef main(args):\n    os.fork(); time.sleep(1e6)"
 
@@ -160,7 +161,8 @@ def main(args):
 
 
 async def processes_of(sandbox: BubblewrapSandbox) -> list[dict[str, str]]:
-    """What /proc says of each process of a run, bwrap and all, while its code runs."""
+    """What /proc says of each process of a run, bwrap and all, while its code runs. Its "Environment", which is no line
+    of status, is what it was started with; missing where it is not ours to read."""
     before = descendants(os.getpid())
     job = Job(
         "run_1", CodeCall("import time\ndef main(args): print('runs', flush=True); time.sleep(1e6)", "main"), b"{}"
@@ -183,7 +185,40 @@ def status(pid: int) -> dict[str, str]:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    found = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    with contextlib.suppress(OSError):
+        found["Environment"] = Path(f"/proc/{pid}/environ").read_text()
+    return found
+
+
+async def test_no_process_of_a_run_is_started_with_a_variable_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the launcher, not bwrap outside and inside, not the code: anybody of the same uid could read them there."""
+    monkeypatch.setenv("OF_THE_SERVER", "a value")
+    monkeypatch.setattr(process, "LAUNCHER", telling_launcher(tmp_path))
+    sandbox = make(tmp_path)
+    bwrap_outside, first, code = await processes_of(sandbox)
+    await sandbox.close()
+
+    assert {path.read_text() for path in tmp_path.glob("environ-*")} == {""}
+    if IS_ROOT:
+        assert (bwrap_outside["Environment"], first["Environment"]) == ("", "")
+        assert set(code["Environment"].strip("\0").split("\0")) == {
+            *(f"{name}={value}" for name, value in ENVIRONMENT.items()),
+            "PWD=/workspace",
+        }
+    for one in (bwrap_outside, first, code):
+        assert "OF_THE_SERVER" not in one.get("Environment", "")
+
+
+def telling_launcher(folder: Path) -> Path:
+    """The launcher, which lives for milliseconds only, and writes down first what it was started with."""
+    path = folder / "launcher.py"
+    note = f"open('/proc/self/environ').read(), file=open(f'{folder}/environ-{{os.getpid()}}', 'w')"
+    before, start, after = process.LAUNCHER.read_text().partition('if __name__ == "__main__":\n')
+    path.write_text(f"{before}{start}    print({note}, end='', flush=True)\n{after}")
+    return path
 
 
 async def test_no_process_of_a_run_keeps_anything(tmp_path: Path) -> None:

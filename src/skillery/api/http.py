@@ -7,6 +7,7 @@ import ipaddress
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+from skillery.api.bodies import HeldBody
 from skillery.api.errors import INVALID_REQUEST, codes_of, encode, error_object, plain_error
 from skillery.api.services import Services
 from skillery.backends import Credentials, Identity
@@ -135,17 +136,21 @@ class ClientGone(Exception):
     """The client went away in the middle of its request; there is nobody left to answer."""
 
 
-async def read_body(receive: Any, headers: dict[str, str], max_bytes: int) -> bytes:
-    """Raises HttpRefusal 413 past `max_bytes`, before reading where the client says how much will come."""
+async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held: HeldBody) -> bytes:
+    """Raises HttpRefusal 413 past `max_bytes`, Busy where `held` has no room: before reading where the client says how
+    much will come."""
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
+    if declared.isdigit():
+        held.expect(int(declared))
     parts: list[bytes] = []
     size = 0
     async for chunk in chunks_of(receive):
         size += len(chunk)
         if size > max_bytes:
             raise _too_large(max_bytes)
+        held.grow(len(chunk))
         parts.append(chunk)
     return b"".join(parts)
 

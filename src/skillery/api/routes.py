@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from litestar import asgi
 
 from skillery.api import blobs, health
-from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, plain_error, unexpected
+from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.http import (
     ClientGone,
     HttpRefusal,
@@ -29,7 +29,7 @@ from skillery.api.rpc.envelope import Caller, answer
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services
-from skillery.errors import SkilleryError, Unavailable
+from skillery.errors import Busy, SkilleryError, Unavailable
 from skillery.runs.queueing import until_client_gone
 
 Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
@@ -39,9 +39,14 @@ async def _rpc(services: Services, scope: Any, receive: Any, send: Any, headers:
     only(scope, "POST")
     check_json(headers)
     identity = await _caller(services, scope, headers)
-    body = await read_body(receive, headers, services.max_body_bytes)
-    until_client_gone.set(partial(disconnected, receive))
-    reply = await answer(services, identity, body)
+    with services.bodies.hold() as held:
+        try:
+            body = await read_body(receive, headers, services.max_body_bytes, held)
+        except Busy as busy:
+            # As any error of a method, but for the id, which is in the body.
+            raise HttpRefusal(200, error_object(busy)) from None
+        until_client_gone.set(partial(disconnected, receive))
+        reply = await answer(services, identity, body)
     if reply is None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})

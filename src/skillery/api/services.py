@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from skillery.api.bodies import Bodies
 from skillery.api.readiness import Readiness
 from skillery.backends import Authenticator, Sandbox, Storage
 from skillery.blobs import Blobs
@@ -23,5 +24,6 @@ class Services(NamedTuple):
     cursor_key: bytes
     readiness: Readiness
     max_body_bytes: int
+    bodies: Bodies
     allowed_hosts: frozenset[str]
     allowed_origins: frozenset[str]

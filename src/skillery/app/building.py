@@ -12,6 +12,7 @@ from litestar import Litestar, Response
 from litestar.exceptions import HTTPException
 
 from skillery import migrate
+from skillery.api.bodies import Bodies
 from skillery.api.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
@@ -97,10 +98,12 @@ def _services(
             plugins.moments,
             BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files),
             _publishing_rules(settings),
+            msgspec.structs.asdict(settings.max_limits),
         ),
         cursor_key=database.write_now(cursor_key),
         readiness=Readiness(database, storage, sandbox),
         max_body_bytes=settings.max_body_mb * MIB,
+        bodies=Bodies(settings.bodies_mb * MIB),
         allowed_hosts=frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host)),
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
     )

@@ -126,12 +126,18 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
     It holds for every version, also for those that are published later.
     """
     from skillery.formats.secret_names import parse_grantee, parse_secret_name
-    from skillery.grants import grant
+    from skillery.grants import covers_a_skill, grant
 
     parse_secret_name(name)
     parse_grantee(grantee)
-    with _opened(target.load().settings) as (database, _):
+    with _opened(target.load().settings) as (database, secrets):
         new = database.write_now(lambda connection: grant(connection, name, grantee, user_of_this_machine()))
+        has_value = name in secrets.names()
+        has_skill = database.read_now(lambda connection: covers_a_skill(connection, grantee))
+    if not has_value:
+        click.echo(clean(f"warning: there is no secret '{name}' yet: skillery secret set {name}"), err=True)
+    if not has_skill:
+        click.echo(clean(f"warning: there is no skill '{grantee}' yet; it holds once one is published"), err=True)
     _say(
         as_json,
         {"name": name, "grantee": grantee, "new": new},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -53,13 +53,21 @@ class Publisher:
     """Publishes bundles into the registry."""
 
     def __init__(
-        self, database: Database, storage: Storage, moments: Moments, limits: BundleLimits, rules: PublishingRules
+        self,
+        database: Database,
+        storage: Storage,
+        moments: Moments,
+        limits: BundleLimits,
+        rules: PublishingRules,
+        most_of: Mapping[str, float],
     ) -> None:
+        """`most_of` is the server's maximum of each limit that a skill can ask for."""
         self._database = database
         self._storage = storage
         self._moments = moments
         self._limits = limits
         self._rules = rules
+        self._most_of = most_of
 
     async def create_skill(
         self,
@@ -76,6 +84,7 @@ class Publisher:
         The same bundle again answers as the first time did.
         """
         bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
+        bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         # Before anything is said of what is there already.
         access.require_namespace(identity, "publish", bundle.manifest.name)
         taken = await self._database.read(partial(version_if_taken, bundle=bundle, identity=identity))
@@ -121,6 +130,15 @@ class Publisher:
             ),
             identity=Identity(row.publisher, row.publisher_kind),
         )
+
+    def _limit_warnings(self, bundle: Bundle) -> Iterator[str]:
+        runtime = bundle.manifest.runtime
+        for key, value in (runtime.limits if runtime else {}).items():
+            if value > self._most_of[key]:
+                yield (
+                    f"runtime.limits.{key} is {value}, above this server's maximum of {self._most_of[key]} "
+                    f"(max_limits.{key}): its runs get {self._most_of[key]}"
+                )
 
     async def _ask(self, publication: Publication) -> None:
         findings = await self._moments.before_publish(publication)

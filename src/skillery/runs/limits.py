@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 import msgspec
 
 from skillery.backends import Limits
 from skillery.errors import InvalidParams
-from skillery.formats.wording import quoted
+from skillery.formats.wording import nearest, quoted
 
 ASKABLE = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 
@@ -17,7 +16,7 @@ ASKABLE = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 class LimitRules(msgspec.Struct, frozen=True):
     defaults: Limits
     maximum: Mapping[str, float]
-    """For each of ASKABLE."""
+    """For each limit; callers and skills can ask for ASKABLE alone."""
 
     def for_skill(self, declared: Mapping[str, float], timeout_ms: int | None) -> Limits:
         """A skill that was published under a higher maximum gets what there is now."""
@@ -33,14 +32,20 @@ class LimitRules(msgspec.Struct, frozen=True):
         }
         return msgspec.structs.replace(self.defaults, **checked)
 
+    def _not_askable(self, key: str) -> InvalidParams:
+        if key in self.maximum:
+            message = f"the limit '{key}' is the server's; a caller cannot set it"
+            hint = f"It is {getattr(self.defaults, key)} here. A caller can set {', '.join(ASKABLE)}."
+            return InvalidParams(message, hint=hint, param=key)
+        near = nearest(key, ASKABLE)
+        meant = f"Did you mean '{near}'? " if near else ""
+        return InvalidParams(
+            f"there is no limit {quoted(key)}", hint=f"{meant}There are {', '.join(ASKABLE)}.", param=key[:80]
+        )
+
     def _checked(self, key: str, value: object) -> float:
         if key not in ASKABLE:
-            near = difflib.get_close_matches(key[:80], ASKABLE, n=1, cutoff=0.0)[0]
-            raise InvalidParams(
-                f"there is no limit {quoted(key)}",
-                hint=f"Did you mean '{near}'? There are {', '.join(ASKABLE)}.",
-                param=key[:80],
-            )
+            raise self._not_askable(key)
         way_out = f"Ask for at most {self.maximum[key]}, or leave '{key}' out for {getattr(self.defaults, key)}."
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or (key != "cpus" and not isinstance(value, int)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ until_client_gone: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar
 """Set by a door that can tell: returns when whoever asked has gone. Awaited only while a request waits for its turn."""
 
 MOST_RETRY_MS = 60_000
-SMOOTHING = 0.2
+RECENT_ENDS = 64
 
 
 class Place:
@@ -43,7 +44,7 @@ class Queue:
         self._waiting = 0
         self._waiting_bytes = 0
         self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        self._mean_seconds = 0.1
+        self._recent_seconds = deque([0.1], RECENT_ENDS)
 
     async def enter(self, caller: str, size: int) -> Place:
         """Wait for a place. `size` is what the request holds in memory meanwhile.
@@ -53,8 +54,13 @@ class Queue:
         if self._free and not self._lines:
             self._free -= 1
             return Place(self)
-        if self._waiting >= self._most_waiting or self._waiting_bytes + size > self._most_bytes:
-            raise self._busy()
+        if self._waiting >= self._most_waiting:
+            raise self._busy(f"{self._waiting} runs are waiting already, as many as may (the setting queued_runs)")
+        if self._waiting_bytes + size > self._most_bytes:
+            raise self._busy(
+                f"the {self._waiting} runs that are waiting hold {self._waiting_bytes} bytes, and this one has {size} "
+                f"more: at most {self._most_bytes} may be held (the setting queued_mb)"
+            )
         self._waiting += 1
         self._waiting_bytes += size
         try:
@@ -66,7 +72,7 @@ class Queue:
 
     def free(self, seconds: float) -> None:
         """A run has ended: its place goes to the next caller in turn."""
-        self._mean_seconds += SMOOTHING * (seconds - self._mean_seconds)
+        self._recent_seconds.append(seconds)
         self._pass_on()
 
     def _pass_on(self) -> None:
@@ -109,10 +115,11 @@ class Queue:
         if not line:
             del self._lines[caller]
 
-    def _busy(self) -> Busy:
-        seconds = self._mean_seconds * (1 + self._waiting / self._at_once)
+    def _busy(self, message: str) -> Busy:
+        # The median: one long run among many short ones says nothing about the next.
+        seconds = statistics.median(self._recent_seconds) * (1 + self._waiting / self._at_once)
         return Busy(
-            f"{self._waiting} runs are waiting already",
+            message,
             hint="Nothing was run. Try again after retry_after_ms.",
             retry_after_ms=min(MOST_RETRY_MS, max(50, round(seconds * 1000))),
         )

@@ -11,6 +11,7 @@ import msgspec
 
 from skillery.api.rpc.params import Params
 from skillery.errors import InvalidParams
+from skillery.runs.limits import ASKABLE
 
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _STEP = re.compile(r"\w+|\[\d+\]")
@@ -40,6 +41,10 @@ def explain(error: Exception, params: type[Params], text: bytes) -> InvalidParam
 
 
 def _unknown(key: str, known: list[str]) -> InvalidParams:
+    if key in ASKABLE and "limits" in known:
+        return InvalidParams(
+            f"there is no parameter {key!r}", hint=f"It is a limit: write 'limits': {{'{key}': …}}.", param=key
+        )
     near = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.0)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return InvalidParams(

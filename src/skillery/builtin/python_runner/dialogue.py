@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,8 @@ from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed
 logger = logging.getLogger(__name__)
 MEBIBYTE = 1 << 20
 BIG_RESULT = 256 * 1024
-BURST, PAUSE = 16, 0.002
+BURST = 16
+LEAST_PAUSE = 0.002
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -93,6 +95,24 @@ async def wait_ready(channel: Channel) -> None:
         raise BrokenSetup(message.message[:500] or "the sandbox could not be set up", explained=True)
 
 
+class _Pace:
+    """Code that floods us waits; the other runs of this server do not."""
+
+    def __init__(self, per_second: int) -> None:
+        self._burst = min(BURST, per_second)
+        self._interval = self._burst / per_second
+        self._began = time.monotonic()
+
+    async def after(self, number: int) -> None:
+        """After the message `number`, from 0: the last of a burst waits until the time of the burst is over, and gives
+        way to others even where that has been long ago."""
+        if number % self._burst < self._burst - 1:
+            return
+        remaining = self._began + self._interval - time.monotonic()
+        await asyncio.sleep(max(remaining, min(self._interval, LEAST_PAUSE)))
+        self._began = time.monotonic()
+
+
 class Dialogue:
     """One conversation. After `listen` exactly one of `result` and `failure` is set, or neither where the code ended
     without a word."""
@@ -120,6 +140,7 @@ class Dialogue:
 
     async def listen(self) -> None:
         """Answer until the code hands over its result or its failure, or is gone."""
+        pace = _Pace(self._limits.callbacks_per_second)
         try:
             for number in itertools.count():
                 if self.result is not None or self.failure is not None:
@@ -128,8 +149,7 @@ class Dialogue:
                 if message is None:
                     return
                 await self._answer(message)
-                if number % BURST == BURST - 1:
-                    await asyncio.sleep(PAUSE)  # code that floods us waits; the other runs of this server do not
+                await pace.after(number)
         except ChannelAbused as abuse:
             self.failure = Failure("InvalidOutput", f"the code wrote to the result channel of its run: {abuse}")
         finally:

@@ -96,6 +96,22 @@ def main(args):
         assert outcome.failure is not None
         assert outcome.failure.type == "ProcessKilled"
 
+    async def test_the_door_of_32_bit_programs_ends_the_process(self, trial: Trial) -> None:
+        """There the same numbers mean other calls: 20 is getpid, and writev where the filter counts."""
+        if platform.machine() != "x86_64":
+            pytest.skip("int 0x80 is of x86_64 only")
+        code = """
+        import ctypes, mmap
+        def main(args):
+            page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7)  # rwx
+            page.write(b'\\xb8\\x14\\x00\\x00\\x00' + (b'\\xcd\\x80' if args['door'] else b'\\x90\\x90') + b'\\xc3')
+            return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+        """
+        assert await trial.value(code, {"door": False}) == 20  # code of its own making runs
+        outcome = await trial.code(code, {"door": True})
+        assert outcome.failure is not None
+        assert outcome.failure.type == "ProcessKilled"
+
     async def test_terminal_injection_is_refused_whatever_the_high_bits_say(self, trial: Trial, column: int) -> None:
         ioctl = (16, 29)[column]
         calls = ", ".join(

@@ -1,0 +1,123 @@
+"""What request bodies take of the server's memory before anybody has decided that they are run."""
+
+from __future__ import annotations
+
+import json
+import re
+import select
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tests.conftest import Rpc, Server
+
+BUSY = -32006
+CODE = "import time\ndef main(args):\n    time.sleep(args.get('s', 0))\n    return 'done'\n"
+GUIDE = {"jsonrpc": "2.0", "id": 1, "method": "load_skills_protocol_guide"}
+
+
+def most_memory_mb(server: Server) -> int:
+    """The most that the server process has held since its start."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) // 1024
+
+
+def run_code(**args: object) -> dict[str, object]:
+    params = {"language": "python", "code": CODE, "args": args}
+    return {"jsonrpc": "2.0", "id": 1, "method": "run_code", "params": params}
+
+
+def begin(server: Server, body: bytes, sent: int) -> socket.socket:
+    """A request of which only `sent` bytes have come."""
+    where = urlsplit(server.url)
+    assert where.hostname
+    connection = socket.create_connection((where.hostname, where.port or 80))
+    head = f"POST /rpc HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Type: application/json\r\n"
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body[:sent])
+    return connection
+
+
+def finish(connection: socket.socket, rest: bytes) -> bytes:
+    connection.sendall(rest)
+    answer = b""
+    while piece := connection.recv(1 << 16):
+        answer += piece
+    connection.close()
+    return answer
+
+
+def wait_until_held(server: Server, body: bytes) -> None:
+    """Until one that only announces `body`, and so takes no room itself, is answered."""
+    for _ in range(200):
+        with begin(server, body, 0) as asking:
+            if select.select([asking], [], [], 0.1)[0]:
+                assert str(BUSY).encode() in finish(asking, b"")
+                return
+    raise AssertionError("there was always room")
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_past_the_room_for_all_is_busy_and_fits_later(
+    start_server: Callable[..., Server], batch: bool, chunked: bool
+) -> None:
+    server = start_server(env={"SKILLERY_BODIES_MB": "1"})
+    large = json.dumps(GUIDE | {"pad": "x" * 1_500_000}).encode()
+    call = GUIDE | {"pad": "x" * 300_000}
+    body = json.dumps([call] if batch else call).encode()
+    half = begin(server, large, 1_000_000)
+
+    def in_pieces() -> object:
+        for start in range(0, len(body), 65536):
+            yield body[start : start + 65536]
+
+    wait_until_held(server, body)
+    content = in_pieces() if chunked else body
+    response = server.rpc.http.post("/rpc", content=content, headers={"content-type": "application/json"})  # type: ignore[arg-type]
+
+    assert response.status_code == 200
+    error = response.json()["error"]
+    assert error["code"] == BUSY
+    assert error["data"]["retry_after_ms"] > 0
+    assert "bodies_mb" in error["message"]
+    assert b'"result"' in finish(half, large[1_000_000:])  # larger than the room, and served: it was alone
+    assert "error" not in server.rpc.raw(body).text[:30]
+
+
+def test_a_request_that_breaks_off_gives_its_room_back(start_server: Callable[..., Server]) -> None:
+    server = start_server(env={"SKILLERY_BODIES_MB": "1"})
+    body = json.dumps(GUIDE | {"pad": "x" * 300_000}).encode()
+    half = begin(server, b"x" * 2_000_000, 1_000_000)
+    wait_until_held(server, body)
+
+    half.close()
+
+    answers = (server.rpc.raw(body).json() for _ in range(1000))
+    assert any("result" in answer for answer in answers)
+
+
+def test_many_large_bodies_at_once_take_no_more_memory_than_is_set(start_server: Callable[..., Server]) -> None:
+    server = start_server(env={"SKILLERY_BODIES_MB": "32", "SKILLERY_QUEUED_MB": "16", "SKILLERY_CONCURRENT_RUNS": "2"})
+    before = most_memory_mb(server)
+    body = json.dumps(run_code(pad="x" * 15_000_000, s=1)).encode()
+
+    def ask(_: int) -> dict[str, object]:
+        try:
+            answer: dict[str, object] = Rpc(server.url).raw(body).json()
+        except httpx.TransportError:  # refused while it was being sent: the answer was lost to a reset
+            return {}
+        return answer
+
+    with ThreadPoolExecutor(40) as threads:
+        answers = list(threads.map(ask, range(40)))
+
+    codes = {answer["error"]["code"] for answer in answers if "error" in answer}  # type: ignore[index]
+    assert codes == {BUSY}
+    assert any("result" in answer for answer in answers)
+    grown = most_memory_mb(server) - before
+    assert grown < 250
