@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import socket
 import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.backends import Failure, Limits
-from skillery.builtin.linux_sandbox import groups, plan, seccomp, syscalls
+from skillery.builtin.linux_sandbox import groups, plan, seccomp, syscalls, watchdog
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.python_runner.endings import ended_early
 from skillery.builtin.python_runner.logs import KeptLog
@@ -253,3 +258,54 @@ def test_the_folders_of_packages_are_hidden_and_lie_in_what_is_mounted() -> None
     mounted = ["/usr", *plan.prefixes()]
     assert all(any(plan.is_beneath(path, root) for root in mounted) for path in plan.hidden(()))
     assert all(Path(path).is_dir() for path in plan.hidden(()))
+
+
+HOLDS = """
+import mmap, os, sys, time
+held = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, 64 << 20, 4096): held[at] = 1
+for _ in range(4):
+    if os.fork() == 0: time.sleep(60)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def sharing() -> Iterator[int]:
+    """The pid above five processes that share 64 MiB between them."""
+    command = [
+        sys.executable,
+        "-c",
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])",
+        HOLDS,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_memory_that_processes_share_is_counted_once(sharing: int) -> None:
+    assert not watchdog.over(sharing, 200 << 20)
+    assert watchdog.over(sharing, 48 << 20)
+
+
+def test_a_look_that_takes_too_long_counts_it_for_each(sharing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many mappings make a look as slow as one likes; what is held must not grow meanwhile."""
+    monkeypatch.setattr(watchdog, "SLOW_WORK", 0)
+
+    assert watchdog.over(sharing, 200 << 20)
+    assert not watchdog.over(sharing, 600 << 20)
+
+
+async def test_the_watchdog_waits_for_no_thread_of_others(sharing: int) -> None:
+    free = threading.Event()
+    loop = asyncio.get_running_loop()
+    busy = [loop.run_in_executor(None, free.wait) for _ in range(100)]
+    try:
+        await asyncio.wait_for(watchdog.exceeds(sharing, 48 << 20), 30)
+    finally:
+        free.set()
+        await asyncio.gather(*busy)
