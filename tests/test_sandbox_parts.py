@@ -309,3 +309,50 @@ async def test_the_watchdog_waits_for_no_thread_of_others(sharing: int) -> None:
     finally:
         free.set()
         await asyncio.gather(*busy)
+
+
+WORKSHOP = """
+import os, resource, sys
+from skillery.builtin.linux_sandbox.cell import kernel, workshop
+kernel.unshare(kernel.NEWNS)
+workshop.leave_room()
+own = os.open('/proc/self/ns/mnt', os.O_RDONLY)
+entry = {'kind': 'skills', 'name': 'one', 'source': sys.argv[1], 'closed': False}
+blob = {'kind': 'blobs', 'name': 'b', 'source': sys.argv[2], 'closed': False}
+shelf = workshop.Shelf()
+def left():
+    return len(os.listdir('/proc/self/fd')), open('/proc/self/mounts').read().count('/given'), os.listdir('/given')
+def failing(entries, work):
+    try:
+        work(entries)
+    except kernel.SetupError:
+        return left()
+def give(entries):
+    workshop.give(shelf, 65000, entries, (own, own))  # there is no /skills here
+def starved(entries):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, 64))
+    try:
+        shelf.open(65000, entries)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+free = os.dup(0) + 1  # room for one more, which is the first of two kinds
+os.close(free - 1)
+before = left()
+print(failing([entry, blob], give) == before, failing([entry, blob], starved) == before)
+kept = failing([entry], give)
+print(kept[0] == before[0], len(kept[2]))
+free -= 1
+print(failing([entry], starved) == before)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_workshop_keeps_nothing_of_mounts_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "skill").mkdir()
+    (tmp_path / "blob").touch()
+    command = [sys.executable, "-c", WORKSHOP, str(tmp_path / "skill"), str(tmp_path / "blob")]
+
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (ended.stdout, ended.stderr) == ("True True\nTrue 1\nTrue\n", "")
