@@ -42,6 +42,7 @@ def call(skill, function='f', body=b'{"args":[],"kwargs":{}}'):
     return ask({'op': 'call', 'skill': skill, 'function': function}, body)
 """
 NOTHING = b'{"args":[],"kwargs":{}}'
+MAIN = "\ndef main(args): pass\n"
 
 
 class Composed:
@@ -635,6 +636,93 @@ def test_a_forged_call_cannot_use_what_the_skill_imports_or_hides(composed: Comp
     def main(args): return [name for name in args['names'] if hasattr(mail, name)]
     """
     assert composed.output(stub, skill, args={"names": names}) == ["f", "offered", "main"]
+
+
+OTHERWISE = {
+    "a fallback": "try:\n    from subprocess import getoutput as taken\nexcept ImportError:\n    DEF",
+    "an earlier fallback": "try:\n    import lacking\nexcept ImportError:\n"
+    "    from subprocess import getoutput as taken\n"
+    "else:\n    DEF",
+    "a star after it": "def getoutput(x): return x\nfrom subprocess import *\ntaken = getoutput",
+    "a star before a condition": "from beside import *\nif not taken:\n    DEF",
+    "a star beside that took one": "DEF\nfrom .beside import *",
+    "a function of a module": "import subprocess as p\nDEF\ntaken = p.getoutput",
+    "one of several targets": "from subprocess import getoutput\nDEF\n[taken, *other] = [getoutput]",
+    "an alias of a fallback": "try:\n    from subprocess import getoutput\nexcept ImportError:\n"
+    "    def getoutput(x): return x\ntaken = getoutput",
+    "for": "import subprocess as p\nDEF\nfor taken in [p.getoutput]: pass",
+    "with": "import contextlib, subprocess as p\nDEF\nwith contextlib.nullcontext(p.getoutput) as taken: pass",
+    "walrus": "import subprocess as p\nDEF\nprint((taken := p.getoutput))",
+    "walrus in a list": "import subprocess as p\nDEF\n[(taken := one) for one in [p.getoutput]]",
+    "walrus in a default": "import subprocess as p\nDEF\ndef other(x=(taken := p.getoutput)): pass",
+    "match": "import subprocess as p\nDEF\nmatch p.getoutput:\n    case taken: pass",
+    "within a match": "DEF\nmatch 1:\n    case 1:\n        from subprocess import getoutput as taken",
+    "except": "DEF\ntry:\n    1 / 0\nexcept ZeroDivisionError as taken: pass",
+    "class": "DEF\nclass taken:\n    def __init__(self, x): pass",
+    "del": "DEF\ndel taken",
+    "global": "import subprocess as p\nDEF\ndef set():\n    global taken\n    taken = p.getoutput\nset()",
+    "an annotated value": "import subprocess as p\nDEF\ntaken: object = p.getoutput",
+}
+UNSEEN = {
+    "globals": "import subprocess as p\nDEF\nglobals()['taken'] = p.getoutput",
+    "a decorator": "import subprocess as p\ndef swap(function): return p.getoutput\n@swap\nDEF",
+    "a partial": "import functools, subprocess as p\n@lambda f: functools.partial(p.getoutput)\nDEF",
+    "a builtin": "@lambda f: print\nDEF",
+    "a class": "import subprocess as p\n@lambda f: p.Popen\nDEF",
+    "wrapped without end": "class Endless:\n    def __init__(self): self.__wrapped__ = self\n"
+    "    def __call__(self, x): return x\n@lambda f: Endless()\nDEF",
+}
+
+
+@pytest.mark.parametrize("source", [pytest.param(code, id=name) for name, code in (OTHERWISE | UNSEEN).items()])
+def test_a_name_that_may_be_something_else_cannot_be_called(composed: Composed, source: str) -> None:
+    beside = "try:\n    from subprocess import getoutput as taken\nexcept ImportError:\n    def taken(x): return x\n"
+    inside = f"{source}\ndef kept(x): return x\n".replace("DEF", "def taken(x): return x")
+    skill = composed.publish("mail", inside + MAIN, secrets=["KEY_ONE"], more={"code/beside.py": beside})
+    composed.grant("KEY_ONE", skill)
+    code = (
+        OPEN_CHANNEL
+        + """
+def main(args):
+    import importlib
+    mail = importlib.import_module('skills.' + args['skill'])
+    body = b'{"args":["echo $KEY_ONE"],"kwargs":{}}'
+    names = ['kept', 'taken']
+    return [*(hasattr(mail, name) for name in names), *(call(args['skill'], name, body) for name in names)]
+"""
+    )
+
+    kept, taken, called, refused = composed.output(code, skill, args={"skill": skill})
+
+    assert kept
+    assert taken == (source in UNSEEN.values())
+    assert called[1] == '"echo $KEY_ONE"'
+    assert refused[0]["error"]["failed_as"] == "AttributeError"
+    assert f"{skill} offers no function 'taken'; it has: " in refused[0]["error"]["message"]
+    assert "taken" not in refused[0]["error"]["message"].partition("it has: ")[2]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from os.path import *\ndef f(x): return x",
+        "try:\n    import lacking\n    def f(x): return 0\nexcept ImportError:\n    def f(x): return x",
+        "try:\n    import lacking\nexcept ImportError:\n    from .beside import f\nelse:\n    def f(x): return 0",
+        "from .beside import *\nf_of_mine = f",
+        "from . import beside\ndef f(x): return [f for f in [x]][0]\ng = [f for f in [1]]",
+        "import functools\n@functools.cache\ndef f(x): return x",
+        "import functools\ndef same(function):\n    @functools.wraps(function)\n"
+        "    def inner(*a): return function(*a)\n    return inner\n@same\ndef f(x): return x",
+        "@staticmethod\ndef f(x): return x",
+        "import functools\n@lambda f: functools.partial(f)\ndef f(x): return x",
+        "class Own:\n    def __init__(self, f): self.f = f\n    def __call__(self, x): return self.f(x)\n"
+        "@Own\ndef f(x): return x",
+    ],
+)
+def test_a_function_stays_one_behind_conditions_and_decorators(composed: Composed, source: str) -> None:
+    skill = composed.impure("kept", source + MAIN, more={"code/beside.py": "def f(x): return x\n"})
+
+    assert composed.output("from skills.NS.kept import f\ndef main(args): return f(7)", skill) == 7
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,17 @@ def test_pieces_beside_a_cut_in_an_error_are_redacted(cut: str) -> None:
     assert redacted == f"a [KEY]{cut}" + ("[KEY] b" if behind else "")
 
 
+def test_within_a_result_there_are_no_cuts() -> None:
+    """A sandbox cuts none; a text of a million of them would be a million searches."""
+    said = json.dumps(f"a {VALUE[:10]}…\n{VALUE}", ensure_ascii=False).encode()
+
+    assert json.loads(REDACTION.json(said)) == f"a {VALUE[:10]}…\n[KEY]"
+
+
+def test_beyond_a_hundred_cuts_whole_values_are_redacted() -> None:
+    assert REDACTION.text("…" * 150 + f"{VALUE} {VALUE[:10]}…") == "…" * 150 + f"[KEY] {VALUE[:10]}…"
+
+
 def test_a_whole_outcome_is_redacted() -> None:
     failed = Outcome(failure=Failure(f"E{VALUE}", f"401 {VALUE}", f"raise {VALUE}"), summary=VALUE, degraded=("x",))
     completed = Outcome(result=json.dumps(VALUE).encode(), log=Log(VALUE.encode()), duration_ms=3.0)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import socket
 import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.backends import Failure, Limits
-from skillery.builtin.linux_sandbox import groups, plan, seccomp, syscalls
+from skillery.builtin.linux_sandbox import groups, plan, seccomp, syscalls, watchdog
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.python_runner.endings import ended_early
 from skillery.builtin.python_runner.logs import KeptLog
@@ -270,3 +275,101 @@ def test_the_folders_of_packages_are_hidden_and_lie_in_what_is_mounted() -> None
     mounted = ["/usr", *plan.prefixes()]
     assert all(any(plan.is_beneath(path, root) for root in mounted) for path in plan.hidden(()))
     assert all(Path(path).is_dir() for path in plan.hidden(()))
+
+
+HOLDS = """
+import mmap, os, sys, time
+held = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, 64 << 20, 4096): held[at] = 1
+for _ in range(4):
+    if os.fork() == 0: time.sleep(60)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def sharing() -> Iterator[int]:
+    """The pid above five processes that share 64 MiB between them."""
+    command = [
+        sys.executable,
+        "-c",
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])",
+        HOLDS,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_memory_that_processes_share_is_counted_once(sharing: int) -> None:
+    assert not watchdog.over(sharing, 200 << 20)
+    assert watchdog.over(sharing, 48 << 20)
+
+
+def test_a_look_that_takes_too_long_counts_it_for_each(sharing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many mappings make a look as slow as one likes; what is held must not grow meanwhile."""
+    monkeypatch.setattr(watchdog, "SLOW_WORK", 0)
+
+    assert watchdog.over(sharing, 200 << 20)
+    assert not watchdog.over(sharing, 600 << 20)
+
+
+async def test_the_watchdog_waits_for_no_thread_of_others(sharing: int) -> None:
+    free = threading.Event()
+    loop = asyncio.get_running_loop()
+    busy = [loop.run_in_executor(None, free.wait) for _ in range(100)]
+    try:
+        await asyncio.wait_for(watchdog.exceeds(sharing, 48 << 20), 30)
+    finally:
+        free.set()
+        await asyncio.gather(*busy)
+
+
+WORKSHOP = """
+import os, resource, sys
+from skillery.builtin.linux_sandbox.cell import kernel, workshop
+kernel.unshare(kernel.NEWNS)
+workshop.leave_room()
+own = os.open('/proc/self/ns/mnt', os.O_RDONLY)
+entry = {'kind': 'skills', 'name': 'one', 'source': sys.argv[1], 'closed': False}
+blob = {'kind': 'blobs', 'name': 'b', 'source': sys.argv[2], 'closed': False}
+shelf = workshop.Shelf()
+def left():
+    return len(os.listdir('/proc/self/fd')), open('/proc/self/mounts').read().count('/given'), os.listdir('/given')
+def failing(entries, work):
+    try:
+        work(entries)
+    except kernel.SetupError:
+        return left()
+def give(entries):
+    workshop.give(shelf, 65000, entries, (own, own))  # there is no /skills here
+def starved(entries):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, 64))
+    try:
+        shelf.open(65000, entries)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+free = os.dup(0) + 1  # room for one more, which is the first of two kinds
+os.close(free - 1)
+before = left()
+print(failing([entry, blob], give) == before, failing([entry, blob], starved) == before)
+kept = failing([entry], give)
+print(kept[0] == before[0], len(kept[2]))
+free -= 1
+print(failing([entry], starved) == before)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_workshop_keeps_nothing_of_mounts_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "skill").mkdir()
+    (tmp_path / "blob").touch()
+    command = [sys.executable, "-c", WORKSHOP, str(tmp_path / "skill"), str(tmp_path / "blob")]
+
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (ended.stdout, ended.stderr) == ("True True\nTrue 1\nTrue\n", "")

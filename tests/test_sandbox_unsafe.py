@@ -3,17 +3,20 @@ contract bites. Only cases that are harmless outside a sandbox are tried on it."
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skillery.backends import Place
+from skillery.backends import Limits, Place
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess, skillery_sandbox
 from skillery.testing import SandboxFunctions, SandboxIsolation
 from skillery.testing.sandbox import Trial
+from skillery.threads import JSON
 
 HARMLESS_ISOLATION_CASES: dict[str, dict[str, Any]] = {
     "test_other_processes_are_not_seen": {},
@@ -53,3 +56,20 @@ def test_it_says_of_itself_that_it_is_unsafe() -> None:
 async def test_every_outcome_names_what_was_not_held(tmp_path: Path) -> None:
     outcome = await Trial(UnsafeSubprocess(), tmp_path).code("def main(args): return 1")
     assert "isolation" in outcome.degraded
+
+
+async def test_what_the_host_does_with_a_result_is_not_the_time_of_the_code(tmp_path: Path) -> None:
+    free = threading.Event()
+    busy = [asyncio.ensure_future(JSON.run(free.wait)) for _ in range(50)]
+    run = asyncio.ensure_future(
+        Trial(UnsafeSubprocess(), tmp_path).code("def main(args): return 'x' * 300_000", limits=Limits(timeout_ms=3000))
+    )
+    await asyncio.sleep(4)
+
+    free.set()
+    outcome = await run
+    await asyncio.gather(*busy)
+
+    assert outcome.failure is None
+    assert len(outcome.result or b"") == 300_002
+    assert outcome.duration_ms <= 3000

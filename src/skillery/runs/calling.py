@@ -19,8 +19,7 @@ from skillery.formats.manifest import Manifest
 from skillery.formats.wording import quoted
 from skillery.registry import VersionRow
 from skillery.runs.hosting import Host, Writer
-
-BIG_ARGS = 256 * 1024
+from skillery.threads import BIG_TEXT, JSON
 
 
 def has_permissions(manifest: Manifest) -> bool:
@@ -87,8 +86,8 @@ class Calls:
             raise NotAllowed(f"this run mounts no skill {quoted(skill[:128])} with permissions of its own")
         if not function.isidentifier() or keyword.iskeyword(function):
             raise InvalidParams(f"{quoted(function[:128])} is no name of a function")
-        if len(args) > BIG_ARGS:
-            await asyncio.to_thread(check_args, args)
+        if len(args) > BIG_TEXT:
+            await JSON.run(check_args, args)
         else:
             check_args(args)
         if self._made >= self._limits.calls:

@@ -26,6 +26,8 @@ MOST_LINES = 100
 SHORTEST_ENCODED = 8
 # The strings and numbers of a JSON text. Possessive: a string of megabytes is matched in constant memory.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*+', re.DOTALL)
+MOST_CUTS = 100
+"""Of a text with more of them than a sandbox makes, the rest is looked through for whole values only."""
 _CUTS = re.compile("(…|\n\\.\\.\\.\n)")
 
 
@@ -58,8 +60,9 @@ class Redaction:
         )
 
     def text(self, text: str) -> str:
-        """Also what a cut of the sandbox left of a value before `…` or around a line of dots."""
-        pieces = _CUTS.split(_replaced(text, self._marks)) if self._marks else [text]
+        """For what a sandbox cuts where it is long: also what that left of a value before `…` or around a line of
+        dots."""
+        pieces = _CUTS.split(_replaced(text, self._marks), MOST_CUTS) if self._marks else [text]
         last = len(pieces) - 1
         for i in range(0, last, 2):
             pieces[i] = _without_end(pieces[i], self._marks)
@@ -67,7 +70,8 @@ class Redaction:
         return "".join(pieces)
 
     def json(self, text: bytes) -> bytes:
-        """Valid JSON in, valid JSON out: within strings and keys; a number that is all of a value becomes a string."""
+        """Valid JSON in, valid JSON out: within strings and keys; a number that is all of a value becomes a string.
+        Nothing cuts within a result, so only whole values are looked for."""
         plainly = any(form in text for form in self._marks_in_bytes)
         if not plainly and (b"\\" not in text or not self._marks):
             return text
@@ -96,7 +100,7 @@ class Redaction:
             mark = self._marks.get(token.decode())
             return f'"{mark}"'.encode() if mark else token
         string: str = json.loads(token, strict=False)
-        redacted = self.text(string)
+        redacted = _replaced(string, self._marks)
         return token if redacted == string else json.dumps(redacted, ensure_ascii=False).encode("utf-8", "replace")
 
 

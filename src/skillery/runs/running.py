@@ -48,6 +48,7 @@ from skillery.runs.needs import degraded, needs_of, why_refused
 from skillery.runs.queueing import Place, Queue
 from skillery.runs.recording import Method, finish_run, start_run
 from skillery.runs.redaction import Redaction
+from skillery.threads import REDACTION
 
 log = logging.getLogger(__name__)
 MOST_BLOBS = 1_000
@@ -296,7 +297,7 @@ class Runner:
         if refusal is not None:
             return Outcome(failure=refusal)
         if prepared.version is None or not prepared.secrets:
-            return checked(await self._sandboxed(prepared.job, host, Redaction({})))
+            return await checked(await self._sandboxed(prepared.job, host, Redaction({})))
         try:
             values = await asyncio.to_thread(self._secrets.values, prepared.version.name, prepared.secrets)
         except SecretsRefused as refused:
@@ -304,10 +305,10 @@ class Runner:
         return await self._with_secrets(prepared.job, host, values)
 
     async def _with_secrets(self, job: Job, host: Host | CalledHost, values: SecretValues) -> Outcome:
-        redaction = await asyncio.to_thread(Redaction, values)
+        redaction = await REDACTION.run(Redaction, values)
         job = msgspec.structs.replace(job, environment=values)
-        outcome = checked(await self._sandboxed(job, host, redaction))
-        return await asyncio.to_thread(redaction.outcome, outcome)
+        outcome = await checked(await self._sandboxed(job, host, redaction))
+        return await REDACTION.run(redaction.outcome, outcome)
 
     async def _refusal(self, prepared: _Prepared) -> Failure | None:
         """Before a secret is asked for and anything is started."""

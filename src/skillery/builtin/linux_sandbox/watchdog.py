@@ -7,10 +7,18 @@ What cannot be summed here the system call filter refuses.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 INTERVAL = 0.04
+NEAR = 0.5
+"""The part of the limit from which on shared pages are told apart: that takes the kernel as long as the run has
+mappings, which is as long as it likes."""
+SLOW_WORK, SLOW = 0.1, 0.4
+"""Seconds of a look's own work, and in all, after which it is told apart no further."""
 KIBIBYTE = 1024
 SOCKET_OPTIONS = 128 * KIBIBYTE
 """What the kernel lets the options of one socket take (net.core.optmem_max)."""
@@ -50,20 +58,23 @@ def fields(path: Path, wanted: tuple[str, ...]) -> int:
     return sum(int(value.split()[0]) for name, _, value in pairs if name in wanted) * KIBIBYTE
 
 
-def memory_of(pid: int) -> int:
-    """Bytes that a process holds, shared pages by its share; where that may not be read, all of them.
+def memory_of(pid: int, thread_memory: Callable[[int], int]) -> int:
+    """Bytes that a process holds.
 
     A process whose first thread has ended shows nothing under its own number, but under those of the others.
     """
     return next((held for held in map(thread_memory, threads(pid)) if held), 0)
 
 
-def thread_memory(thread: int) -> int:
-    folder = Path(f"/proc/{thread}")
-    pages = fields(folder / "smaps_rollup", ("Pss", "SwapPss")) or fields(
-        folder / "status", ("RssAnon", "RssShmem", "VmSwap")
-    )
-    return pages + fields(folder / "status", ("VmPTE",))
+def rough_memory(thread: int) -> int:
+    """All that is mapped, whoever shares it, from counters: no walk through the mappings."""
+    return fields(Path(f"/proc/{thread}/status"), ("RssAnon", "RssShmem", "VmSwap", "VmPTE"))
+
+
+def shared_memory(thread: int) -> int:
+    """Shared pages by their share; where that may not be read, all of them."""
+    pages = fields(Path(f"/proc/{thread}/smaps_rollup"), ("Pss", "SwapPss"))
+    return pages + fields(Path(f"/proc/{thread}/status"), ("VmPTE",)) if pages else rough_memory(thread)
 
 
 @cache
@@ -81,19 +92,41 @@ def socket_memory(pid: int) -> int:
         return 0  # it has ended meanwhile
 
 
-def tree_memory(root: int) -> int:
-    """Bytes held by all descendants of `root`, and by the sockets of its network, where it has one that is its own.
+def tree_memory(root: int, thread_memory: Callable[[int], int] = shared_memory) -> Iterator[int]:
+    """What is held by all descendants of `root`, and by the sockets of its network, where it has one that is its own:
+    the sum so far, growing from process to process.
 
     Orphans of a run go to its pid 1, so none escapes the tree."""
     left, total = children(root), socket_memory(root)
+    yield total
     while left:
         pid = left.pop()
-        total += memory_of(pid)
+        total += memory_of(pid, thread_memory)
+        yield total
         left += children(pid)
-    return total
+
+
+def over(root: int, limit: int) -> bool:
+    """Whether the descendants of `root` hold more than `limit` bytes. A look that they make slow counts pages in full
+    that they share."""
+    began, worked = time.monotonic(), time.thread_time()
+    roughly = max(tree_memory(root, rough_memory))
+    if roughly <= limit * NEAR:
+        return False
+    for held in tree_memory(root):
+        if held > limit:
+            return True
+        if time.thread_time() - worked > SLOW_WORK or time.monotonic() - began > SLOW:
+            return roughly > limit
+    return False
 
 
 async def exceeds(root: int, limit: int) -> None:
-    """Returns when the descendants of `root` hold more than `limit` bytes."""
-    while await asyncio.to_thread(tree_memory, root) <= limit:  # noqa: ASYNC110 - nobody tells us
-        await asyncio.sleep(INTERVAL)
+    """Returns when the descendants of `root` hold more than `limit` bytes. Looks from a thread of its own: no other
+    work, and no other run's slow look, comes before it."""
+    loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "watchdog")
+    try:
+        while not await loop.run_in_executor(thread, over, root, limit):  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(INTERVAL)
+    finally:
+        thread.shutdown(wait=False)

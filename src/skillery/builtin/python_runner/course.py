@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from skillery.backends import Failure, Limits, Log, NetworkUse, Outcome
 from skillery.builtin.python_runner.dialogue import Dialogue
@@ -30,7 +30,8 @@ class Course:
         ended: Callable[[], Awaitable[int | None]],
         exceeds: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Until the code has ended, or a limit has ended it: the wall clock, or memory, where `exceeds` returns.
+        """Until the code has ended, or a limit has ended it: the wall clock, or memory, where `exceeds` returns. The
+        clock stops when the last byte of the result is in; checking it is not the code's time.
 
         `ended` waits for the end of the code's process, and answers its wait status where it is known.
         """
@@ -38,11 +39,15 @@ class Course:
         started = time.monotonic()
         listening = asyncio.ensure_future(self._listen(dialogue, ended))
         guarding = asyncio.ensure_future(exceeds()) if exceeds else None
+        heard = asyncio.ensure_future(dialogue.heard.wait())
         watched = {listening, guarding} if guarding else {listening}
         timeout = self._limits.timeout_ms
         try:
-            done, _ = await asyncio.wait(watched, timeout=timeout / 1000, return_when=asyncio.FIRST_COMPLETED)
+            clocked: set[asyncio.Future[Any]] = {*watched, heard}
+            done, _ = await asyncio.wait(clocked, timeout=timeout / 1000, return_when=asyncio.FIRST_COMPLETED)
             self._duration_ms = (time.monotonic() - started) * 1000
+            if done == {heard}:
+                done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
             if listening in done:
                 listening.result()
             elif guarding is not None and guarding in done:
@@ -51,9 +56,9 @@ class Course:
             else:
                 self.stopped = Failure("TimeoutError", f"the run took longer than {timeout} ms")
         finally:
-            for task in watched:
+            for task in (*watched, heard):
                 task.cancel()
-            await asyncio.gather(*watched, return_exceptions=True)
+            await asyncio.gather(*watched, heard, return_exceptions=True)
 
     async def _listen(self, dialogue: Dialogue, ended: Callable[[], Awaitable[int | None]]) -> None:
         await dialogue.listen()

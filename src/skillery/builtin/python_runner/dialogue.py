@@ -15,10 +15,10 @@ from skillery.backends import BlobWriter, CodeCall, Failure, Job, RunHost, Skill
 from skillery.builtin.python_runner.programs import program_of
 from skillery.builtin.python_runner.wire import Channel, ChannelAbused, Message
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
+from skillery.threads import BIG_TEXT, JSON
 
 logger = logging.getLogger(__name__)
 MEBIBYTE = 1 << 20
-BIG_RESULT = 256 * 1024
 BURST = 16
 LEAST_PAUSE = 0.002
 
@@ -126,6 +126,8 @@ class Dialogue:
         self._calls = 0
         self._ahead: asyncio.Future[Message | None] | None = None
         """The next message, where it was listened for while a call was under way."""
+        self.heard = asyncio.Event()
+        """Set when the last byte of the result or failure is in: what follows is the host's own time."""
         self.summary: str | None = None
         self.result: bytes | None = None
         self.failure: Failure | None = None
@@ -165,6 +167,7 @@ class Dialogue:
             case "result":
                 await self._take_result(message.body)
             case "failure":
+                self.heard.set()
                 self.failure = Failure(
                     message.type[:200] or "Exception", message.message[:1000], message.traceback[:4000]
                 )
@@ -183,9 +186,9 @@ class Dialogue:
         if size > self._limits.result_mb * MEBIBYTE:
             raise ChannelAbused(f"a result of {size} bytes")
         body = await self._channel.body(size)
-        normalise = asyncio.to_thread(normal_json, body) if size > BIG_RESULT else None
+        self.heard.set()
         try:
-            self.result = await normalise if normalise else normal_json(body)
+            self.result = await JSON.run(normal_json, body) if size > BIG_TEXT else normal_json(body)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             raise ChannelAbused("a result that is not JSON") from None
 
@@ -284,6 +287,6 @@ def normal_json(body: bytes) -> bytes:
 
     A big one is checked as text: millions of small values would take seconds in which nobody else is served.
     """
-    if len(body) > BIG_RESULT:
+    if len(body) > BIG_TEXT:
         return msgspec.json.format(str(body, "utf-8"), indent=-1).encode()
     return msgspec.json.encode(msgspec.json.decode(body))

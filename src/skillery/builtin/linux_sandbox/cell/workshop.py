@@ -49,7 +49,20 @@ def add(entries: list[dict[str, Any]], uid: int) -> None:
 
 def copy(place: Place) -> dict[str, int]:
     """Kind to a descriptor of a copy of the mounts of that kind."""
-    return {kind: kernel.clone_tree(f"{place[0]}/{kind}") for kind in place[1]}
+    found: dict[str, int] = {}
+    try:
+        for kind in place[1]:
+            found[kind] = kernel.clone_tree(f"{place[0]}/{kind}")
+    except kernel.SetupError:
+        close(found)
+        raise
+    return found
+
+
+def close(found: dict[str, int]) -> None:
+    """Those that were mounted nowhere."""
+    for tree in found.values():
+        os.close(tree)
 
 
 def identity(entries: list[dict[str, Any]]) -> tuple[object, ...] | None:
@@ -74,7 +87,11 @@ class Shelf:
         place = self._places.pop(known, None) if known else None
         if place is None:
             place = self._make(uid, entries)
-        found = copy(place)
+        try:
+            found = copy(place)
+        except kernel.SetupError:
+            self.clear(place)
+            raise
         if known is None:
             return found, place
         self._places[known] = place  # the last one in is the last one out
@@ -106,21 +123,33 @@ class Shelf:
 
 
 def hand_over(found: dict[str, int], mounts: int, own: int) -> None:
-    """Mount each kind at its place in the namespace `mounts`, and come back to our `own`."""
+    """Mount each kind at its place in the namespace `mounts`, and come back to our `own`. What is mounted is in
+    `found` no more."""
     kernel.set_namespace(mounts, kernel.NEWNS)
     try:
-        for kind, tree in found.items():
-            kernel.attach_tree(tree, f"/{kind}")
+        for kind in tuple(found):
+            kernel.attach_tree(found[kind], f"/{kind}")
+            del found[kind]
     finally:
         kernel.set_namespace(own, kernel.NEWNS)
+
+
+def give(shelf: Shelf, uid: int, entries: list[dict[str, Any]], ends: tuple[int, int]) -> None:
+    """Whatever comes of it, nothing is left that no other run will use."""
+    found, rest = shelf.open(uid, entries)
+    try:
+        hand_over(found, *ends)
+    finally:
+        close(found)
+        if rest is not None:
+            shelf.clear(rest)
 
 
 def answer(
     link: Link, shelf: Shelf, message: dict[str, Any], entries: list[dict[str, Any]], ends: tuple[int, int]
 ) -> None:
     try:
-        found, rest = shelf.open(message["uid"], entries)
-        hand_over(found, *ends)
+        give(shelf, message["uid"], entries, ends)
     except kernel.SetupError as error:
         link.say(number=message["number"], message=str(error))
         return
@@ -128,8 +157,6 @@ def answer(
         link.say(number=message["number"], message=f"set-up: {os.strerror(error.errno or 0)}")
         return
     link.say(number=message["number"], done=True)
-    if rest is not None:
-        shelf.clear(rest)
 
 
 def serve(descriptor: int) -> None:

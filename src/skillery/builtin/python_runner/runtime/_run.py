@@ -69,6 +69,8 @@ def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable
         raise AttributeError(
             f"{module.__name__} defines no function {name!r}; define it: def {name}(args): ..."
         ) from None
+    if job["spread"]:
+        _stubs.check_own(job, export)
     return export
 
 

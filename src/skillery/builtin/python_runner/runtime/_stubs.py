@@ -4,7 +4,9 @@ here.
 
 What can be called is what the skill's own files define in the open: a function that its entrypoint defines, or takes
 from a module beside it, and whose name begins with no `_`; with `__all__`, just what that lists. What the skill imports
-from elsewhere cannot: calling its `subprocess.run` would be to use its permissions for whatever one likes.
+from elsewhere cannot: calling its `subprocess.run` would be to use its permissions for whatever one likes. So a name
+that the module binds more than once (a fallback for a failed import) is offered only where each of them is such a
+function, and what a name has become once the module has run is looked at again before it is called.
 """
 
 # ruff: noqa: PTH113, PTH123 - importing pathlib would cost every run milliseconds
@@ -16,7 +18,7 @@ import json
 import os
 import sys
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from . import _host, _run
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     Function = ast.FunctionDef | ast.AsyncFunctionDef
 
+MOST_WRAPPED = 100
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -34,16 +37,51 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Names:
-    """What a module defines: its functions, and its `__all__` where that is written out."""
+    """What a module binds: its functions, what is none or need not be, and its `__all__` where that is written out."""
 
     def __init__(self) -> None:
         self.functions: dict[str, Function] = {}
         self.listed: list[str] | None = None
+        self.withdrawn: set[str] = set()
+        """Names that are bound to something else as well."""
+        self.unsure: set[str] = set()
+        """Names that a `from elsewhere import *` may have taken."""
+        self.starred = False
+        self.done = False
+        self._aliases: list[tuple[str, str]] = []
+
+    def bind(self, name: str, function: Function, *, always: bool) -> None:
+        """`always` where nothing decides whether this is run: then it has the last word over an earlier star."""
+        self.functions[name] = function
+        if always:
+            self.unsure.discard(name)
+        elif self.starred:
+            self.unsure.add(name)
+
+    def alias(self, name: str, other: str, *, always: bool) -> None:
+        if other not in self.functions or other in self.unsure:
+            self.withdrawn.add(name)
+            return
+        self.bind(name, self.functions[other], always=always)
+        self._aliases.append((name, other))
+
+    def star(self) -> None:
+        """Whatever is bound so far may be something else now."""
+        self.starred = True
+        self.unsure |= self.functions.keys()
+
+    def good(self) -> dict[str, Function]:
+        """The functions whose names stand for nothing else."""
+        bad = self.withdrawn | self.unsure
+        while more := {name for name, other in self._aliases if other in bad} - bad:
+            bad |= more
+        return {name: function for name, function in self.functions.items() if name not in bad}
 
     def public(self) -> dict[str, Function]:
+        good = self.good()
         if self.listed is not None:
-            return {name: self.functions[name] for name in self.listed if name in self.functions}
-        return {name: function for name, function in self.functions.items() if not name.startswith("_")}
+            return {name: good[name] for name in self.listed if name in good}
+        return {name: function for name, function in good.items() if not name.startswith("_")}
 
 
 class Source:
@@ -59,32 +97,44 @@ class Source:
         return self._names(self._entrypoint).public()
 
     def _names(self, path: str) -> Names:
-        """Each file is read once: of modules that import each other one sees what the other has so far."""
+        """Each file is read once; one that is still being read (modules that import each other) is not `done`."""
         if path in self._modules:
             return self._modules[path]
         names = self._modules[path] = Names()
-        for statement in top_level(parsed(path).body):
+        module = parsed(path)
+        for statement, always in top_level(module.body):
+            names.withdrawn.update(rebound(statement))
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-                names.functions[statement.name] = statement
-            elif isinstance(statement, ast.Import):
-                forget(names.functions, statement)
+                names.bind(statement.name, statement, always=always)
             elif isinstance(statement, ast.ImportFrom):
-                forget(names.functions, statement)
-                names.functions |= self._taken_over(statement, above(path))
+                self._take_over(names, statement, self._beside(statement, above(path)), always=always)
             elif isinstance(statement, ast.Assign | ast.AnnAssign):
-                assign(names, statement)
+                assign(names, statement, always=always)
+        for node in ast.walk(module):
+            if isinstance(node, ast.Global):
+                names.withdrawn.update(node.names)
+        names.done = True
         return names
 
-    def _taken_over(self, statement: ast.ImportFrom, folder: str) -> dict[str, Function]:
-        """The functions that `from x import y` takes from a module beside the entrypoint."""
-        path = self._beside(statement, folder)
-        if path is None:
-            return {}
-        names = self._names(path)
-        if statement.names[0].name == "*":
-            return names.public()
-        aliases = {alias.asname or alias.name: names.functions.get(alias.name) for alias in statement.names}
-        return {name: function for name, function in aliases.items() if function}
+    def _take_over(self, names: Names, statement: ast.ImportFrom, path: str | None, *, always: bool) -> None:
+        """What `from x import y` binds: functions, where x is a module beside the entrypoint."""
+        source = self._names(path) if path is not None else None
+        if source is None or not source.done:
+            source = Names()
+            source.starred = True
+        good, public = source.good(), source.public()
+        for alias in statement.names:
+            name = alias.asname or alias.name
+            if alias.name == "*":
+                if source.starred:
+                    names.star()
+                names.withdrawn |= source.withdrawn | source.unsure
+                for shared, function in public.items():
+                    names.bind(shared, function, always=always)
+            elif alias.name in good:
+                names.bind(name, good[alias.name], always=always)
+            else:
+                names.withdrawn.add(name)
 
     def _beside(self, statement: ast.ImportFrom, folder: str) -> str | None:
         parts = statement.module.split(".") if statement.module else []
@@ -113,42 +163,116 @@ def parsed(path: str) -> ast.Module:
         raise ImportError(f"{path} cannot be read: {error}", path=path) from None
 
 
-def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run when the module is imported, also within `if`, `try` and `with`."""
-    left = body[::-1]  # not by recursion: a long chain of `elif` is as deep
+def top_level(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, bool]]:
+    """Statements that run when the module is imported, also within `if`, `try`, `with` and `match`; and whether each
+    always does."""
+    left = [(statement, True) for statement in reversed(body)]  # not by recursion: a long chain of `elif` is as deep
     while left:
-        statement = left.pop()
-        yield statement
+        statement, always = left.pop()
+        yield statement, always
         if not isinstance(statement, SCOPES):
-            handlers = [handler.body for handler in getattr(statement, "handlers", [])]
+            parts = [*getattr(statement, "handlers", []), *getattr(statement, "cases", [])]
             blocks = [getattr(statement, field, []) for field in ("body", "orelse", "finalbody")]
-            for block in (blocks[2], blocks[1], *handlers[::-1], blocks[0]):
-                left += block[::-1]
+            for block in (blocks[2], blocks[1], *(part.body for part in reversed(parts)), blocks[0]):
+                left += [(inner, False) for inner in reversed(block)]
 
 
-def forget(functions: dict[str, Function], statement: ast.Import | ast.ImportFrom) -> None:
-    """What is imported takes the place of a function of that name."""
-    for alias in statement.names:
-        functions.pop(alias.asname or alias.name.partition(".")[0], None)
+def rebound(statement: ast.stmt) -> Iterator[str]:
+    """Names of the module that a statement binds to what need not be a function, or unbinds; without the statements
+    within it, and without what `assign` and `from` look into."""
+    if isinstance(statement, ast.ClassDef):
+        yield statement.name
+    if isinstance(statement, ast.Import):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
+    left: list[ast.AST] = [statement]
+    own = set(map(id, simple_targets(statement)))
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and id(node) not in own:
+            yield node.id
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.name
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            yield node.rest
+        left += [child for child in within(node) if not isinstance(child, ast.stmt)]
 
 
-def assign(names: Names, statement: ast.Assign | ast.AnnAssign) -> None:
+def within(node: ast.AST) -> list[ast.AST]:
+    """The parts of a node that can bind a name of the scope around it."""
+    if isinstance(node, ast.comprehension):
+        return [node.iter, *node.ifs]
+    if isinstance(node, ast.Lambda):
+        return [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+    if isinstance(node, ast.AnnAssign) and node.value is None:
+        return []
+    return list(ast.iter_child_nodes(node))
+
+
+def simple_targets(statement: ast.stmt) -> list[ast.Name]:
+    """The names of `a = b = other`, where `other` is a name too."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(statement.value, ast.Name):
+        return []
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return [target for target in targets if isinstance(target, ast.Name)]
+
+
+def assign(names: Names, statement: ast.Assign | ast.AnnAssign, *, always: bool) -> None:
     """`__all__ = [...]`, and `main = other` where `other` is a function."""
     value = statement.value
+    if isinstance(value, ast.Name):
+        for target in simple_targets(statement):
+            names.alias(target.id, value.id, always=always)
     to = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    targets = [target.id for target in to if isinstance(target, ast.Name)]
-    if isinstance(value, ast.Name) and value.id in names.functions:
-        names.functions |= dict.fromkeys(targets, names.functions[value.id])
-    if "__all__" in targets and isinstance(value, ast.List | ast.Tuple):
+    listed = any(isinstance(target, ast.Name) and target.id == "__all__" for target in to)
+    if listed and isinstance(value, ast.List | ast.Tuple):
         names.listed = [str(item.value) for item in value.elts if isinstance(item, ast.Constant)]
 
 
 def check_offered(job: dict[str, Any]) -> None:
     """Whoever calls a skill from outside cannot be believed to have gone by its stub. Raises AttributeError."""
-    [skill] = [skill for skill in job["skills"] if skill["name"] == job["skill"]]
-    offered = Source(f"{skill['folder']}/{skill['entrypoint']}").offered()
+    skill = called_skill(job)
+    offered = offered_by(skill)
     if job["function"] not in offered:
-        raise AttributeError(f"{skill['name']} offers no function {job['function']!r}; it has: {names_of(offered)}")
+        raise not_offered(skill, job["function"], offered)
+
+
+def check_own(job: dict[str, Any], export: Any) -> None:
+    """The last look, when the module has run: whatever it did to the name, what is called is code of the skill's own
+    files, or such code behind a decorator that tells what it wraps. Raises AttributeError."""
+    skill = called_skill(job)
+    if not code_file(export).startswith(f"{skill['folder']}/"):
+        raise not_offered(skill, job["function"], offered_by(skill))
+
+
+def called_skill(job: dict[str, Any]) -> dict[str, Any]:
+    [skill] = [skill for skill in job["skills"] if skill["name"] == job["skill"]]
+    return dict(skill)
+
+
+def offered_by(skill: dict[str, Any]) -> dict[str, Function]:
+    return Source(f"{skill['folder']}/{skill['entrypoint']}").offered()
+
+
+def not_offered(skill: dict[str, Any], name: str, offered: dict[str, Function]) -> AttributeError:
+    others = {other: function for other, function in offered.items() if other != name}
+    return AttributeError(f"{skill['name']} offers no function {name!r}; it has: {names_of(others)}")
+
+
+def code_file(export: Any) -> str:
+    """Where the code that a function comes to is written; "" where it is not in Python, or wrapped without end."""
+    from functools import partial
+
+    for _ in range(MOST_WRAPPED):
+        if isinstance(export, partial):
+            export = export.func
+        elif "__wrapped__" in getattr(export, "__dict__", ()) or isinstance(export, staticmethod):
+            export = export.__wrapped__
+        else:
+            break
+    else:
+        return ""
+    code = getattr(export, "__code__", None) or getattr(type(export).__call__, "__code__", None)
+    return str(code.co_filename) if isinstance(code, CodeType) else ""
 
 
 def names_of(offered: dict[str, Function]) -> str:
