@@ -18,6 +18,8 @@ import httpx
 import psycopg
 import pytest
 
+from skillery import migrate
+from skillery.database import Database
 from tests.postgres import running_postgres
 
 DATABASES = ("sqlite", "postgres")
@@ -188,6 +190,16 @@ def tokens_server(database_kind: str, request: pytest.FixtureRequest, tmp_path_f
     running.database = database
     yield running
     assert running.stop() == 0, running.log.read_text()[-4000:]
+
+
+@pytest.fixture
+def database(database_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A migrated database of one's own, without a server."""
+    postgres = database_kind == "postgres" and request.getfixturevalue("new_postgres_database")()
+    database = Database(postgres or f"sqlite:///{tmp_path / 'x.db'}")
+    migrate.upgrade(database)
+    yield database
+    database.close()
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select, update
 
-from skillery import migrate, tables
+from skillery import tables
 from skillery.backends import Credentials
 from skillery.builtin.database_secrets import DatabaseSecrets, Keys
 from skillery.builtin.directory_storage import DirectoryStorage
@@ -55,14 +55,6 @@ class TestOpenAuthenticator(AuthenticatorContract):
 
 
 class TestDatabaseSecrets(SecretsContract):
-    @pytest.fixture
-    def database(self, database_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
-        postgres = database_kind == "postgres" and request.getfixturevalue("new_postgres_database")()
-        database = Database(postgres or f"sqlite:///{tmp_path / 'x.db'}")
-        migrate.upgrade(database)
-        yield database
-        database.close()
-
     @pytest.fixture
     def secrets(self, database: Database, tmp_path: Path) -> DatabaseSecrets:
         return DatabaseSecrets(database, Keys("", tmp_path / "secrets.key", may_make=True))

@@ -21,24 +21,10 @@ from skillery.builtin.linux_sandbox import groups, skillery_sandbox
 from skillery.builtin.linux_sandbox.cell import zygote
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
+from skillery.testing.sandbox.secrets import SEARCH
 from skillery.testing.sandbox.trial import value_of
 
-FIND_IN_MEMORY = """
-def found(first, second):
-    # Whether one stands before the other anywhere in our memory. They are never put together for the search.
-    first, second = first.encode(), second.encode()
-    maps = [line.split() for line in open('/proc/self/maps').read().splitlines() if '[v' not in line]
-    with open('/proc/self/mem', 'rb', buffering=0) as memory:
-        for where in [fields[0] for fields in maps if 'r' in fields[1]]:
-            start, end = (int(part, 16) for part in where.split('-'))
-            try: memory.seek(start); content = memory.read(end - start)
-            except OSError: continue
-            at = content.find(first)
-            while at >= 0:
-                if content.startswith(second, at + len(first)): return True
-                at = content.find(first, at + 1)
-    return False
-"""
+FIND_IN_MEMORY = SEARCH + "found = in_memory\n"
 
 
 @asynccontextmanager

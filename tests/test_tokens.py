@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from sqlalchemy import select, update
 
-from skillery import migrate, tables
+from skillery import tables
 from skillery.backends import Credentials
 from skillery.builtin.failed_logins import MOST_ADDRESSES, FailedLogins
 from skillery.builtin.tokens_authenticator import TokensAuthenticator, TokensSettings
@@ -473,14 +473,6 @@ def test_the_demo_walks_on_a_home_that_wants_tokens(tmp_path: Path) -> None:
 
 
 class TestTokensAuthenticator(AuthenticatorContract):
-    @pytest.fixture
-    def database(self, database_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
-        postgres = database_kind == "postgres" and request.getfixturevalue("new_postgres_database")()
-        database = Database(postgres or f"sqlite:///{tmp_path / 'x.db'}")
-        migrate.upgrade(database)
-        yield database
-        database.close()
-
     @pytest.fixture
     def authenticator(self, database: Database) -> TokensAuthenticator:
         return TokensAuthenticator(database, TokensSettings(failures_per_minute=5))

@@ -36,7 +36,7 @@ def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
     A reviewer without any grant reviews everything; for every other scope no grant is none.
     """
     require(identity, scope)
-    if covers(identity, name) or (scope == "review" and not identity.namespaces):
+    if _reaches(identity, scope, name):
         return
     above, dot, _ = name.rpartition(".")
     grant = f"{above}.*" if dot else "*"
@@ -52,6 +52,8 @@ def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
 
 def reviews(identity: Identity, name: str) -> bool:
     """Whether it decides on versions of that skill: `require_namespace` with the scope `review` lets it."""
-    if is_admin(identity):
-        return True
-    return "review" in identity.scopes and (not identity.namespaces or covers(identity, name))
+    return is_admin(identity) or ("review" in identity.scopes and _reaches(identity, "review", name))
+
+
+def _reaches(identity: Identity, scope: Scope, name: str) -> bool:
+    return covers(identity, name) or (scope == "review" and not identity.namespaces)

@@ -159,9 +159,12 @@ class Cell:
         # What it said last stays readable until `close`.
 
     def _hasten(self) -> None:
-        if self.group is not None:
+        if self.group is None:
+            members = list(descendants(self.pid))  # before any ends, and leaves its children to pid 1
+        else:
             self.group.free()
-        for pid in self.group.members() if self.group is not None else descendants(self.pid):
+            members = self.group.members()
+        for pid in members:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

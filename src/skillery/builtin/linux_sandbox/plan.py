@@ -10,8 +10,6 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from skillery.backends import Job, Limits
 from skillery.builtin import python_runner
 
@@ -52,14 +50,13 @@ def is_open_to_all(path: str) -> bool:
 
 def shape(limits: Limits) -> Limits:
     """The part of the limits that a place is made for; the rest is held from outside, or set when the job comes."""
-    usual = Limits()
-    return msgspec.structs.replace(
-        limits,
-        timeout_ms=usual.timeout_ms,
-        log_kb=usual.log_kb,
-        result_mb=usual.result_mb,
-        blobs=usual.blobs,
-        blobs_mb=usual.blobs_mb,
+    return Limits(
+        memory_mb=limits.memory_mb,
+        processes=limits.processes,
+        cpus=limits.cpus,
+        disk_mb=limits.disk_mb,
+        disk_files=limits.disk_files,
+        tmp_mb=limits.tmp_mb,
     )
 
 

@@ -39,14 +39,14 @@ def children(pid: int) -> list[int]:
     return [int(child) for text in lists for child in text.split()]
 
 
-def descendants(root: int) -> list[int]:
-    """Orphans of a run go to its pid 1, so none escapes the tree."""
-    left, found = children(root), []
+def descendants(root: int) -> Iterator[int]:
+    """One after the other, each asked for its own children when the next is wanted. Orphans of a run go to its pid 1,
+    so none escapes the tree."""
+    left = children(root)
     while left:
         pid = left.pop()
-        found.append(pid)
+        yield pid
         left += children(pid)
-    return found
 
 
 def fields(path: Path, wanted: tuple[str, ...]) -> int:
@@ -94,16 +94,12 @@ def socket_memory(pid: int) -> int:
 
 def tree_memory(root: int, thread_memory: Callable[[int], int] = shared_memory) -> Iterator[int]:
     """What is held by all descendants of `root`, and by the sockets of its network, where it has one that is its own:
-    the sum so far, growing from process to process.
-
-    Orphans of a run go to its pid 1, so none escapes the tree."""
-    left, total = children(root), socket_memory(root)
+    the sum so far, growing from process to process."""
+    total = socket_memory(root)
     yield total
-    while left:
-        pid = left.pop()
+    for pid in descendants(root):
         total += memory_of(pid, thread_memory)
         yield total
-        left += children(pid)
 
 
 def over(root: int, limit: int) -> bool:
