@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from skillery.backends import Limits
+from skillery.builtin.linux_sandbox.cell import calls
 from skillery.builtin.linux_sandbox.groups import ControlGroup
 from skillery.builtin.linux_sandbox.links import Packets
 from skillery.builtin.linux_sandbox.watchdog import descendants
@@ -21,6 +23,7 @@ from skillery.builtin.python_runner.logs import LogPipe
 from skillery.builtin.python_runner.wire import Channel
 
 STATUS = struct.Struct("=i")
+FAILURE = calls.FAILURE
 PATIENCE = 0.1
 
 
@@ -30,6 +33,14 @@ class Event(msgspec.Struct, frozen=True):
     event: str
     status: int = 0
     message: str = ""
+
+
+def heard(raw: bytes) -> Event:
+    """What `init` or `calls` wrote."""
+    if len(raw) == STATUS.size:
+        return Event("ended", *STATUS.unpack(raw))
+    step, (answer,) = raw[: -FAILURE.size].decode(), FAILURE.unpack(raw[-FAILURE.size :])
+    return Event("failed", message=f"{step}: {errno.errorcode.get(-answer, f'it answered {answer}')}")
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -142,9 +153,7 @@ class Cell:
         if received is None:
             return None
         received.close()
-        if len(received.raw) == STATUS.size:
-            return Event("ended", *STATUS.unpack(received.raw))
-        return msgspec.convert(received.content, Event)
+        return heard(received.raw)
 
     async def end(self) -> None:
         """Kill it and wait until nothing of it is left."""
