@@ -21,10 +21,12 @@ from skillery.builtin.linux_sandbox.links import Packets
 from skillery.builtin.linux_sandbox.watchdog import descendants
 from skillery.builtin.python_runner.logs import LogPipe
 from skillery.builtin.python_runner.wire import Channel
+from skillery.threads import Workers
 
 STATUS = struct.Struct("=i")
 FAILURE = calls.FAILURE
 PATIENCE = 0.1
+UNMOUNTING = Workers("unmounting", 4)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -177,8 +179,9 @@ class Cell:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self.channel is not None:
             self.channel.close()
         self._ends.close()
-        os.close(self.mounts)
+        # Nobody else has the mounts: the kernel takes them down now, and waits for all processors, often milliseconds.
+        await UNMOUNTING.run(os.close, self.mounts)

@@ -1,14 +1,13 @@
-"""System calls that are written down first, and done by a forked process one after the other, without the interpreter.
+"""System calls that are written down first, and done by a forked process one by one, without the interpreter.
 
-Each page of memory that a forked interpreter changes has to be copied, and whatever it does it changes hundreds: a look
-at an object counts a reference. So the zygote writes down what pid 1 of a run has to do (a `Script`, written by the very
-functions that do such steps at once elsewhere: `kernel.call`), and some dozens of instructions go through it. It ends in
-the program of `init` for pid 1; pid 2 comes back into the interpreter, as from a fork.
+Each page of memory that a forked interpreter changes has to be copied, and whatever it does it changes hundreds: a
+look at an object counts a reference. So the zygote writes down what pid 1 of a run has to do (a `Script`, written by
+the very functions that elsewhere do such steps at once: `kernel.call`), and some dozens of instructions go through it.
+It ends in the program of `init` for pid 1; pid 2 comes back into the interpreter, as from a fork.
 
 A call that does not answer what it must ends the process; whoever listens to CONTROL is told the step and the answer.
 """
 
-# ruff: noqa: PTH123 - importing pathlib would cost every start milliseconds
 from __future__ import annotations
 
 import ctypes
@@ -25,20 +24,20 @@ PATH = "/run/skillery/calls"
 CONTROL = 204
 """The descriptor that hears of a failure: FAILURE behind the step's name."""
 FAILURE = struct.Struct("=q")
-ENTRY = struct.Struct("=Q6QqqqQQ")
-"""The number of a call, six arguments, its kind, the answer it must give, a place for one, and the name of the step: its
-address and its length."""
+ENTRY = struct.Struct("=Q6QqqQQ")
+"""The number of a call, six arguments, its kind, the answer it must give, and the name of the step: its address and its
+length."""
 ANY = -1
 """Instead of an answer: all but errors."""
-CALL, NOTE, TRY, FIRST, SECOND, END = range(6)
-"""Of kinds. NOTE: whatever it answers is kept. TRY: where it succeeds, the next call is left out. FIRST and SECOND clone:
-from the first, the parent returns the child's pid, or minus an errno; from the second, the child returns 0."""
+CALL, TRY, FIRST, SECOND, END = range(5)
+"""Kinds. TRY: where it succeeds, the next call is left out. FIRST and SECOND clone: from the first, the parent returns
+the child's pid, or minus an errno; from the second, the child returns 0."""
 
 X86_64 = """
 53                run: push rbx
 4889fb            mov rbx, rdi
-837b3805          next: cmp dword ptr [rbx+56], 5
-0f849c000000      je none
+837b3804          next: cmp dword ptr [rbx+56], 4
+0f8491000000      je none
 488b03            mov rax, [rbx]
 488b7b08          mov rdi, [rbx+8]
 488b7310          mov rsi, [rbx+16]
@@ -49,28 +48,26 @@ X86_64 = """
 0f05              syscall
 8b4b38            mov ecx, [rbx+56]
 83f901            cmp ecx, 1
-7456              je note
+7451              je try
 83f902            cmp ecx, 2
-7457              je try
+7457              je first
 83f903            cmp ecx, 3
-745d              je first
-83f904            cmp ecx, 4
-745f              je second
+7459              je second
 488b5340          mov rdx, [rbx+64]
 4883faff          cmp rdx, -1
 740b              je any
 4839d0            cmp rax, rdx
 750b              jne fail
-4883c360          step: add rbx, 96
-ebad              jmp next
+4883c358          step: add rbx, 88
+ebb2              jmp next
 4885c0            any: test rax, rax
 79f5              jns step
 50                fail: push rax
 4889e0            mov rax, rsp
 6a08              push 8
 50                push rax
-ff7358            push qword ptr [rbx+88]
 ff7350            push qword ptr [rbx+80]
+ff7348            push qword ptr [rbx+72]
 b814000000        mov eax, 20
 bfcc000000        mov edi, 204
 4889e6            mov rsi, rsp
@@ -79,19 +76,17 @@ ba02000000        mov edx, 2
 b8e7000000        mov eax, 231
 bf01000000        mov edi, 1
 0f05              syscall
-48894348          note: mov [rbx+72], rax
-ebc2              jmp step
 4885c0            try: test rax, rax
-78bd              js step
-4883c360          add rbx, 96
-ebb7              jmp step
+78c3              js step
+4883c358          add rbx, 88
+ebbd              jmp step
 4885c0            first: test rax, rax
-74b2              je step
+74b8              je step
 5b                pop rbx
 c3                ret
 4885c0            second: test rax, rax
-78b6              js fail
-75a9              jne step
+78bc              js fail
+75af              jne step
 5b                pop rbx
 c3                ret
 31c0              none: xor eax, eax
@@ -102,8 +97,8 @@ AARCH64 = """
 f30f1ff8          run: str x19, [sp, #-16]!
 f30300aa          mov x19, x0
 693a40b9          next: ldr w9, [x19, #56]
-3f150071          cmp w9, #5
-e0050054          b.eq none
+3f110071          cmp w9, #4
+60050054          b.eq none
 680240f9          ldr x8, [x19]
 608640a9          ldp x0, x1, [x19, #8]
 628e41a9          ldp x2, x3, [x19, #24]
@@ -111,26 +106,24 @@ e0050054          b.eq none
 010000d4          svc #0
 693a40b9          ldr w9, [x19, #56]
 3f050071          cmp w9, #1
-a0030054          b.eq note
+60030054          b.eq try
 3f090071          cmp w9, #2
-a0030054          b.eq try
+80030054          b.eq first
 3f0d0071          cmp w9, #3
-c0030054          b.eq first
-3f110071          cmp w9, #4
-c0030054          b.eq second
+80030054          b.eq second
 6a2240f9          ldr x10, [x19, #64]
 5f0500b1          cmn x10, #1
 a0000054          b.eq any
 1f000aeb          cmp x0, x10
 81000054          b.ne fail
-73820191          step: add x19, x19, #96
-e9ffff17          b next
+73620191          step: add x19, x19, #88
+ebffff17          b next
 c0ffffb6          any: tbz x0, #63, step
 090180d2          fail: mov x9, #8
 e00f1ff8          str x0, [sp, #-16]!
 ea030091          mov x10, sp
 ea27bfa9          stp x10, x9, [sp, #-16]!
-6b3245a9          ldp x11, x12, [x19, #80]
+6bb244a9          ldp x11, x12, [x19, #72]
 eb33bfa9          stp x11, x12, [sp, #-16]!
 480880d2          mov x8, #66
 801980d2          mov x0, #204
@@ -140,15 +133,13 @@ e1030091          mov x1, sp
 c80b80d2          mov x8, #94
 200080d2          mov x0, #1
 010000d4          svc #0
-602600f9          note: str x0, [x19, #72]
-eeffff17          b step
-a0fdffb7          try: tbnz x0, #63, step
-73820191          add x19, x19, #96
-ebffff17          b step
-40fdffb4          first: cbz x0, step
+e0fdffb7          try: tbnz x0, #63, step
+73620191          add x19, x19, #88
+edffff17          b step
+80fdffb4          first: cbz x0, step
 05000014          b out
-60fdffb7          second: tbnz x0, #63, fail
-e0fcffb5          cbnz x0, step
+a0fdffb7          second: tbnz x0, #63, fail
+20fdffb5          cbnz x0, step
 02000014          b out
 000080d2          none: mov x0, #0
 f30741f8          out: ldr x19, [sp], #16
@@ -181,7 +172,7 @@ def load(path: str = PATH) -> Callable[[int], int]:
 class Script:
     """Calls in their order. Within `with script:` each `kernel.call` becomes its next one, and is not done.
 
-    Which descriptor a call will open has to be known: nothing is open from `descriptors` on when it comes to the first.
+    Which descriptor a call will open has to be known: nothing is open from `descriptors` on when it comes to one.
     """
 
     def __init__(self, descriptors: int) -> None:
@@ -201,7 +192,7 @@ class Script:
         """The answer it must give, 0 where that is any."""
         six = [self._word(argument) for argument in (*arguments, 0, 0, 0, 0, 0, 0)[:6]]
         name = step.encode()
-        self._entries.append((number, *six, kind, answer, 0, self._address(name), len(name)))
+        self._entries.append((number, *six, kind, answer, self._address(name), len(name)))
         return max(answer, 0)
 
     def opens(self) -> int:
@@ -222,7 +213,7 @@ class Script:
         second()
 
     def end(self) -> Written:
-        self._entries.append((0,) * 7 + (END, 0, 0, 0, 0))
+        self._entries.append((0,) * 7 + (END, 0, 0, 0))
         return Written(self._entries, self._kept)
 
     def _word(self, argument: kernel.Argument) -> int:
@@ -232,7 +223,8 @@ class Script:
             return argument & 0xFFFF_FFFF_FFFF_FFFF
         return self._address(argument)
 
-    def _address(self, content: bytes | ctypes.Array[ctypes.c_char] | ctypes.Structure) -> int:
+    def _address(self, content: kernel.Pointed) -> int:
+        """It stays where it is as long as the script."""
         kept = ctypes.create_string_buffer(content) if isinstance(content, bytes) else content
         self._kept.append(kept)
         return ctypes.addressof(kept)
@@ -252,11 +244,10 @@ def thread_id_address() -> int:
     process that was forked past it only if the kernel writes there. Raises SetupError where it cannot be found."""
     found = ctypes.c_void_p()
     own = os.getpid()
-    if kernel.syscall(kernel.SYS_PRCTL, kernel.PR_GET_TID_ADDRESS, found, 0, 0, 0) == 0 and found.value:
-        if ctypes.c_int.from_address(found.value).value == own:
-            return found.value
+    told = kernel.syscall(kernel.SYS_PRCTL, kernel.PR_GET_TID_ADDRESS, found, 0, 0, 0) == 0
     start = kernel.thread_address()
-    places = [start + at for at in range(0, 2048, 4) if ctypes.c_int.from_address(start + at).value == own]
-    if len(places) != 1:
+    places = [found.value] if told and found.value else [start + offset for offset in range(0, 2048, 4)]
+    right = [place for place in places if ctypes.c_int.from_address(place).value == own]
+    if len(right) != 1:
         raise kernel.SetupError("the C library's record of the thread is not to be found")
-    return places[0]
+    return right[0]

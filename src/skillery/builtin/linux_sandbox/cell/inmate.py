@@ -1,7 +1,7 @@
 """Stage two: one run's own namespaces. Pid 1 mounts what belongs to the run, locks itself in, forks pid 2 and becomes
-the tiny program of `init`; it does so by a script that is written ahead (`calls`). Pid 2 has nothing left to give up: it
-looks at itself, says that it is ready, waits for its job, and lets the code in. What the run is given of skills and blobs
-the workshop mounts from outside meanwhile.
+the tiny program of `init`; all that by a script that was written ahead (`calls`). Pid 2 has nothing left to give up: it
+looks at itself, says that it is ready, waits for its job, and lets the code in. What the run is given of skills and
+blobs the workshop mounts from outside meanwhile.
 
 Pid 1 tells the server over its control socket the step that failed, or as `init` the wait status of the code.
 """
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 CHANNEL = 3
 CHANNEL_BEFORE, LOG, GATE, NULL, DOORS = 203, 201, 205, 206, 207
-"""Where the zygote puts, before it forks, what it was given for a run: out of the way of everything else. DOORS is the first
-of several, which nothing follows."""
+"""Where the zygote puts what it was given for a run, before it forks: out of the way of everything else. DOORS is the
+first of several."""
 SIG_BLOCK = 0
 TMPFS = kernel.MS_NOSUID | kernel.MS_NODEV
 PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
@@ -155,6 +155,7 @@ def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoRetu
     except EOFError:
         os._exit(1)  # not wanted any more
     run.serve(CHANNEL, job, args)
+    os._exit(1)  # it does not come back, and must not: behind us is the zygote
 
 
 def in_words(error: Exception) -> str:

@@ -77,7 +77,9 @@ def checked(step: str, result: int) -> int:
     return result
 
 
-Argument = int | bytes | ctypes.Array[ctypes.c_char] | ctypes.Structure | ctypes.c_void_p | ctypes.c_int | None
+Buffer = ctypes.Array[ctypes.c_char] | ctypes.Array[ctypes.c_char_p] | ctypes.c_void_p | ctypes.c_int
+Pointed = bytes | Buffer | ctypes.Structure
+Argument = int | Pointed | None
 
 
 def _converted(argument: Argument) -> object:
@@ -94,7 +96,7 @@ def syscall(number: int, *arguments: Argument) -> int:
 
 
 def call(step: str, number: int, *arguments: Argument, answer: int | None = None) -> int:
-    """A step of the set-up of a run, done now and its result, or written into the `script`, and what it will be. With an
+    """A step of a run's set-up: done now, or written into the `script`; its result, or what that will be. With an
     `answer`, that and no other is success. Raises SetupError."""
     if script is not None:
         return script.add(step, number, *arguments, **({} if answer is None else {"answer": answer}))
@@ -145,8 +147,8 @@ def clone(flags: int) -> int:
 
 
 def forked(fork: Callable[[], int]) -> int:
-    """What `fork` answers, with what the interpreter needs around it: 0 in the child, in the parent the pid, which is minus
-    an errno where there is none. Raises SetupError then."""
+    """What `fork` answers, with what the interpreter needs around it: 0 in the child, and in the parent the pid, which
+    is minus an errno where there is none. Raises SetupError then."""
     ctypes.pythonapi.PyOS_BeforeFork()
     pid = fork()
     if pid == 0:

@@ -96,7 +96,13 @@ class Forks:
         control, channel, log, *doors = descriptors
         gate, opener = os.pipe()
         part = self._part(flags, message, len(doors))
-        places = (calls.CONTROL, inmate.CHANNEL_BEFORE, inmate.LOG, inmate.GATE, *range(inmate.DOORS, inmate.DOORS + len(doors)))
+        places = (
+            calls.CONTROL,
+            inmate.CHANNEL_BEFORE,
+            inmate.LOG,
+            inmate.GATE,
+            *range(inmate.DOORS, inmate.DOORS + len(doors)),
+        )
         for descriptor, place in zip((control, channel, log, gate, *doors), places, strict=True):
             os.dup2(descriptor, place, inheritable=False)
             os.close(descriptor)
