@@ -66,8 +66,26 @@ def measure(report: Report, folder: Path, small: bool) -> None:
         f"Four callers together: {loaded.per_second:.0f} runs a second; one: {alone.per_second:.0f}. The last row is "
         "half of what four callers reach, at random times, counted from when each was due."
     )
+    report.text("Everything on one processor:")
+    report.table(["what", "p50 ms", "p99 ms", "p50 ratio to bare Python"], _on_one_processor(folder, bubblewrap, times))
     report.text("The same with more skills, straight to a prepared sandbox, and with a skill of 10 MB.")
     report.table(["what", "p50 ms", "p99 ms"], [[what, *_figures(taken)] for what, taken in figures.many.items()])
+
+
+def _on_one_processor(folder: Path, bubblewrap: str | None, times: int) -> list[list[object]]:
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(everywhere)})
+    try:
+        python = milliseconds(lambda: _run([sys.executable, "-I", "-S", "-c", NO_OP]), times)
+        rows: list[list[object]] = [["`python -I -S`, no isolation", *_figures(python), "1.0"]]
+        if bubblewrap:
+            taken = milliseconds(lambda: _run(_bubblewrap(bubblewrap)), times)
+            rows.append(["bubblewrap + `python -I -S`", *_figures(taken), _ratio(taken, python)])
+        figures = asyncio.run(_sandbox(folder / "one", times, many=False))
+    finally:
+        os.sched_setaffinity(0, everywhere)
+    rows += [[f"sandbox, {name}", *_figures(taken), _ratio(taken, python)] for name, taken in figures.latencies.items()]
+    return [*rows, [f"sandbox, four at a time: {figures.per_second:.0f} a second", "", "", ""]]
 
 
 class Figures(NamedTuple):
@@ -78,7 +96,7 @@ class Figures(NamedTuple):
     many: dict[str, list[float]]
 
 
-async def _sandbox(folder: Path, times: int) -> Figures:
+async def _sandbox(folder: Path, times: int, *, many: bool = True) -> Figures:
     offer = skillery_sandbox()
     sandbox: LinuxSandbox = offer.open(offer.settings(), Place(folder))
     mount = _skill(folder, "bench.noop")
@@ -93,7 +111,7 @@ async def _sandbox(folder: Path, times: int) -> Figures:
         taken["prepared"].append(await _one(warm, job))
     idle = await _idle_ms()
     with_places = _memory()
-    many = await _many(warm, folder, times)
+    among = await _many(warm, folder, times) if many else {}
     await warm.close()
     demand = sandbox.look_around(Warmth(prepared=0, recycle_runs=10**6, recycle_seconds=10**6))
     await demand.pool.start()
@@ -110,7 +128,7 @@ async def _sandbox(folder: Path, times: int) -> Figures:
         cold = sandbox.look_around(COLD)
         taken["cold"].append(await _one(cold, job))
         await cold.close()
-    return Figures(taken, per_second, megabytes, idle, many)
+    return Figures(taken, per_second, megabytes, idle, among)
 
 
 def _skill(folder: Path, name: str, ballast: int = 0) -> SkillMount:

@@ -108,9 +108,16 @@ MUTATIONS: dict[str, Mutation] = {
         refused="landlock_restrict_self",
     ),
     "descriptors": Mutation(
-        "lockdown.py",
-        "kernel.close_others({*keep, ruleset} if ruleset >= 0 else keep)",
-        "pass",
+        "inmate.py",
+        "    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL})\n",
+        "",
+        "test_only_the_streams_and_one_channel_are_open",
+        seen_inside="descriptors",
+    ),
+    "the descriptor of pid 1": Mutation(
+        "inmate.py",
+        "        os.close(calls.CONTROL)\n",
+        "",
         "test_only_the_streams_and_one_channel_are_open",
         seen_inside="descriptors",
     ),
@@ -218,11 +225,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the uid map": Mutation(
         "zygote.py",
-        'write_maps(pid, message["uid"] if plan["root"] else posture.UID)',
+        'write_maps(pid, message["uid"] if self._plan["root"] else posture.UID)',
         "write_maps(pid, 1)",
         FROM_OUTSIDE,
     ),
-    "the net namespace of usual runs": Mutation("zygote.py", '        slots.enter(message["slot"])\n', "", OWN),
+    "the net namespace of usual runs": Mutation(
+        "zygote.py", '            self._slots.enter(message["slot"])\n', "", OWN
+    ),
     "the mounts of skills and blobs": Mutation(
         "workshop.py", "            kernel.set_mount_attributes(folder, root.FROZEN, recursive=True)\n", "", MOUNTS
     ),
@@ -238,31 +247,42 @@ MUTATIONS: dict[str, Mutation] = {
     "the cgroup namespace": Mutation("inmate.py", "    kernel.unshare(kernel.NEWCGROUP)\n", "", OWN),
     "the cgroups": Mutation(
         "inmate.py",
-        '        os.write(door, b"0")\n',
-        "",
+        '        kernel.call("cgroup", kernel.SYS_WRITE, door, b"0", 1, answer=1)\n',
+        "        pass\n",
         "test_seen_from_the_host_every_process_is_in_the_groups_of_its_run",
     ),
-    "groups": Mutation("inmate.py", "        os.setgroups([])\n", "        pass\n", "test_no_group_of_root_is_left"),
+    "groups": Mutation(
+        "inmate.py",
+        '        kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)\n',
+        "        pass\n",
+        "test_no_group_of_root_is_left",
+    ),
     "the gid": Mutation(
         "inmate.py",
-        "    os.setresgid(posture.UID, posture.UID, posture.UID)\n",
+        '    kernel.call("gid", kernel.SYS_SETRESGID, posture.UID, posture.UID, posture.UID)\n',
         "",
         "test_the_code_is_one_user_with_one_group_and_no_other",
         seen_inside="gids",
     ),
     "the uid": Mutation(
         "inmate.py",
-        "    os.setresuid(posture.UID, posture.UID, posture.UID)\n",
+        '    kernel.call("uid", kernel.SYS_SETRESUID, posture.UID, posture.UID, posture.UID)\n',
         "",
         "test_the_code_is_one_user_with_one_group_and_no_other",
         seen_inside="uids",
     ),
     "the lock of both processes": Mutation(
         "inmate.py",
-        '    lockdown.lock(plan["program"], {0, 1, 2, CHANNEL, link.descriptor}, ruleset)\n',
+        '        lockdown.lock(plan["program"], None, ruleset)\n',
         "",
         FROM_OUTSIDE,
         seen_inside="CapEff",
+    ),
+    "the C library's record of pid 2": Mutation(
+        "inmate.py",
+        "*kernel.fork_arguments(thread_id)",
+        "*kernel.clone_arguments(0)",
+        "test_the_code_signals_itself_as_any_process_does",
     ),
     "a program of pid 1 that nobody reads": Mutation(
         "init.py", "os.O_EXCL, 0o111)", "os.O_EXCL, 0o555)", "test_seen_from_the_host_pid_1_is_nobodys_to_read"
@@ -273,7 +293,9 @@ MUTATIONS: dict[str, Mutation] = {
     "a name of its own": Mutation(
         "zygote.py", '    kernel.set_hostname("sandbox")\n', "", "test_the_machine_has_another_name_inside"
     ),
-    "a proc of its own": Mutation("inmate.py", "    mount_proc()\n", "", "test_other_processes_are_not_seen"),
+    "a proc of its own": Mutation(
+        "inmate.py", "    script.unless(mount_proc, mount_no_proc)\n", "", "test_other_processes_are_not_seen"
+    ),
     "what proc shows": Mutation(
         "inmate.py", '"hidepid=2,subset=pid"', '""', "test_nothing_else_of_the_host_is_there[/proc/sys]"
     ),

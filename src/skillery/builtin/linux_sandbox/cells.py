@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -14,14 +15,18 @@ from typing import Any, Protocol
 import msgspec
 
 from skillery.backends import Limits
+from skillery.builtin.linux_sandbox.cell import calls
 from skillery.builtin.linux_sandbox.groups import ControlGroup
 from skillery.builtin.linux_sandbox.links import Packets
 from skillery.builtin.linux_sandbox.watchdog import descendants
 from skillery.builtin.python_runner.logs import LogPipe
 from skillery.builtin.python_runner.wire import Channel
+from skillery.threads import Workers
 
 STATUS = struct.Struct("=i")
+FAILURE = calls.FAILURE
 PATIENCE = 0.1
+UNMOUNTING = Workers("unmounting", 4)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -30,6 +35,14 @@ class Event(msgspec.Struct, frozen=True):
     event: str
     status: int = 0
     message: str = ""
+
+
+def heard(raw: bytes) -> Event:
+    """What `init` or `calls` wrote."""
+    if len(raw) == STATUS.size:
+        return Event("ended", *STATUS.unpack(raw))
+    step, (answer,) = raw[: -FAILURE.size].decode(), FAILURE.unpack(raw[-FAILURE.size :])
+    return Event("failed", message=f"{step}: {errno.errorcode.get(-answer, f'it answered {answer}')}")
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -142,9 +155,7 @@ class Cell:
         if received is None:
             return None
         received.close()
-        if len(received.raw) == STATUS.size:
-            return Event("ended", *STATUS.unpack(received.raw))
-        return msgspec.convert(received.content, Event)
+        return heard(received.raw)
 
     async def end(self) -> None:
         """Kill it and wait until nothing of it is left."""
@@ -168,8 +179,9 @@ class Cell:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self.channel is not None:
             self.channel.close()
         self._ends.close()
-        os.close(self.mounts)
+        # Nobody else has the mounts: the kernel takes them down now, and waits for all processors, often milliseconds.
+        await UNMOUNTING.run(os.close, self.mounts)

@@ -181,7 +181,7 @@ class Pool:
 
     async def _clear(self, cell: Cell) -> None:
         await cell.end()
-        cell.close()
+        await cell.close()
         if cell.group is not None:
             await cell.group.remove()
         for zygote in [zygote for zygote in self._zygotes if zygote.retired and not zygote.cells]:

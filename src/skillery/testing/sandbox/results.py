@@ -71,6 +71,29 @@ class ResultCases(SandboxCases):
         """
         assert failure_type(await trial.code(code)) == "KeyboardInterrupt"
 
+    async def test_the_code_signals_itself_as_any_process_does(self, trial: Trial) -> None:
+        """And the C library's own record of the thread is of this process."""
+        code = """
+        import os, signal, threading, time
+        def main(args):
+            seen = []
+            signal.signal(signal.SIGUSR1, lambda number, _: seen.append(number))
+            signal.raise_signal(signal.SIGUSR1)
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+            default = signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+            assert time.clock_gettime(time.pthread_getcpuclockid(threading.get_ident())) > 0
+            child = os.fork()
+            if child == 0:
+                os._exit(3)
+            return [len(seen), default, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
+        """
+        assert await trial.value(code) == [2, True, 3]
+
+    async def test_the_code_can_abort(self, trial: Trial) -> None:
+        failure = (await trial.code("import os\ndef main(args): os.abort()")).failure
+        assert failure is not None
+        assert (failure.type, "SIGABRT" in failure.message) == ("ProcessKilled", True)
+
     async def test_a_traceback_holds_the_frames_of_user_code_only(self, trial: Trial) -> None:
         outcome = await trial.code("import json\ndef main(args):\n    json.loads('{')\n")
         assert outcome.failure is not None

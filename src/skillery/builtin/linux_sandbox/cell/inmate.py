@@ -1,26 +1,30 @@
 """Stage two: one run's own namespaces. Pid 1 mounts what belongs to the run, locks itself in, forks pid 2 and becomes
-the tiny program of `init`. Pid 2 has nothing left to give up: it looks at itself, says that it is ready, waits for its
-job, and lets the code in. What the run is given of skills and blobs the workshop mounts from outside meanwhile.
+the tiny program of `init`; all that by a script that was written ahead (`calls`). Pid 2 has nothing left to give up: it
+looks at itself, says that it is ready, waits for its job, and lets the code in. What the run is given of skills and
+blobs the workshop mounts from outside meanwhile.
 
-Pid 1 tells the server over its control socket that it `failed`, or as `init` the wait status of the code.
+Pid 1 tells the server over its control socket the step that failed, or as `init` the wait status of the code.
 """
 
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` makes enums of it, in memory that no run needs
-import fcntl
+import ctypes
 import gc
 import os
+import sys
 
-from . import init, kernel, landlock, lockdown, outlet, posture
-from .link import Link
+from . import calls, init, kernel, landlock, lockdown, outlet, posture
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 CHANNEL = 3
+CHANNEL_BEFORE, LOG, GATE, NULL, DOORS = 203, 201, 205, 206, 207
+"""Where the zygote puts what it was given for a run, before it forks: out of the way of everything else. DOORS is the
+first of several."""
+SIG_BLOCK = 0
 TMPFS = kernel.MS_NOSUID | kernel.MS_NODEV
 PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 NAMESPACES = kernel.NEWUSER | kernel.NEWNS | kernel.NEWPID | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWNET
@@ -33,9 +37,9 @@ def become_nobody(*, keeps_groups: bool) -> None:
     An ordinary user's namespace `keeps_groups`: the kernel lets nobody drop them there. They are unmapped inside.
     """
     if not keeps_groups:
-        os.setgroups([])
-    os.setresgid(posture.UID, posture.UID, posture.UID)
-    os.setresuid(posture.UID, posture.UID, posture.UID)
+        kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)
+    kernel.call("gid", kernel.SYS_SETRESGID, posture.UID, posture.UID, posture.UID)
+    kernel.call("uid", kernel.SYS_SETRESUID, posture.UID, posture.UID, posture.UID)
 
 
 def sizes(limits: dict[str, Any]) -> dict[str, str]:
@@ -46,106 +50,94 @@ def sizes(limits: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def mount_own(limits: dict[str, Any]) -> None:
+def mount_own(limits: dict[str, Any], script: calls.Script) -> None:
     for folder, size in sizes(limits).items():
         mode = "0755" if folder == "/workspace" else "1777"
         flags = TMPFS | kernel.MS_NOEXEC if folder == "/dev/shm" else TMPFS
         kernel.mount("tmpfs", folder, "tmpfs", flags, f"mode={mode},{size}")
-    mount_proc()
+    script.unless(mount_proc, mount_no_proc)
 
 
 def mount_proc() -> None:
-    try:
-        kernel.mount("proc", "/proc", "proc", PROC, "hidepid=2,subset=pid")
-    except kernel.SetupError:
-        # Inside some containers no new procfs may be mounted. None is better than the host's.
-        kernel.mount("none", "/proc", "tmpfs", PROC | kernel.MS_RDONLY, "size=4k,mode=0555")
+    kernel.mount("proc", "/proc", "proc", PROC, "hidepid=2,subset=pid")
 
 
-def arrange_descriptors(channel: int, log: int) -> None:
-    """0 is /dev/null, 1 and 2 the log, 3 the channel."""
-    null, log, channel = map(out_of_the_way, (os.open("/dev/null", os.O_RDWR), log, channel))
-    for source, target in ((null, 0), (log, 1), (log, 2), (channel, CHANNEL)):
-        os.dup2(source, target)
-
-
-def out_of_the_way(descriptor: int) -> int:
-    """A copy whose number is none of those that are about to be overwritten."""
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, CHANNEL + 1)
+def mount_no_proc() -> None:
+    """Inside some containers no new procfs may be mounted. None is better than the host's."""
+    kernel.mount("none", "/proc", "tmpfs", PROC | kernel.MS_RDONLY, "size=4k,mode=0555")
 
 
 # -- pid 1 ---------------------------------------------------------------------------------------------------------
 
 
-def be_first(plan: dict[str, Any], message: dict[str, Any], descriptors: list[int], gate: int) -> NoReturn:
-    """Pid 1 of the run, from its first instruction to its last."""
-    control, channel, log, *doors = descriptors
-    link = Link(out_of_the_way(control))
-    try:
-        join_groups(doors)
-        if os.read(gate, 1) == b"g":
-            os.close(gate)
-            live(plan, message, link, (channel, log))
-    except (kernel.SetupError, OSError) as error:
-        complain(link, error)
-    os._exit(1)
+class Part:
+    """What pid 1 of a run does, from its first instruction to its last: for all runs that are made for the same."""
+
+    def __init__(self, plan: dict[str, Any], flags: int, message: dict[str, Any], doors: int) -> None:
+        self.pidfd = ctypes.c_int(-1)
+        self.landlock_abi = 0
+        with calls.Script(descriptors=CHANNEL + 1) as script:
+            first = kernel.clone_arguments(flags | kernel.CLONE_PIDFD, parent=self.pidfd)
+            script.add("new namespaces", kernel.SYS_CLONE, *first, kind=calls.FIRST)
+            join_groups(doors)
+            kernel.call("gate", kernel.SYS_READ, GATE, bytes(1), 1, answer=1)
+            arrange_descriptors()
+            self._settle(plan, message, script)
+            self._lock(plan, message)
+            self._split(script, plan["thread_id"])
+        self.written = script.end()
+
+    def _settle(self, plan: dict[str, Any], message: dict[str, Any], script: calls.Script) -> None:
+        """Everything that takes a privilege, down to the last one."""
+        become_nobody(keeps_groups=plan["keeps_groups"])
+        mount_own(message["limits"], script)
+        kernel.call("chdir", kernel.SYS_CHDIR, b"/workspace")
+        if message["affinity"]:
+            processors = sum(1 << number for number in message["affinity"]).to_bytes(128, sys.byteorder)
+            kernel.call("affinity", kernel.SYS_SETAFFINITY, 0, len(processors), processors)
+        if message["port"] is not None:
+            outlet.hand_over_listener(CHANNEL, message["port"])
+        lockdown.close_bounds()
+
+    def _lock(self, plan: dict[str, Any], message: dict[str, Any]) -> None:
+        self.landlock_abi, ruleset = landlock.prepare(lockdown.WRITABLE, message["port"])
+        lockdown.set_limits(message["limits"])
+        lockdown.lock(plan["program"], None, ruleset)
+
+    def _split(self, script: calls.Script, thread_id: int) -> None:
+        """Pid 2 goes back into the interpreter; pid 1 becomes the tiny program of `init`."""
+        # the zygote's children are nobody's to wait for; this one's are
+        kernel.set_default_action(kernel.SIGCHLD)
+        script.add("pid 2", kernel.SYS_CLONE, *kernel.fork_arguments(thread_id), kind=calls.SECOND)
+        kernel.call("signals", kernel.SYS_SIGPROCMASK, SIG_BLOCK, kernel.signals(kernel.SIGCHLD), None, 8)
+        kernel.call("descriptors", kernel.SYS_DUP3, calls.CONTROL, 0, 0, answer=0)
+        kernel.call("descriptors", kernel.SYS_DUP3, kernel.signal_descriptor(kernel.SIGCHLD), 1, 0, answer=1)
+        arguments = (ctypes.c_char_p * 2)(b"init", None)
+        kernel.call("init", kernel.SYS_EXECVE, os.fsencode(init.PATH), arguments, bytes(8))
 
 
-def in_words(error: Exception) -> str:
-    """Without a path: those of an OSError are the host's business."""
-    return f"set-up: {os.strerror(error.errno or 0)}" if isinstance(error, OSError) else str(error)
-
-
-def complain(link: Link, error: Exception) -> None:
-    try:
-        link.say(event="failed", message=in_words(error))
-    except OSError:
-        return  # the server has gone
-
-
-def live(plan: dict[str, Any], message: dict[str, Any], link: Link, ends: tuple[int, int]) -> NoReturn:
-    settle(plan, message, *ends)
-    version, ruleset = landlock.prepare(lockdown.WRITABLE, message["port"])
-    lockdown.set_limits(message["limits"])
-    lockdown.lock(plan["program"], {0, 1, 2, CHANNEL, link.descriptor}, ruleset)
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # the zygote's children are nobody's to wait for; this one's are
-    if os.fork() == 0:
-        link.close()
-        be_second(plan, version, ahead=message["ahead"])
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGCHLD,))
-    os.dup2(link.descriptor, 0)
-    os.dup2(kernel.signal_descriptor(_signal.SIGCHLD), 1)
-    os.execve(init.PATH, ["init"], {})  # noqa: S606 - our own
-
-
-def settle(plan: dict[str, Any], message: dict[str, Any], channel: int, log: int) -> None:
-    """Everything that takes a privilege, down to the last one."""
-    become_nobody(keeps_groups=plan["keeps_groups"])
-    mount_own(message["limits"])
-    os.chdir("/workspace")
-    if message["affinity"]:
-        os.sched_setaffinity(0, message["affinity"])
-    if message["port"] is not None:
-        outlet.hand_over_listener(channel, message["port"])
-    arrange_descriptors(channel, log)
-    lockdown.close_bounds()
-
-
-def join_groups(doors: list[int]) -> None:
+def join_groups(doors: int) -> None:
     """Before anything else: what we use from here on counts, and our view of cgroups begins there."""
-    for door in doors:
-        os.write(door, b"0")
-        os.close(door)
+    for door in range(DOORS, DOORS + doors):
+        kernel.call("cgroup", kernel.SYS_WRITE, door, b"0", 1, answer=1)
     kernel.unshare(kernel.NEWCGROUP)
+
+
+def arrange_descriptors() -> None:
+    """0 is /dev/null, 1 and 2 the log, 3 the channel, and CONTROL is for pid 1 alone. Nothing else is open."""
+    for source, target in ((NULL, 0), (LOG, 1), (LOG, 2), (CHANNEL_BEFORE, CHANNEL)):
+        kernel.call("descriptors", kernel.SYS_DUP3, source, target, 0, answer=target)
+    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL})
 
 
 # -- pid 2 ---------------------------------------------------------------------------------------------------------
 
 
-def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> None:
+def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoReturn:
     """A session without a terminal, locked in already; it becomes the run."""
     run, wire = plan["run"], plan["wire"]
     try:
+        os.close(calls.CONTROL)
         os.setsid()
         gc.enable()
         kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)
@@ -163,3 +155,9 @@ def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> None:
     except EOFError:
         os._exit(1)  # not wanted any more
     run.serve(CHANNEL, job, args)
+    os._exit(1)  # it does not come back, and must not: behind us is the zygote
+
+
+def in_words(error: Exception) -> str:
+    """Without a path: those of an OSError are the host's business."""
+    return f"set-up: {os.strerror(error.errno or 0)}" if isinstance(error, OSError) else str(error)

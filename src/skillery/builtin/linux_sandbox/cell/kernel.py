@@ -7,17 +7,35 @@ import errno
 import os
 import sys
 
+TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .calls import Script
+
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+_libc.pthread_self.restype = ctypes.c_size_t
+_libc.mmap.restype = ctypes.c_ssize_t
 # Keeps the interpreter's lock during the call, as os.fork does: a clone must not start with the lock in the air.
 _libc_locked = ctypes.PyDLL(None, use_errno=True)
 
 X86 = os.uname().machine == "x86_64"
 SYS_CLONE = 56 if X86 else 220
+SYS_EXECVE = 59 if X86 else 221
+SYS_UNSHARE = 272 if X86 else 97
+SYS_MOUNT = 165 if X86 else 40
 SYS_PIVOT_ROOT = 155 if X86 else 41
+SYS_PRCTL = 157 if X86 else 167
 SYS_CAPSET = 126 if X86 else 91
 SYS_SECCOMP = 317 if X86 else 277
-SYS_SIGNALFD = 289 if X86 else 74
+SYS_PRLIMIT = 302 if X86 else 261
+SYS_SETGROUPS = 116 if X86 else 159
+SYS_SETRESGID, SYS_SETRESUID = (119, 117) if X86 else (149, 147)
+SYS_CHDIR = 80 if X86 else 49
+SYS_SETAFFINITY = 203 if X86 else 122
+SYS_SIGACTION, SYS_SIGPROCMASK, SYS_SIGNALFD = (13, 14, 289) if X86 else (134, 135, 74)
+SYS_OPENAT, SYS_READ, SYS_WRITE, SYS_CLOSE = (257, 0, 1, 3) if X86 else (56, 63, 64, 57)
+SYS_DUP3 = 292 if X86 else 24
 SYS_CLOSE_RANGE, SYS_MOUNT_SETATTR = 436, 442
 SYS_OPEN_TREE, SYS_MOVE_MOUNT = 428, 429
 SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 444, 445, 446
@@ -25,7 +43,7 @@ SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 444, 445, 446
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 SIGCHLD = 17
-CLONE_PIDFD = 0x1000
+CLONE_PIDFD, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x1000, 0x200000, 0x1000000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
@@ -38,6 +56,11 @@ MOVE_MOUNT_F_EMPTY_PATH = 4
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 28, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
+PR_CAPBSET_READ, PR_GET_TID_ADDRESS = 23, 40
+PROT_READ_EXEC, MAP_PRIVATE = 5, 2
+
+script: Script | None = None
+"""What steps are written into, while they are; see `call`."""
 
 
 class SetupError(Exception):
@@ -54,7 +77,9 @@ def checked(step: str, result: int) -> int:
     return result
 
 
-Argument = int | bytes | ctypes.Array[ctypes.c_char] | ctypes.Structure | None
+Buffer = ctypes.Array[ctypes.c_char] | ctypes.Array[ctypes.c_char_p] | ctypes.c_void_p | ctypes.c_int
+Pointed = bytes | Buffer | ctypes.Structure
+Argument = int | Pointed | None
 
 
 def _converted(argument: Argument) -> object:
@@ -70,40 +95,89 @@ def syscall(number: int, *arguments: Argument) -> int:
     return int(_libc.syscall(ctypes.c_long(number), *(_converted(argument) for argument in arguments)))
 
 
+def call(step: str, number: int, *arguments: Argument, answer: int | None = None) -> int:
+    """A step of a run's set-up: done now, or written into the `script`; its result, or what that will be. With an
+    `answer`, that and no other is success. Raises SetupError."""
+    if script is not None:
+        return script.add(step, number, *arguments, **({} if answer is None else {"answer": answer}))
+    result = checked(step, syscall(number, *arguments))
+    if answer is not None and result != answer:
+        raise SetupError(f"{step}: {result} instead of {answer}")
+    return result
+
+
+def opening(step: str, number: int, *arguments: Argument) -> int:
+    """A `call` that answers a new descriptor."""
+    return call(step, number, *arguments, answer=script.opens() if script is not None else None)
+
+
+def close(descriptor: int) -> None:
+    call("close", SYS_CLOSE, descriptor)
+    if script is not None:
+        script.closes(descriptor)
+
+
 def unshare(flags: int) -> None:
-    checked("unshare", _libc.unshare(ctypes.c_int(flags)))
+    call("unshare", SYS_UNSHARE, flags)
 
 
 def set_namespace(descriptor: int, kind: int) -> None:
     checked("setns", _libc.setns(ctypes.c_int(descriptor), ctypes.c_int(kind)))
 
 
+def clone_arguments(flags: int, parent: ctypes.c_int | None = None, child: int = 0) -> tuple[Argument, ...]:
+    """Of the bare call, for a process on the same stack; where it writes ids or descriptors for parent and child."""
+    return (flags | SIGCHLD, 0, parent, child, 0) if X86 else (flags | SIGCHLD, 0, parent, 0, child)
+
+
+def fork_arguments(thread_id: int) -> tuple[Argument, ...]:
+    """As the C library forks, which keeps the id of its thread at that address."""
+    return clone_arguments(CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, child=thread_id)
+
+
 def clone(flags: int) -> int:
     """As os.fork(), into new namespaces: 0 in the child, its pid in the parent. Single-threaded callers only."""
-    return clone_watched(flags, watched=False)[0]
+    wanted = [_converted(argument) for argument in clone_arguments(flags)]
+
+    def fork() -> int:
+        pid = int(_libc_locked.syscall(ctypes.c_long(SYS_CLONE), *wanted))
+        return pid if pid >= 0 else -ctypes.get_errno()
+
+    return forked(fork)
 
 
-def clone_watched(flags: int, *, watched: bool = True) -> tuple[int, int]:
-    """As clone: the pid, and in the parent a pidfd of the child (-1 where it is not to be `watched`)."""
-    pidfd = ctypes.c_int(-1)
-    wanted = flags | SIGCHLD | (CLONE_PIDFD if watched else 0)
-    place = ctypes.byref(pidfd) if watched else None
-    zero = ctypes.c_long(0)
+def forked(fork: Callable[[], int]) -> int:
+    """What `fork` answers, with what the interpreter needs around it: 0 in the child, and in the parent the pid, which
+    is minus an errno where there is none. Raises SetupError then."""
     ctypes.pythonapi.PyOS_BeforeFork()
-    pid = int(_libc_locked.syscall(ctypes.c_long(SYS_CLONE), ctypes.c_long(wanted), zero, place, zero, zero))
-    number = ctypes.get_errno()
+    pid = fork()
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
-        return 0, -1
+        return 0
     ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid < 0:
-        raise failed("new namespaces", number)
-    return pid, pidfd.value
+        raise failed("new namespaces", -pid)
+    return pid
+
+
+def signals(number: int) -> bytes:
+    """A set of one."""
+    return (1 << (number - 1)).to_bytes(8, sys.byteorder)
 
 
 def signal_descriptor(number: int) -> int:
     """Readable when this signal waits, which must be blocked. It stays open over an exec."""
-    return checked("signalfd", syscall(SYS_SIGNALFD, -1, (1 << (number - 1)).to_bytes(8, sys.byteorder), 8, 0))
+    return opening("signalfd", SYS_SIGNALFD, -1, signals(number), 8, 0)
+
+
+def set_default_action(number: int) -> None:
+    """Of a signal, behind the interpreter's back."""
+    call("signal", SYS_SIGACTION, number, bytes(32), None, 8)
+
+
+def ignore(number: int) -> None:
+    """Behind the interpreter's back, too: it goes on to say that the action is the default."""
+    call("signal", SYS_SIGACTION, number, (1).to_bytes(8, sys.byteorder) + bytes(24), None, 8)
 
 
 def clone_tree(path: str) -> int:
@@ -121,9 +195,7 @@ def attach_tree(tree: int, target: str) -> None:
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
     encoded = [os.fsencode(text) if text is not None else None for text in (source, target, kind)]
-    result = _libc.mount(*encoded[:3], ctypes.c_ulong(flags), os.fsencode(options) or None)
-    if result < 0:
-        raise failed(f"mount {kind or 'bind'} {target}", ctypes.get_errno())
+    call(f"mount {kind or 'bind'} {target}", SYS_MOUNT, *encoded, flags, os.fsencode(options) or None)
 
 
 def set_hostname(name: str) -> None:
@@ -163,7 +235,7 @@ def freeze_tree(tree: int, attributes: int) -> None:
 
 
 def prctl(step: str, option: int, value: int = 0, third: int = 0) -> None:
-    checked(step, _libc.prctl(option, value, third, 0, 0))
+    call(step, SYS_PRCTL, option, value, third, 0, 0)
 
 
 def limit_heaps(count: int) -> None:
@@ -176,6 +248,18 @@ def close_others(keep: set[int]) -> None:
     first = 0
     for descriptor in sorted(keep):
         if descriptor > first:
-            checked("close_range", syscall(SYS_CLOSE_RANGE, first, descriptor - 1, 0))
+            call("close_range", SYS_CLOSE_RANGE, first, descriptor - 1, 0)
         first = descriptor + 1
-    checked("close_range", syscall(SYS_CLOSE_RANGE, first, 0xFFFFFFFF, 0))
+    call("close_range", SYS_CLOSE_RANGE, first, 0xFFFFFFFF, 0)
+
+
+def thread_address() -> int:
+    """Of what the C library keeps of this thread."""
+    return int(_libc.pthread_self())
+
+
+def map_program(descriptor: int) -> int:
+    """The address of a page of a file, to be executed."""
+    length, offset = ctypes.c_size_t(os.fstat(descriptor).st_size), ctypes.c_long(0)
+    address = _libc.mmap(None, length, PROT_READ_EXEC, MAP_PRIVATE, descriptor, offset)
+    return checked("mmap", int(address))

@@ -29,18 +29,19 @@ def file_rights(version: int) -> int:
 
 
 def allow(ruleset: int, folder: str, rights: int) -> None:
-    descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    flags = os.O_PATH | os.O_CLOEXEC
+    descriptor = kernel.opening("open", kernel.SYS_OPENAT, kernel.AT_FDCWD, os.fsencode(folder), flags, 0)
     rule = BENEATH.pack(rights, descriptor)
-    kernel.checked("landlock rule", kernel.syscall(kernel.SYS_LANDLOCK_ADD, ruleset, ON_FOLDER, rule, 0))
-    os.close(descriptor)
+    kernel.call("landlock rule", kernel.SYS_LANDLOCK_ADD, ruleset, ON_FOLDER, rule, 0)
+    kernel.close(descriptor)
 
 
 def allow_connecting(ruleset: int, version: int, port: int) -> None:
     """Kernels before version 4 hold no ports: there the empty net namespace alone does."""
     if version < 4:
         return
-    result = kernel.syscall(kernel.SYS_LANDLOCK_ADD, ruleset, ON_PORT, RIGHTS.pack(CONNECT_TCP, port), 0)
-    kernel.checked(f"landlock rule for port {port}", result)
+    rule = RIGHTS.pack(CONNECT_TCP, port)
+    kernel.call(f"landlock rule for port {port}", kernel.SYS_LANDLOCK_ADD, ruleset, ON_PORT, rule, 0)
 
 
 def prepare(writable: list[str], port: int | None = None) -> tuple[int, int]:
@@ -52,7 +53,7 @@ def prepare(writable: list[str], port: int | None = None) -> tuple[int, int]:
     every = file_rights(version)
     wanted = RULESET.pack(every, BIND_AND_CONNECT_TCP, SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
     size = 8 if version < 4 else 16 if version < 6 else 24
-    ruleset = kernel.checked("landlock", kernel.syscall(kernel.SYS_LANDLOCK_CREATE, wanted, size, 0))
+    ruleset = kernel.opening("landlock", kernel.SYS_LANDLOCK_CREATE, wanted, size, 0)
     allow(ruleset, "/", READ)
     allow(ruleset, "/dev", (READ | WRITE_FILE | TRUNCATE) & every)
     for folder in writable:
@@ -66,8 +67,8 @@ def enforce(ruleset: int) -> None:
     """From here on, for this process and its children. Nothing where there are no rules; no_new_privs must be set."""
     if ruleset < 0:
         return
-    kernel.checked("landlock_restrict_self", kernel.syscall(kernel.SYS_LANDLOCK_RESTRICT, ruleset, 0))
-    os.close(ruleset)
+    kernel.call("landlock_restrict_self", kernel.SYS_LANDLOCK_RESTRICT, ruleset, 0)
+    kernel.close(ruleset)
 
 
 def restrict(writable: list[str]) -> int:

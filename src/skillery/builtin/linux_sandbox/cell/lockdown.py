@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import resource
 import struct
 
@@ -20,6 +19,7 @@ SECUREBITS = 0xEF
 LAST_CAPABILITY = 63
 CAP_KILL = 1 << 5
 SECCOMP_SET_MODE_FILTER = 1
+LIMIT = struct.Struct("=QQ")
 
 
 class CapabilityHeader(ctypes.Structure):
@@ -56,9 +56,9 @@ def set_cpu_time(seconds: int) -> None:
 
 def hold(name: int, value: int, most: int) -> None:
     """At `value`, to be raised to `most`, or where it is held already below those."""
-    _, ceiling = resource.getrlimit(name)
+    _, ceiling = resource.getrlimit(name)  # a process yet to be forked has those of its parent
     held, most = (wish if ceiling == resource.RLIM_INFINITY else min(wish, ceiling) for wish in (value, most))
-    resource.setrlimit(name, (held, most))
+    kernel.call("limits", kernel.SYS_PRLIMIT, 0, name, LIMIT.pack(held, most), None)
 
 
 def close_bounds() -> None:
@@ -66,12 +66,9 @@ def close_bounds() -> None:
     kernel.prctl("securebits", kernel.PR_SET_SECUREBITS, SECUREBITS)
     kernel.prctl("ambient capabilities", kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(LAST_CAPABILITY + 1):
-        try:
-            kernel.prctl("bounding set", kernel.PR_CAPBSET_DROP, capability)
-        except kernel.SetupError:
-            if capability and ctypes.get_errno() == errno.EINVAL:
-                break  # past the last one that this kernel has
-            raise
+        if kernel.syscall(kernel.SYS_PRCTL, kernel.PR_CAPBSET_READ, capability, 0, 0, 0) < 0:
+            break  # past the last one that this kernel has
+        kernel.prctl("bounding set", kernel.PR_CAPBSET_DROP, capability)
 
 
 def drop_capabilities() -> None:
@@ -83,7 +80,7 @@ def keep_capabilities(kept: int) -> None:
     """Of those below 32, what this set of bits says; of the others none."""
     header = CapabilityHeader(0x20080522, 0)
     sets = struct.pack("=6I", kept, kept, 0, 0, 0, 0)
-    kernel.checked("capset", kernel.syscall(kernel.SYS_CAPSET, header, sets))
+    kernel.call("capset", kernel.SYS_CAPSET, header, sets)
 
 
 def load_filter(program: bytes) -> None:
@@ -91,13 +88,15 @@ def load_filter(program: bytes) -> None:
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
     wanted = Program(len(program) // 8, program)
-    kernel.checked("seccomp", kernel.syscall(kernel.SYS_SECCOMP, SECCOMP_SET_MODE_FILTER, 0, wanted))
+    kernel.call("seccomp", kernel.SYS_SECCOMP, SECCOMP_SET_MODE_FILTER, 0, wanted)
 
 
-def lock(program: bytes, keep: set[int], ruleset: int) -> None:
-    """From here on this process and all its children are what a run may be. `close_bounds` came before."""
+def lock(program: bytes, keep: set[int] | None, ruleset: int) -> None:
+    """From here on this process and all its children are what a run may be. `close_bounds` came before. All descriptors
+    but those to `keep` are closed, where that has not been done yet."""
     keep_capabilities(0)
     kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
-    kernel.close_others({*keep, ruleset} if ruleset >= 0 else keep)
+    if keep is not None:
+        kernel.close_others({*keep, ruleset} if ruleset >= 0 else keep)
     landlock.enforce(ruleset)
     load_filter(program)

@@ -5,37 +5,54 @@ There is no route and no device but `lo`. Whoever holds the listener's descripto
 
 from __future__ import annotations
 
-import _socket  # and not `socket`: what that one imports would be in every run's memory
-import array
-import fcntl
-import os
+import ctypes
+import struct
 
 from . import kernel
 
 BACKLOG = 128
-GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1
+SYS_SOCKET, SYS_BIND, SYS_LISTEN, SYS_SENDMSG = (41, 49, 50, 46) if kernel.X86 else (198, 200, 201, 211)
+SYS_IOCTL = 16 if kernel.X86 else 29
+AF_INET, SOCK_STREAM, SOL_SOCKET, SCM_RIGHTS = 2, 1, 1, 1
+SET_FLAGS, UP = 0x8914, 1
+REQUEST = struct.Struct("=16sH22x")
+ADDRESS = struct.Struct("=H2s4s8x")
+RIGHTS = struct.Struct("=QIIi4x")
+STEP = "the way to the network"
 
 
-def bring_lo_up(any_socket: _socket.socket) -> None:
-    """It then has 127.0.0.1 and ::1 by itself."""
-    request = bytearray(b"lo".ljust(16, b"\0") + bytes(24))
-    fcntl.ioctl(any_socket.fileno(), GET_FLAGS, request)
-    request[16] |= UP
-    fcntl.ioctl(any_socket.fileno(), SET_FLAGS, bytes(request))
+class Piece(ctypes.Structure):
+    _fields_ = (("start", ctypes.c_char_p), ("length", ctypes.c_size_t))
+
+
+class Message(ctypes.Structure):
+    """struct msghdr, sendmsg(2)."""
+
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("name_length", ctypes.c_uint),
+        ("pieces", ctypes.POINTER(Piece)),
+        ("piece_count", ctypes.c_size_t),
+        ("extra", ctypes.c_char_p),
+        ("extra_length", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+    )
+
+
+def with_descriptor(descriptor: int) -> Message:
+    """One byte, and a descriptor beside it."""
+    rights = RIGHTS.pack(RIGHTS.size - 4, SOL_SOCKET, SCM_RIGHTS, descriptor)
+    return Message(None, 0, ctypes.pointer(Piece(b"l", 1)), 1, rights, len(rights), 0)
 
 
 def hand_over_listener(channel: int, port: int) -> None:
     """Send the host a listener on 127.0.0.1:`port`, as the first thing on the channel. It is not ours any more: the
     code can connect to it, and not accept on it."""
-    try:
-        listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-        bring_lo_up(listener)
-        listener.bind(("127.0.0.1", port))
-        listener.listen(BACKLOG)
-        host = _socket.socket(fileno=os.dup(channel))
-        rights = array.array("i", [listener.fileno()])
-        host.sendmsg([b"l"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
-        host.close()
-        listener.close()
-    except OSError as error:
-        raise kernel.failed("the way to the network", error.errno or 0) from None
+    listener = kernel.opening(STEP, SYS_SOCKET, AF_INET, SOCK_STREAM, 0)
+    # `lo` then has 127.0.0.1 and ::1 by itself.
+    kernel.call(STEP, SYS_IOCTL, listener, SET_FLAGS, REQUEST.pack(b"lo", UP))
+    address = ADDRESS.pack(AF_INET, port.to_bytes(2, "big"), bytes((127, 0, 0, 1)))
+    kernel.call(STEP, SYS_BIND, listener, address, len(address))
+    kernel.call(STEP, SYS_LISTEN, listener, BACKLOG)
+    kernel.call(STEP, SYS_SENDMSG, channel, with_descriptor(listener), 0)
+    kernel.close(listener)

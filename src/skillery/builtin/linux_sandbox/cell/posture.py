@@ -22,9 +22,6 @@ EXPECTED = (
     ("Seccomp", "2"),
 )
 EXPECTED_LINES = [f"\n{name}:\t{value}\n".encode() for name, value in EXPECTED]
-SYS_UNSHARE = 272 if kernel.X86 else 97
-SYS_PRCTL = 157 if kernel.X86 else 167
-SYS_OPENAT = 257 if kernel.X86 else 56
 SYS_FCNTL, F_GETFD = 72 if kernel.X86 else 25, 1
 SYS_CAPGET = 125 if kernel.X86 else 90
 PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS = 21, 39
@@ -52,14 +49,14 @@ def syscall_faults() -> list[str]:
     kernel.checked("capget", kernel.syscall(SYS_CAPGET, header, sets))
     faults = ["capabilities are left"] if any(sets.raw) else []
     for name, option, wanted in (("Seccomp", PR_GET_SECCOMP, 2), ("NoNewPrivs", PR_GET_NO_NEW_PRIVS, 1)):
-        found = kernel.syscall(SYS_PRCTL, option, 0, 0, 0, 0)
+        found = kernel.syscall(kernel.SYS_PRCTL, option, 0, 0, 0, 0)
         faults += [f"{name} is {found}"] if found != wanted else []
     return faults
 
 
 def can_open(path: bytes, flags: int) -> bool:
     """By the bare call: an exception would cost every run more than the look is worth."""
-    descriptor = kernel.syscall(SYS_OPENAT, kernel.AT_FDCWD, path, flags, 0o600)
+    descriptor = kernel.syscall(kernel.SYS_OPENAT, kernel.AT_FDCWD, path, flags, 0o600)
     if descriptor >= 0:
         os.close(descriptor)
     return descriptor >= 0
@@ -80,7 +77,7 @@ def faults(expected: dict[str, Any], keep: set[int], landlock_abi: int) -> list[
         found.append("Landlock is missing")
     if can_open(b"/usr/.posture", os.O_WRONLY | os.O_CREAT) or can_open(b"/etc/passwd", os.O_RDONLY):
         found.append("a forbidden file could be opened")
-    if kernel.syscall(SYS_UNSHARE, kernel.NEWUSER) == 0 or ctypes.get_errno() != errno.EPERM:
+    if kernel.syscall(kernel.SYS_UNSHARE, kernel.NEWUSER) == 0 or ctypes.get_errno() != errno.EPERM:
         found.append("a forbidden system call was let through")
     surplus = open_descriptors() - keep
     return [*found, f"descriptors {sorted(surplus)} are open"] if surplus else found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from . import init, kernel
+from . import calls, init, kernel
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def build(plan: dict[str, Any]) -> None:
     bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
     copy_folder(OLD + plan["runtime"], "/run/skillery/runtime")
     init.install()
+    calls.install()
     for folder in plan["hidden"]:
         hide(folder)
     kernel.detach(OLD)

@@ -130,7 +130,7 @@ def no_new_privs(plan: Plan) -> str:
 def system_calls(plan: Plan) -> str:
     kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
     lockdown.load_filter(bytes.fromhex(plan["filter"]))
-    if kernel.syscall(272 if kernel.X86 else 97, kernel.NEWUSER) == 0:
+    if kernel.syscall(kernel.SYS_UNSHARE, kernel.NEWUSER) == 0:
         raise kernel.SetupError("seccomp: a forbidden call was let through")
     return "seccomp filters by an allow-list"
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import os
 import signal
 import sys
 
-from . import inmate, kernel, lockdown, posture, root, workshop
+from . import calls, inmate, kernel, lockdown, posture, root, workshop
 from .link import Link
 
 TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 1 << 6, 1 << 7, 1 << 21
 WARM = ("traceback", "linecache", "runtime", "runtime._run", "runtime._wire")
+KEPT = 32
 ONE_THREAD = 3
 """The number of links of a folder with one folder in it."""
 
@@ -75,43 +77,77 @@ def check_threads() -> None:
         raise kernel.SetupError("the zygote has more than one thread")
 
 
-def fork_run(server: Link, plan: dict[str, Any], message: dict[str, Any], descriptors: list[int], slots: Slots) -> None:
-    check_threads()
-    flags = inmate.NAMESPACES
-    if message["slot"] >= 0:
-        slots.enter(message["slot"])
-        flags &= ~kernel.NEWNET
-    gate, opener = os.pipe()
-    pid, pidfd = kernel.clone_watched(flags)
-    if pid == 0:
+class Forks:
+    """Forks runs by scripts; one is written when the first run needs it, and kept for the next of its kind."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._plan = plan
+        self._slots = Slots()
+        self._parts: dict[str, inmate.Part] = {}
+        self._do = calls.load()
+        os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), inmate.NULL, inheritable=False)
+
+    def fork(self, server: Link, message: dict[str, Any], descriptors: list[int]) -> None:
+        check_threads()
+        flags = inmate.NAMESPACES
+        if message["slot"] >= 0:
+            self._slots.enter(message["slot"])
+            flags &= ~kernel.NEWNET
+        control, channel, log, *doors = descriptors
+        gate, opener = os.pipe()
+        part = self._part(flags, message, len(doors))
+        places = (
+            calls.CONTROL,
+            inmate.CHANNEL_BEFORE,
+            inmate.LOG,
+            inmate.GATE,
+            *range(inmate.DOORS, inmate.DOORS + len(doors)),
+        )
+        for descriptor, place in zip((control, channel, log, gate, *doors), places, strict=True):
+            os.dup2(descriptor, place, inheritable=False)
+            os.close(descriptor)
+        pid = kernel.forked(lambda: self._do(part.written.address))
+        if pid == 0:
+            inmate.be_second(self._plan, part.landlock_abi, ahead=message["ahead"])
+        for place in places:
+            os.close(place)
+        self._let_go(server, message, pid, part.pidfd.value, opener)
+
+    def _part(self, flags: int, message: dict[str, Any], doors: int) -> inmate.Part:
+        known = json.dumps([flags, message["limits"], message["affinity"], message["port"], doors])
+        if known not in self._parts:
+            if len(self._parts) >= KEPT:
+                del self._parts[next(iter(self._parts))]
+            self._parts[known] = inmate.Part(self._plan, flags, message, doors)
+        return self._parts[known]
+
+    def _let_go(self, server: Link, message: dict[str, Any], pid: int, pidfd: int, opener: int) -> None:
+        """It is held at the gate until it has its ids."""
+        # Uid 1000 of the run is outside a host uid of its own where the server is root, else our own one.
+        write_maps(pid, message["uid"] if self._plan["root"] else posture.UID)
+        mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        os.write(opener, b"g")
         os.close(opener)
-        inmate.be_first(plan, message, descriptors, gate)
-    for descriptor in (gate, *descriptors):
-        os.close(descriptor)
-    # Uid 1000 of the run is outside a host uid of its own where the server is root, else our own one.
-    write_maps(pid, message["uid"] if plan["root"] else posture.UID)
-    mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    os.write(opener, b"g")
-    os.close(opener)
-    server.say((pidfd, mounts), number=message["number"], pid=pid)
-    os.close(pidfd)
-    os.close(mounts)
+        server.say((pidfd, mounts), number=message["number"], pid=pid)
+        os.close(pidfd)
+        os.close(mounts)
 
 
 def serve(server: Link, plan: dict[str, Any]) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps; the server has a pidfd of each
-    slots = Slots()
+    kernel.ignore(kernel.SIGCHLD)  # the kernel reaps; the server has a pidfd of each
+    forks = Forks(plan)
     gc.disable()
     server.say(ready=True)
     while True:
         message, descriptors = server.hear()
-        fork_run(server, plan, message, descriptors, slots)
+        forks.fork(server, message, descriptors)
 
 
 def prepare(server: Link, room: int) -> dict[str, Any]:
     """Build the place; the plan that it was built by."""
     plan, _ = server.hear()
     plan["program"] = bytes.fromhex(plan.pop("filter"))
+    plan["thread_id"] = calls.thread_id_address()
     root.enter_own_mounts(plan)
     if kernel.clone(kernel.NEWNS) == 0:
         server.close()

@@ -1,0 +1,253 @@
+"""System calls that are written down first, and done by a forked process one by one, without the interpreter.
+
+Each page of memory that a forked interpreter changes has to be copied, and whatever it does it changes hundreds: a
+look at an object counts a reference. So the zygote writes down what pid 1 of a run has to do (a `Script`, written by
+the very functions that elsewhere do such steps at once: `kernel.call`), and some dozens of instructions go through it.
+It ends in the program of `init` for pid 1; pid 2 comes back into the interpreter, as from a fork.
+
+A call that does not answer what it must ends the process; whoever listens to CONTROL is told the step and the answer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+from . import kernel
+
+TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATH = "/run/skillery/calls"
+CONTROL = 204
+"""The descriptor that hears of a failure: FAILURE behind the step's name."""
+FAILURE = struct.Struct("=q")
+ENTRY = struct.Struct("=Q6QqqQQ")
+"""The number of a call, six arguments, its kind, the answer it must give, and the name of the step: its address and its
+length."""
+ANY = -1
+"""Instead of an answer: all but errors."""
+CALL, TRY, FIRST, SECOND, END = range(5)
+"""Kinds. TRY: where it succeeds, the next call is left out. FIRST and SECOND clone: from the first, the parent returns
+the child's pid, or minus an errno; from the second, the child returns 0."""
+
+X86_64 = """
+53                run: push rbx
+4889fb            mov rbx, rdi
+837b3804          next: cmp dword ptr [rbx+56], 4
+0f8491000000      je none
+488b03            mov rax, [rbx]
+488b7b08          mov rdi, [rbx+8]
+488b7310          mov rsi, [rbx+16]
+488b5318          mov rdx, [rbx+24]
+4c8b5320          mov r10, [rbx+32]
+4c8b4328          mov r8, [rbx+40]
+4c8b4b30          mov r9, [rbx+48]
+0f05              syscall
+8b4b38            mov ecx, [rbx+56]
+83f901            cmp ecx, 1
+7451              je try
+83f902            cmp ecx, 2
+7457              je first
+83f903            cmp ecx, 3
+7459              je second
+488b5340          mov rdx, [rbx+64]
+4883faff          cmp rdx, -1
+740b              je any
+4839d0            cmp rax, rdx
+750b              jne fail
+4883c358          step: add rbx, 88
+ebb2              jmp next
+4885c0            any: test rax, rax
+79f5              jns step
+50                fail: push rax
+4889e0            mov rax, rsp
+6a08              push 8
+50                push rax
+ff7350            push qword ptr [rbx+80]
+ff7348            push qword ptr [rbx+72]
+b814000000        mov eax, 20
+bfcc000000        mov edi, 204
+4889e6            mov rsi, rsp
+ba02000000        mov edx, 2
+0f05              syscall
+b8e7000000        mov eax, 231
+bf01000000        mov edi, 1
+0f05              syscall
+4885c0            try: test rax, rax
+78c3              js step
+4883c358          add rbx, 88
+ebbd              jmp step
+4885c0            first: test rax, rax
+74b8              je step
+5b                pop rbx
+c3                ret
+4885c0            second: test rax, rax
+78bc              js fail
+75af              jne step
+5b                pop rbx
+c3                ret
+31c0              none: xor eax, eax
+5b                pop rbx
+c3                ret
+"""
+AARCH64 = """
+f30f1ff8          run: str x19, [sp, #-16]!
+f30300aa          mov x19, x0
+693a40b9          next: ldr w9, [x19, #56]
+3f110071          cmp w9, #4
+60050054          b.eq none
+680240f9          ldr x8, [x19]
+608640a9          ldp x0, x1, [x19, #8]
+628e41a9          ldp x2, x3, [x19, #24]
+649642a9          ldp x4, x5, [x19, #40]
+010000d4          svc #0
+693a40b9          ldr w9, [x19, #56]
+3f050071          cmp w9, #1
+60030054          b.eq try
+3f090071          cmp w9, #2
+80030054          b.eq first
+3f0d0071          cmp w9, #3
+80030054          b.eq second
+6a2240f9          ldr x10, [x19, #64]
+5f0500b1          cmn x10, #1
+a0000054          b.eq any
+1f000aeb          cmp x0, x10
+81000054          b.ne fail
+73620191          step: add x19, x19, #88
+ebffff17          b next
+c0ffffb6          any: tbz x0, #63, step
+090180d2          fail: mov x9, #8
+e00f1ff8          str x0, [sp, #-16]!
+ea030091          mov x10, sp
+ea27bfa9          stp x10, x9, [sp, #-16]!
+6bb244a9          ldp x11, x12, [x19, #72]
+eb33bfa9          stp x11, x12, [sp, #-16]!
+480880d2          mov x8, #66
+801980d2          mov x0, #204
+e1030091          mov x1, sp
+420080d2          mov x2, #2
+010000d4          svc #0
+c80b80d2          mov x8, #94
+200080d2          mov x0, #1
+010000d4          svc #0
+e0fdffb7          try: tbnz x0, #63, step
+73620191          add x19, x19, #88
+edffff17          b step
+80fdffb4          first: cbz x0, step
+05000014          b out
+a0fdffb7          second: tbnz x0, #63, fail
+20fdffb5          cbnz x0, step
+02000014          b out
+000080d2          none: mov x0, #0
+f30741f8          out: ldr x19, [sp], #16
+c0035fd6          ret
+"""
+PROGRAMS = {"x86_64": X86_64, "aarch64": AARCH64}
+
+
+def instructions(machine: str) -> bytes:
+    """Raises KeyError for another machine."""
+    return bytes.fromhex("".join(line.split(None, 1)[0] for line in PROGRAMS[machine].strip().splitlines()))
+
+
+def install(path: str = PATH) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+    os.write(descriptor, instructions(os.uname().machine))
+    os.close(descriptor)
+
+
+def load(path: str = PATH) -> Callable[[int], int]:
+    """The instructions as a function of the address of a script. From a file: memory that can be written never becomes
+    memory that can be executed, which some hosts refuse."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(kernel.map_program(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+class Script:
+    """Calls in their order. Within `with script:` each `kernel.call` becomes its next one, and is not done.
+
+    Which descriptor a call will open has to be known: nothing is open from `descriptors` on when it comes to one.
+    """
+
+    def __init__(self, descriptors: int) -> None:
+        self._entries: list[tuple[int, ...]] = []
+        self._kept: list[object] = []
+        self._next_descriptor = descriptors
+        self._closed: list[int] = []
+
+    def __enter__(self) -> Script:
+        kernel.script = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        kernel.script = None
+
+    def add(self, step: str, number: int, *arguments: kernel.Argument, kind: int = CALL, answer: int = ANY) -> int:
+        """The answer it must give, 0 where that is any."""
+        six = [self._word(argument) for argument in (*arguments, 0, 0, 0, 0, 0, 0)[:6]]
+        name = step.encode()
+        self._entries.append((number, *six, kind, answer, self._address(name), len(name)))
+        return max(answer, 0)
+
+    def opens(self) -> int:
+        """The descriptor that the next call answers: as the kernel chooses, the lowest that is free."""
+        if self._closed:
+            self._closed.sort()
+            return self._closed.pop(0)
+        self._next_descriptor += 1
+        return self._next_descriptor - 1
+
+    def closes(self, descriptor: int) -> None:
+        self._closed.append(descriptor)
+
+    def unless(self, first: Callable[[], object], second: Callable[[], object]) -> None:
+        """The `second` call is done where the `first` does not succeed."""
+        first()
+        self._entries[-1] = (*self._entries[-1][:7], TRY, *self._entries[-1][8:])
+        second()
+
+    def end(self) -> Written:
+        self._entries.append((0,) * 7 + (END, 0, 0, 0))
+        return Written(self._entries, self._kept)
+
+    def _word(self, argument: kernel.Argument) -> int:
+        if argument is None:
+            return 0
+        if isinstance(argument, int):
+            return argument & 0xFFFF_FFFF_FFFF_FFFF
+        return self._address(argument)
+
+    def _address(self, content: kernel.Pointed) -> int:
+        """It stays where it is as long as the script."""
+        kept = ctypes.create_string_buffer(content) if isinstance(content, bytes) else content
+        self._kept.append(kept)
+        return ctypes.addressof(kept)
+
+
+class Written:
+    """A script in memory, as often to be done as one likes."""
+
+    def __init__(self, entries: list[tuple[int, ...]], kept: list[object]) -> None:
+        self._kept = kept
+        self._memory = ctypes.create_string_buffer(b"".join(ENTRY.pack(*entry) for entry in entries))
+        self.address = ctypes.addressof(self._memory)
+
+
+def thread_id_address() -> int:
+    """Where the C library keeps the id of this thread, which it asks when the process signals itself. It learns of a
+    process that was forked past it only if the kernel writes there. Raises SetupError where it cannot be found."""
+    found = ctypes.c_void_p()
+    own = os.getpid()
+    told = kernel.syscall(kernel.SYS_PRCTL, kernel.PR_GET_TID_ADDRESS, found, 0, 0, 0) == 0
+    start = kernel.thread_address()
+    places = [found.value] if told and found.value else [start + offset for offset in range(0, 2048, 4)]
+    right = [place for place in places if ctypes.c_int.from_address(place).value == own]
+    if len(right) != 1:
+        raise kernel.SetupError("the C library's record of the thread is not to be found")
+    return right[0]
