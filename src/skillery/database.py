@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 from sqlalchemy import CompoundSelect, Connection, Engine, Select, create_engine, event, exc
@@ -28,6 +29,7 @@ from skillery.errors import StartupError, StorageFull, Unavailable
 T = TypeVar("T")
 POSTGRES_CONNECTIONS = 16
 BUSY_TIMEOUT_SECONDS = 30
+_last_work: ContextVar[list[Callable[[Connection], object]]] = ContextVar("last_work")
 
 
 class Statement:
@@ -77,8 +79,12 @@ class Database:
             return work(self._reader)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """`work` in a transaction of its own, committed when this returns; an exception takes all of it back."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._in_transaction, work)
+        """`work` in a transaction of its own, committed when this returns; an exception takes all of it back.
+
+        It runs in a copy of the caller's context, so that it knows the request it belongs to.
+        """
+        run = copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run, self._in_transaction, work)
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
         """As `read`, for a worker thread: on a connection of its own, so `work` may take its time."""
@@ -88,12 +94,20 @@ class Database:
     def write_now(self, work: Callable[[Connection], T]) -> T:
         """As `write`, for a caller that may wait: not on an event loop."""
         if self.is_sqlite:
-            return self._threads.submit(self._in_transaction, work).result()
+            return self._threads.submit(copy_context().run, self._in_transaction, work).result()
         return self._in_transaction(work)
 
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
-        with _speaking(), self.engine.begin() as connection:
-            return work(connection)
+        last: list[Callable[[Connection], object]] = []
+        token = _last_work.set(last)
+        try:
+            with _speaking(), self.engine.begin() as connection:
+                result = work(connection)
+                for one in last:
+                    one(connection)
+                return result
+        finally:
+            _last_work.reset(token)
 
     def ping(self) -> None:
         """Blocking: raises Unavailable where the database does not answer."""
@@ -104,6 +118,15 @@ class Database:
         if self._reader is not None:
             self._reader.close()
         self.engine.dispose()
+
+
+def before_commit(work: Callable[[Connection], object]) -> None:
+    """Do `work` at the end of the transaction at hand, which is one of `Database.write`: what others wait for is locked
+    as late as can be, and by all in the same order."""
+    try:
+        _last_work.get().append(work)
+    except LookupError:
+        raise RuntimeError("before_commit is for work in a transaction of Database.write") from None
 
 
 def parse_database_url(text: str) -> URL:

@@ -7,15 +7,19 @@ import ipaddress
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+from skillery import access
 from skillery.api.bodies import HeldBody
 from skillery.api.errors import INVALID_REQUEST, codes_of, encode, error_object, plain_error
+from skillery.api.refusing import note_refusal
 from skillery.api.services import Services
-from skillery.backends import Credentials, Identity
-from skillery.errors import NotAuthenticated, SkilleryError, TooManyFailedLogins
+from skillery.backends import Credentials, Identity, Scope
+from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins
 from skillery.settings import is_loopback
 
 JSON = "application/json"
 BODY_SILENCE_SECONDS = 60
+LOGIN = "login"
+"""How the audit trail calls what came with no token, or with a bad one."""
 
 
 class HttpRefusal(Exception):
@@ -100,13 +104,31 @@ def check_json(headers: dict[str, str]) -> None:
 
 async def authenticate(services: Services, scope: Any, headers: dict[str, str]) -> Identity:
     """Raises HttpRefusal 401, and 429 where too many logins from one address failed; Unavailable."""
-    address = (scope.get("client") or ("", None))[0]
     try:
-        return await services.authenticator.authenticate(Credentials(headers, address))
+        return await services.authenticator.authenticate(Credentials(headers, address_of(scope)))
     except TooManyFailedLogins as error:
+        note_refusal(services, None, LOGIN, "", error)
         raise HttpRefusal(429, error_object(error), [_retry_after(error.data["retry_after_ms"])]) from None
     except NotAuthenticated as error:
+        note_refusal(services, None, LOGIN, "", error)
         raise HttpRefusal(401, error_object(error), [("www-authenticate", "Bearer")]) from None
+
+
+async def admit(services: Services, scope: Any, headers: dict[str, str], needs: Scope, action: str) -> Identity:
+    """As `authenticate`, for a door that does what the method `action` does. Raises NotAllowed besides."""
+    identity = await authenticate(services, scope, headers)
+    try:
+        access.require(identity, needs)
+    except NotAllowed as error:
+        note_refusal(services, identity, action, "", error)
+        raise
+    return identity
+
+
+def address_of(scope: Any) -> str:
+    """Of the client; "" where there is none."""
+    address: str = (scope.get("client") or ("", None))[0]
+    return address
 
 
 async def chunks_of(receive: Any) -> AsyncIterator[bytes]:

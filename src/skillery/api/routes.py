@@ -14,6 +14,7 @@ from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object,
 from skillery.api.http import (
     ClientGone,
     HttpRefusal,
+    address_of,
     authenticate,
     check_browser,
     check_json,
@@ -30,6 +31,7 @@ from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services
 from skillery.errors import Busy, SkilleryError, Unavailable
+from skillery.request import RequestInfo, current_request, new_request_id
 from skillery.runs.queueing import until_client_gone
 
 Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
@@ -102,6 +104,7 @@ def make_routes(services: Services) -> list[Any]:
         @asgi(path, is_mount=with_all_below, copy_scope=False)
         async def handler(scope: Any, receive: Any, send: Any) -> None:
             headers = headers_of(scope)
+            current_request.set(RequestInfo(new_request_id(), address_of(scope)))
             started = False
 
             async def noting_send(message: Any) -> None:

@@ -19,6 +19,7 @@ from skillery.api.routes import make_routes
 from skillery.api.services import Services
 from skillery.app.bundled import publish_bundled
 from skillery.app.home import Home
+from skillery.audit import Refusals
 from skillery.backends import Authenticator, Limits, Sandbox, Secrets, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
@@ -55,6 +56,7 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         stack.push_async_callback(sandbox.close)
         secrets: Secrets = plugins.open("secrets", settings, database)
         services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets)
+        stack.push_async_callback(services.refusals.close)
         stack.push_async_callback(services.runner.close, settings.grace_seconds)
         closed = await database.write(lambda connection: close_left_over(connection, home.server_id))
         if closed:
@@ -100,6 +102,7 @@ def _services(
             _publishing_rules(settings),
             msgspec.structs.asdict(settings.max_limits),
         ),
+        refusals=Refusals(database),
         cursor_key=database.write_now(cursor_key),
         readiness=Readiness(database, storage, sandbox),
         max_body_bytes=settings.max_body_mb * MIB,

@@ -23,6 +23,7 @@ from skillery.api.errors import (
     plain_error,
     unexpected,
 )
+from skillery.api.refusing import is_refusal, note_refusal, subject_of
 from skillery.api.rpc.explaining import explain
 from skillery.api.rpc.methods import METHODS, Method
 from skillery.api.services import Services
@@ -121,8 +122,14 @@ async def _call_method(services: Services, identity: Caller, call: Call) -> Any:
         raise _Unknown(
             plain_error(METHOD_NOT_FOUND, f"there is no method {call.method[:80]!r}", "method_not_found", hint)
         )
-    access.require(identity, method.needs)
-    return await method.call(services, identity, decode_params(call.method, method, call.params))
+    try:
+        access.require(identity, method.needs)
+        return await method.call(services, identity, decode_params(call.method, method, call.params))
+    except SkilleryError as error:
+        if is_refusal(error, method.audits):
+            given = b"" if call.params is msgspec.UNSET else bytes(call.params)
+            note_refusal(services, identity, call.method, subject_of(given, method.audits or ""), error)
+        raise
 
 
 def decode_params(name: str, method: Method, raw: msgspec.Raw | msgspec.UnsetType) -> Any:
