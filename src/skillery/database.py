@@ -13,6 +13,7 @@ decides on which thread that happens, because that is what the two databases dif
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from sqlalchemy.engine import URL, make_url
 
 from skillery.errors import StartupError, StorageFull, Unavailable
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 POSTGRES_CONNECTIONS = 16
 BUSY_TIMEOUT_SECONDS = 30
@@ -72,19 +74,20 @@ class Database:
     async def read(self, work: Callable[[Connection], T]) -> T:
         """What `work` makes of a connection that it only reads from. It must be short: see `read_now`."""
         if not self.is_sqlite:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_now, work)
+            return await self._in_thread(self.read_now, work)
         with _speaking(), self._reading:
             if self._reader is None:
                 self._reader = self._reads.connect()
             return work(self._reader)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """`work` in a transaction of its own, committed when this returns; an exception takes all of it back.
+        """`work` in a transaction of its own, committed when this returns; an exception takes all of it back."""
+        return await self._in_thread(self._in_transaction, work)
 
-        It runs in a copy of the caller's context, so that it knows the request it belongs to.
-        """
-        run = copy_context().run
-        return await asyncio.get_running_loop().run_in_executor(self._threads, run, self._in_transaction, work)
+    async def _in_thread(self, way: Callable[[Callable[[Connection], T]], T], work: Callable[[Connection], T]) -> T:
+        # In a copy of the context, so that `work` knows which request it is for.
+        context = copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, way, work)
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
         """As `read`, for a worker thread: on a connection of its own, so `work` may take its time."""
@@ -219,5 +222,6 @@ def _meaning(error: Exception) -> Exception:
         or isinstance(error, exc.TimeoutError)
         or type(cause).__name__ in {"OperationalError", "InterfaceError"}
     ):
+        log.warning("the database does not work: %s", text.strip())
         return Unavailable("the database cannot be reached now", hint="Nothing was changed. Try again in a moment.")
     return error

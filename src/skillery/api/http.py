@@ -14,6 +14,7 @@ from skillery.api.refusing import note_refusal
 from skillery.api.services import Services
 from skillery.backends import Credentials, Identity, Scope
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins
+from skillery.request import current
 from skillery.settings import is_loopback
 
 JSON = "application/json"
@@ -105,13 +106,17 @@ def check_json(headers: dict[str, str]) -> None:
 async def authenticate(services: Services, scope: Any, headers: dict[str, str]) -> Identity:
     """Raises HttpRefusal 401, and 429 where too many logins from one address failed; Unavailable."""
     try:
-        return await services.authenticator.authenticate(Credentials(headers, address_of(scope)))
+        identity = await services.authenticator.authenticate(Credentials(headers, address_of(scope)))
     except TooManyFailedLogins as error:
         note_refusal(services, None, LOGIN, "", error)
         raise HttpRefusal(429, error_object(error), [_retry_after(error.data["retry_after_ms"])]) from None
     except NotAuthenticated as error:
         note_refusal(services, None, LOGIN, "", error)
         raise HttpRefusal(401, error_object(error), [("www-authenticate", "Bearer")]) from None
+    request = current.get()
+    if request is not None:
+        request.identity = identity.name
+    return identity
 
 
 async def admit(services: Services, scope: Any, headers: dict[str, str], needs: Scope, action: str) -> Identity:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, select, update
 from skillery.backends import Identity
 from skillery.database import before_commit
 from skillery.errors import Unavailable
-from skillery.request import current_request
+from skillery.request import current
 from skillery.tables import audit, audit_head
 
 Outcome = Literal["done", "refused"]
@@ -106,13 +106,13 @@ def record(
 
 def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> Entry:
     """An entry of now and of the request at hand."""
-    request = current_request.get()
+    request = current.get()
     return Entry(
         at=now(),
         identity=None if actor is None else _fitting(actor.name),
         identity_kind=None if actor is None else actor.kind,
         address=(_fitting(request.address) or None) if request else None,
-        request_id=_fitting(request.request_id) if request else None,
+        request_id=_fitting(request.id) if request else None,
         action=action,
         subject=_fitting(subject),
         **more,
