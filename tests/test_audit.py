@@ -222,6 +222,15 @@ def test_a_door_that_refuses_leaves_an_entry(verb: str, path: str, action: str, 
     assert trail.only(identity=f"{trail.name}-none")["action"] == action
 
 
+def test_a_page_from_elsewhere_that_is_kept_out_leaves_an_entry(trail: Trail) -> None:
+    assert trail.ann.raw("{}", host="evil.example").status_code == 403
+
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (found := trail.entries(action="knock")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert {(one["identity"], one["code"], one["type"]) for one in found} == {(None, -32600, "host_not_allowed")}
+
+
 # -- what was refused ----------------------------------------------------------------------------------------------
 
 

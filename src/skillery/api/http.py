@@ -23,6 +23,10 @@ LOGIN = "login"
 """How the audit trail calls what came with no token, or with a bad one."""
 
 
+FORBIDDEN = 403
+"""Of a Host or an Origin that is none of ours, and nothing else."""
+
+
 class HttpRefusal(Exception):
     """What never reaches a method: an HTTP status, and an error object for the body."""
 
@@ -50,7 +54,7 @@ def check_browser(services: Services, scope: Any, headers: dict[str, str]) -> No
     host = headers.get("host", "").lower()
     if not _is_our_host(services, scope, host):
         raise HttpRefusal(
-            403,
+            FORBIDDEN,
             plain_error(
                 INVALID_REQUEST,
                 f"the Host {host[:100]!r} is not one of this server's",
@@ -61,7 +65,7 @@ def check_browser(services: Services, scope: Any, headers: dict[str, str]) -> No
     origin = headers.get("origin")
     if origin is not None and origin.lower() not in {f"{scope['scheme']}://{host}", *services.allowed_origins}:
         raise HttpRefusal(
-            403,
+            FORBIDDEN,
             plain_error(
                 INVALID_REQUEST,
                 f"the Origin {origin[:100]!r} may not call this server",

@@ -14,6 +14,7 @@ from skillery.api import blobs, health
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.exchanges import Exchange, log_request
 from skillery.api.http import (
+    FORBIDDEN,
     ClientGone,
     HttpRefusal,
     authenticate,
@@ -27,6 +28,7 @@ from skillery.api.http import (
     send_error,
     send_refusal,
 )
+from skillery.api.refusing import note_knock
 from skillery.api.rpc.envelope import Caller, answer
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
@@ -111,6 +113,8 @@ def make_routes(services: Services) -> list[Any]:
                     check_browser(services, scope, headers)
                 await door(services, scope, receive, exchange.send, headers)
             except HttpRefusal as refusal:
+                if refusal.status == FORBIDDEN:
+                    note_knock(services, refusal.error)
                 await send_refusal(exchange.send, refusal, rpc=rpc)
             except SkilleryError as error:
                 await send_error(exchange.send, error)

@@ -82,8 +82,12 @@ class Refusals:
         if self._timer is not None:
             self._timer.cancel()
         self._end_minute()
-        if self._writing is not None:
+        while self._writing is not None:
             await self._writing
+            self._writing = None
+            # What was counted where too much was waiting; never again what the database did not take.
+            if self._counted and not self._waiting:
+                self._end_minute()
 
     def _may_be_single(self, kind: _Kind) -> bool:
         if self._single_count >= MOST_SINGLE or len(self._waiting) >= MOST_WAITING:
