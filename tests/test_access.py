@@ -70,6 +70,7 @@ CELLS: dict[str, Cell] = {
     "create_token": Cell("admin", lambda: {"name": f"made{next(_numbers)}", "scopes": ["read"], "expires": "1h"}),
     "list_tokens": Cell("admin", dict),
     "revoke_token": Cell("admin", lambda: {"id": "none"}, NOT_FOUND),
+    "list_audit": Cell("admin", dict),
 }
 
 

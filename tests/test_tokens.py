@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import select, update
 
 from skillery import tables
+from skillery.audit import SERVER
 from skillery.backends import Credentials
 from skillery.builtin.failed_logins import MOST_ADDRESSES, FailedLogins
 from skillery.builtin.tokens_authenticator import TokensAuthenticator, TokensSettings
@@ -484,7 +485,7 @@ class TestTokensAuthenticator(AuthenticatorContract):
     @pytest.fixture
     def bad(self, database: Database) -> list[Credentials]:
         revoked, expired = self.made(database), self.made(database, expires="1s")
-        database.write_now(lambda connection: revoke_token(connection, revoked))
+        database.write_now(lambda connection: revoke_token(connection, SERVER, revoked))
         past = update(tables.tokens).where(tables.tokens.c.id == expired[4:16])
         database.write_now(
             lambda connection: connection.execute(past.values(expires_at=datetime.now(UTC) - timedelta(seconds=1)))
@@ -492,8 +493,8 @@ class TestTokensAuthenticator(AuthenticatorContract):
         return [self.credentials(token) for token in (revoked, expired, UNKNOWN, "x")]
 
     def made(self, database: Database, **more: Any) -> str:
-        asked = {"name": "ann", "scopes": ["read"], "created_by": "test", **more}
-        return database.write_now(lambda connection: create_token(connection, **asked)).token
+        asked = {"name": "ann", "scopes": ["read"], **more}
+        return database.write_now(lambda connection: create_token(connection, SERVER, **asked)).token
 
     def credentials(self, token: str, address: str = "203.0.113.9") -> Credentials:
         return Credentials({"authorization": f"Bearer {token}"}, address)
@@ -523,7 +524,7 @@ class TestTokensAuthenticator(AuthenticatorContract):
     ) -> None:
         await authenticator.authenticate(good)
         token = good.headers["authorization"].removeprefix("Bearer ")
-        database.write_now(lambda connection: revoke_token(connection, token))
+        database.write_now(lambda connection: revoke_token(connection, SERVER, token))
         authenticator.forget()
 
         with pytest.raises(NotAuthenticated, match="revoked"):

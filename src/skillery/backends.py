@@ -130,6 +130,20 @@ class Secrets(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsSecrets(Protocol):
+    """A Secrets whose values lie in the registry's own database, so that a change and the record of it can be one
+    transaction; others have none of this. Blocking; the work is for a connection of that database."""
+
+    def setting(self, name: str, value: str) -> Callable[[Any], bool]:
+        """`set`, as work for a transaction; it answers whether there was a value before."""
+        ...
+
+    def removing(self, name: str) -> Callable[[Any], bool]:
+        """`remove`, as work for a transaction."""
+        ...
+
+
 class SecretValues(dict[str, str]):
     """Secrets by name, as a run gets them: their values don't show where it is printed."""
 

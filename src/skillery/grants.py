@@ -1,4 +1,5 @@
-"""Which skill may have which secret: what its manifest declares counts only where an admin granted it."""
+"""Secrets as they change, and which skill may have which: what its manifest declares counts only where an admin
+granted it."""
 
 from __future__ import annotations
 
@@ -8,6 +9,10 @@ from datetime import UTC, datetime
 import msgspec
 from sqlalchemy import Connection, delete, insert, select
 
+from skillery import audit
+from skillery.audit import Actor
+from skillery.backends import KeepsSecrets, Secrets
+from skillery.database import Database
 from skillery.errors import NotFound
 from skillery.formats.secret_names import grantees_of
 from skillery.tables import secret_grants, skills
@@ -21,7 +26,50 @@ class Grant(msgspec.Struct, frozen=True):
     granted_at: datetime
 
 
-def grant(connection: Connection, secret: str, grantee: str, granted_by: str) -> bool:
+def set_secret(database: Database, secrets: Secrets, actor: Actor, name: str, value: str) -> None:
+    """Blocking. Keep a value, in place of the one before. The record of it says whether there was one, and no more."""
+    if isinstance(secrets, KeepsSecrets):
+        work = secrets.setting(name, value)
+        database.write_now(lambda connection: _note_value(connection, actor, name, work(connection)))
+        return
+    # The record first: a value that was set without one is worse than a record of what then failed.
+    had = name in secrets.names()
+    database.write_now(lambda connection: _note_value(connection, actor, name, had))
+    secrets.set(name, value)
+
+
+def _note_value(connection: Connection, actor: Actor, name: str, had: bool) -> None:
+    audit.record(connection, actor, "set_secret", name, before={"has_value": had}, after={"has_value": True})
+
+
+def remove_secret(database: Database, secrets: Secrets, actor: Actor, name: str) -> tuple[bool, int]:
+    """Blocking. Forget a value and every grant of it: whether there was one, and how many grants.
+
+    Raises NotAllowed where values are set elsewhere: the grants stay then, too.
+    """
+    if isinstance(secrets, KeepsSecrets):
+        work = secrets.removing(name)
+        return database.write_now(lambda connection: _forget(connection, actor, name, work(connection)))
+    if secrets.read_only:
+        return secrets.remove(name), 0
+    # The grants first: what is left of a command that breaks off must not be a grant without its secret.
+    had = name in secrets.names()
+    _, revoked = database.write_now(lambda connection: _forget(connection, actor, name, had))
+    return secrets.remove(name), revoked
+
+
+def _forget(connection: Connection, actor: Actor, name: str, had: bool) -> tuple[bool, int]:
+    grantees = sorted(
+        connection.scalars(select(secret_grants.c.grantee).where(secret_grants.c.secret == name).with_for_update())
+    )
+    connection.execute(delete(secret_grants).where(secret_grants.c.secret == name))
+    if had or grantees:
+        before = {"has_value": had, "granted_to": grantees}
+        audit.record(connection, actor, "remove_secret", name, before=before)
+    return had, len(grantees)
+
+
+def grant(connection: Connection, actor: Actor, secret: str, grantee: str, granted_by: str) -> bool:
     """False where it had been granted before."""
     table = secret_grants
     there = select(table.c.secret).where(table.c.secret == secret, table.c.grantee == grantee)
@@ -30,6 +78,7 @@ def grant(connection: Connection, secret: str, grantee: str, granted_by: str) ->
     connection.execute(
         insert(table).values(secret=secret, grantee=grantee, granted_by=granted_by, granted_at=datetime.now(UTC))
     )
+    audit.record(connection, actor, "grant_secret", secret, after={"granted_to": grantee})
     return True
 
 
@@ -41,7 +90,7 @@ def covers_a_skill(connection: Connection, grantee: str) -> bool:
     return connection.execute(select(skills.c.id).where(there).limit(1)).first() is not None
 
 
-def revoke(connection: Connection, secret: str, grantee: str) -> None:
+def revoke(connection: Connection, actor: Actor, secret: str, grantee: str) -> None:
     """Raises NotFound where it had not been granted."""
     table = secret_grants
     gone = connection.execute(delete(table).where(table.c.secret == secret, table.c.grantee == grantee))
@@ -49,11 +98,7 @@ def revoke(connection: Connection, secret: str, grantee: str) -> None:
         raise NotFound(
             f"the secret '{secret}' is not granted to '{grantee}'", hint="skillery secret list shows every grant."
         )
-
-
-def revoke_all(connection: Connection, secret: str) -> int:
-    """Of a secret that is removed: a later one of the same name is another secret. How many there were."""
-    return connection.execute(delete(secret_grants).where(secret_grants.c.secret == secret)).rowcount
+    audit.record(connection, actor, "revoke_secret", secret, before={"granted_to": grantee})
 
 
 def list_grants(connection: Connection) -> list[Grant]:

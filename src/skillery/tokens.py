@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 import msgspec
 from sqlalchemy import Connection, bindparam, exists, insert, or_, select, text, update
 
+from skillery import audit
+from skillery.audit import Actor
 from skillery.backends import Identity, Scope
 from skillery.database import Statement
 from skillery.errors import Conflict, InvalidParams, TokenNotFound
@@ -104,15 +106,17 @@ def parse_scopes(words: Iterable[str]) -> tuple[Scope, ...]:
 
 def create_token(
     connection: Connection,
+    actor: Actor,
     *,
     name: str,
     scopes: Sequence[str],
     namespaces: Sequence[str] = (),
     kind: Kind = "person",
     expires: str = "",
-    created_by: str,
+    created_by: str | None = None,
 ) -> CreatedToken:
-    """A new token. Tokens of one name are one identity: its runs and blobs outlast each of them.
+    """A new token. Tokens of one name are one identity: its runs and blobs outlast each of them. `created_by` is the
+    actor's name unless another is given.
 
     Raises InvalidName, InvalidParams, and Conflict where a person's and an agent's token would have one name.
     """
@@ -127,12 +131,14 @@ def create_token(
         scopes=parse_scopes(scopes),
         namespaces=parse_grants(namespaces),
         created_at=now,
-        created_by=created_by,
+        created_by=actor.name if created_by is None else created_by,
         expires_at=now + lifetime if lifetime else None,
     )
     _one_at_a_time(connection)
     _check_kind(connection, created)
     _insert(connection, created)
+    after = {key: getattr(created, key) for key in ("name", "kind", "scopes", "namespaces", "expires_at")}
+    audit.record(connection, actor, "create_token", created.id, after=after)
     return created
 
 
@@ -141,7 +147,8 @@ def first_token(connection: Connection) -> CreatedToken | None:
     _one_at_a_time(connection)
     if connection.scalar(select(exists().select_from(tokens))):
         return None
-    return create_token(connection, name=BOOTSTRAP, scopes=["admin"], namespaces=["*"], created_by="first start")
+    server, how = audit.SERVER, "first start"
+    return create_token(connection, server, name=BOOTSTRAP, scopes=["admin"], namespaces=["*"], created_by=how)
 
 
 def list_tokens(connection: Connection) -> list[Token]:
@@ -150,18 +157,22 @@ def list_tokens(connection: Connection) -> list[Token]:
     return [_token(row) for row in rows]
 
 
-def revoke_token(connection: Connection, token_id: str) -> Token:
+def revoke_token(connection: Connection, actor: Actor, token_id: str) -> Token:
     """No longer good, from now on and for ever; again changes nothing. A whole token is taken for its id.
 
     Raises TokenNotFound.
     """
     wanted = id_of(token_id) or token_id
     live = update(tokens).where(tokens.c.id == wanted, tokens.c.revoked_at.is_(None))
-    connection.execute(live.values(revoked_at=datetime.now(UTC)))
+    is_new = connection.execute(live.values(revoked_at=datetime.now(UTC))).rowcount > 0
     row = connection.execute(select(tokens).where(tokens.c.id == wanted)).one_or_none()
     if row is None:
         raise TokenNotFound(f"there is no token with the id {quoted(wanted)}", hint="list_tokens shows every id.")
-    return _token(row)
+    revoked = _token(row)
+    if is_new:
+        before, after = {"name": revoked.name, "revoked_at": None}, {"revoked_at": revoked.revoked_at}
+        audit.record(connection, actor, "revoke_token", revoked.id, before=before, after=after)
+    return revoked
 
 
 def verify_token(connection: Connection, token: str, token_id: str) -> Verified:

@@ -6,9 +6,8 @@ import asyncio
 import re
 from typing import Any
 
-from skillery import access
 from skillery.api.errors import INVALID_REQUEST, encode, plain_error
-from skillery.api.http import HttpRefusal, authenticate, chunks_of, only, send_bytes
+from skillery.api.http import HttpRefusal, admit, chunks_of, only, send_bytes
 from skillery.api.services import Services
 
 CHUNK_BYTES = 256 * 1024
@@ -20,8 +19,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 async def receive_blob(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
     only(scope, "POST")
-    identity = await authenticate(services, scope, headers)
-    access.require(identity, "run")
+    identity = await admit(services, scope, headers, "run", "create_blob")
     kind = headers.get("content-type") or DEFAULT_KIND
     blob = await services.blobs.receive(identity, _gathered(chunks_of(receive)), kind)
     await send_bytes(send, 201, encode(blob), headers=[("location", f"/blobs/{blob.blob_id}")])
@@ -41,8 +39,7 @@ async def _gathered(chunks: Any) -> Any:
 
 async def send_blob(services: Services, scope: Any, send: Any, headers: dict[str, str], blob_id: str) -> None:
     only(scope, "GET", "HEAD")
-    identity = await authenticate(services, scope, headers)
-    access.require(identity, "read")
+    identity = await admit(services, scope, headers, "read", "read_blob")
     blob = await services.blobs.find_blob(identity, blob_id)
     part = _range(headers.get("range"), blob.size_bytes)
     status, (first, last) = (206, part) if part else (200, (0, blob.size_bytes))

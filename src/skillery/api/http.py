@@ -7,15 +7,24 @@ import ipaddress
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+from skillery import access
 from skillery.api.bodies import HeldBody
 from skillery.api.errors import INVALID_REQUEST, codes_of, encode, error_object, plain_error
+from skillery.api.refusing import note_refusal
 from skillery.api.services import Services
-from skillery.backends import Credentials, Identity
-from skillery.errors import NotAuthenticated, SkilleryError, TooManyFailedLogins
+from skillery.backends import Credentials, Identity, Scope
+from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins
+from skillery.request import current
 from skillery.settings import is_loopback
 
 JSON = "application/json"
 BODY_SILENCE_SECONDS = 60
+LOGIN = "login"
+"""How the audit trail calls what came with no token, or with a bad one."""
+
+
+FORBIDDEN = 403
+"""Of a Host or an Origin that is none of ours, and nothing else."""
 
 
 class HttpRefusal(Exception):
@@ -45,7 +54,7 @@ def check_browser(services: Services, scope: Any, headers: dict[str, str]) -> No
     host = headers.get("host", "").lower()
     if not _is_our_host(services, scope, host):
         raise HttpRefusal(
-            403,
+            FORBIDDEN,
             plain_error(
                 INVALID_REQUEST,
                 f"the Host {host[:100]!r} is not one of this server's",
@@ -56,7 +65,7 @@ def check_browser(services: Services, scope: Any, headers: dict[str, str]) -> No
     origin = headers.get("origin")
     if origin is not None and origin.lower() not in {f"{scope['scheme']}://{host}", *services.allowed_origins}:
         raise HttpRefusal(
-            403,
+            FORBIDDEN,
             plain_error(
                 INVALID_REQUEST,
                 f"the Origin {origin[:100]!r} may not call this server",
@@ -100,13 +109,35 @@ def check_json(headers: dict[str, str]) -> None:
 
 async def authenticate(services: Services, scope: Any, headers: dict[str, str]) -> Identity:
     """Raises HttpRefusal 401, and 429 where too many logins from one address failed; Unavailable."""
-    address = (scope.get("client") or ("", None))[0]
     try:
-        return await services.authenticator.authenticate(Credentials(headers, address))
+        identity = await services.authenticator.authenticate(Credentials(headers, address_of(scope)))
     except TooManyFailedLogins as error:
+        note_refusal(services, None, LOGIN, "", error)
         raise HttpRefusal(429, error_object(error), [_retry_after(error.data["retry_after_ms"])]) from None
     except NotAuthenticated as error:
+        note_refusal(services, None, LOGIN, "", error)
         raise HttpRefusal(401, error_object(error), [("www-authenticate", "Bearer")]) from None
+    request = current.get()
+    if request is not None:
+        request.identity = identity.name
+    return identity
+
+
+async def admit(services: Services, scope: Any, headers: dict[str, str], needs: Scope, action: str) -> Identity:
+    """As `authenticate`, for a door that does what the method `action` does. Raises NotAllowed besides."""
+    identity = await authenticate(services, scope, headers)
+    try:
+        access.require(identity, needs)
+    except NotAllowed as error:
+        note_refusal(services, identity, action, "", error)
+        raise
+    return identity
+
+
+def address_of(scope: Any) -> str:
+    """Of the client; "" where there is none."""
+    address: str = (scope.get("client") or ("", None))[0]
+    return address
 
 
 async def chunks_of(receive: Any) -> AsyncIterator[bytes]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from skillery.api.bodies import Bodies
 from skillery.api.readiness import Readiness
+from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
@@ -21,9 +22,11 @@ class Services(NamedTuple):
     blobs: Blobs
     runner: Runner
     publisher: Publisher
+    refusals: Refusals
     cursor_key: bytes
     readiness: Readiness
     max_body_bytes: int
     bodies: Bodies
     allowed_hosts: frozenset[str]
     allowed_origins: frozenset[str]
+    log_requests: bool

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets as random
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,20 +123,24 @@ class DatabaseSecrets:
         )
 
     def set(self, name: str, value: str) -> None:
+        self._database.write_now(self.setting(name, value))
+
+    def remove(self, name: str) -> bool:
+        return self._database.write_now(self.removing(name))
+
+    def setting(self, name: str, value: str) -> Callable[[Connection], bool]:
         keys = self._keys_for_writing()
         token = keys.encrypt(msgspec.json.encode(_Plain(name, value)))
 
-        def write(connection: Connection) -> None:
-            connection.execute(delete(secrets).where(secrets.c.name == name))
+        def write(connection: Connection) -> bool:
+            replaced = connection.execute(delete(secrets).where(secrets.c.name == name)).rowcount
             connection.execute(insert(secrets).values(name=name, token=token, changed_at=datetime.now(UTC)))
+            return replaced > 0
 
-        self._database.write_now(write)
+        return write
 
-    def remove(self, name: str) -> bool:
-        result = self._database.write_now(
-            lambda connection: connection.execute(delete(secrets).where(secrets.c.name == name)).rowcount
-        )
-        return result > 0
+    def removing(self, name: str) -> Callable[[Connection], bool]:
+        return lambda connection: connection.execute(delete(secrets).where(secrets.c.name == name)).rowcount > 0
 
     def _keys_for_writing(self) -> MultiFernet:
         """A key that also opens what is there: a second key beside a lost one would only be noticed by a run."""

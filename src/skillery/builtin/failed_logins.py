@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections import OrderedDict
 from typing import NamedTuple
+
+from skillery.formats.addresses import network_of
 
 MOST_ADDRESSES = 10_000
 
@@ -28,7 +29,7 @@ class FailedLogins:
 
     def note(self, address: str) -> float | None:
         """A login from `address` failed. None while it may, else the seconds until it may fail again."""
-        where = _network(address)
+        where = network_of(address)
         now = time.monotonic()
         last = self._allowances.pop(where, None) or _Allowance(self._most, now)
         left = min(self._most, last.left + (now - last.at) * self._most / 60)
@@ -37,14 +38,3 @@ class FailedLogins:
         if len(self._allowances) > MOST_ADDRESSES:
             self._allowances.popitem(last=False)
         return None if may else (1 - left) * 60 / self._most
-
-
-def _network(address: str) -> str:
-    """Whoever has one IPv6 address has the 2⁶⁴ around it."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address[:64]
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens
+from skillery.cli import audit, blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens
 from skillery.cli.failing import EXIT_CODES, Commands
 
 
@@ -57,6 +57,7 @@ for _command in (
     blobs.blob,
     secrets.secret,
     tokens.token,
+    audit.audit,
     database.db,
     checking.plugins,
     checking.doctor,

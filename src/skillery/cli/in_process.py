@@ -94,6 +94,7 @@ def _scope(request: httpx.Request) -> dict[str, Any]:
         "raw_path": request.url.raw_path.partition(b"?")[0],
         "query_string": request.url.query,
         "server": (request.url.host, request.url.port),
-        "client": ("127.0.0.1", 0),
+        # No network: whoever is at this command line.
+        "client": None,
         "root_path": "",
     }

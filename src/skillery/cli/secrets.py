@@ -41,13 +41,16 @@ def secret() -> None:
 @json_option
 def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> None:
     """Give a secret its value, in place of the one before. Without a flag it is asked for, unseen."""
+    from skillery.audit import local_actor
     from skillery.formats.secret_names import parse_secret_name
+    from skillery.grants import set_secret
 
     parse_secret_name(name)
-    with _opened(target.load().settings) as (_, secrets):
+    with _opened(target.load().settings) as (database, secrets):
         if secrets.read_only:
             secrets.set(name, "")  # refuses, and says where values are set, before one is asked for
-        secrets.set(name, _value(name, value_from_stdin))
+        value = _value(name, value_from_stdin)
+        set_secret(database, secrets, local_actor(user_of_this_machine()), name, value)
     _say(as_json, {"name": name}, f"{name} is set")
 
 
@@ -104,12 +107,11 @@ def list_(target: Target, as_json: bool) -> None:
 @json_option
 def rm(name: str, target: Target, as_json: bool) -> None:
     """Forget a secret and every grant of it."""
-    from skillery.grants import revoke_all
+    from skillery.audit import local_actor
+    from skillery.grants import remove_secret
 
     with _opened(target.load().settings) as (database, secrets):
-        # The grants first: what is left of a command that breaks off must not be a grant without its secret.
-        revoked = 0 if secrets.read_only else database.write_now(lambda connection: revoke_all(connection, name))
-        removed = secrets.remove(name)
+        removed, revoked = remove_secret(database, secrets, local_actor(user_of_this_machine()), name)
     if not removed and not revoked:
         raise NotFound(f"there is no secret '{name}'", hint="skillery secret list shows every name.")
     _say(as_json, {"name": name, "removed": removed, "grants_revoked": revoked}, f"{name} is removed")
@@ -125,13 +127,15 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
 
     It holds for every version, also for those that are published later.
     """
+    from skillery.audit import local_actor
     from skillery.formats.secret_names import parse_grantee, parse_secret_name
     from skillery.grants import covers_a_skill, grant
 
     parse_secret_name(name)
     parse_grantee(grantee)
     with _opened(target.load().settings) as (database, secrets):
-        new = database.write_now(lambda connection: grant(connection, name, grantee, user_of_this_machine()))
+        by = user_of_this_machine()
+        new = database.write_now(lambda connection: grant(connection, local_actor(by), name, grantee, by))
         has_value = name in secrets.names()
         has_skill = database.read_now(lambda connection: covers_a_skill(connection, grantee))
     if not has_value:
@@ -152,10 +156,12 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
 @json_option
 def revoke(name: str, grantee: str, target: Target, as_json: bool) -> None:
     """Take a grant back. Runs that start from now on do not get the secret by it."""
+    from skillery.audit import local_actor
     from skillery.grants import revoke
 
+    actor = local_actor(user_of_this_machine())
     with _opened(target.load().settings) as (database, _):
-        database.write_now(lambda connection: revoke(connection, name, grantee))
+        database.write_now(lambda connection: revoke(connection, actor, name, grantee))
     _say(as_json, {"name": name, "grantee": grantee}, f"{name} is no longer granted to {grantee}")
 
 

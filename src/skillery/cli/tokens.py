@@ -122,11 +122,12 @@ def _asked(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any
 
 
 def _created_here(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
+    from skillery.audit import local_actor
     from skillery.tokens import create_token
 
     with opened(target) as database:
-        by = f"home:{user_of_this_machine()}"
-        return _plain(database.write_now(lambda connection: create_token(connection, **asked, created_by=by)))
+        actor = local_actor(user_of_this_machine())
+        return _plain(database.write_now(lambda connection: create_token(connection, actor, **asked)))
 
 
 def _listed_here(target: Target) -> dict[str, Any]:
@@ -137,10 +138,12 @@ def _listed_here(target: Target) -> dict[str, Any]:
 
 
 def _revoked_here(target: Target, token_id: str) -> dict[str, Any]:
+    from skillery.audit import local_actor
     from skillery.tokens import REMEMBERED_SECONDS, revoke_token
 
     with opened(target) as database:
-        revoked = database.write_now(lambda connection: revoke_token(connection, token_id))
+        actor = local_actor(user_of_this_machine())
+        revoked = database.write_now(lambda connection: revoke_token(connection, actor, token_id))
     # Servers may remember it for so long; when the command ends it is good nowhere.
     time.sleep(REMEMBERED_SECONDS)
     return _plain(revoked)

@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy import Connection, bindparam, exists, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from skillery import audit
 from skillery.backends import Identity
 from skillery.contents import record
 from skillery.database import Statement
@@ -113,7 +114,8 @@ def insert_version(
     `visibility` is that of a skill which is new with it. Raises VersionExists, NameTaken. The same bundle again answers
     as the first time did.
     """
-    skill_id = _lock_skill(connection, bundle.manifest.name, visibility)
+    name = bundle.manifest.name
+    skill_id = _lock_skill(connection, name, visibility)
     taken = version_if_taken(connection, bundle, identity)
     if taken is not None:
         return taken
@@ -135,7 +137,10 @@ def insert_version(
         ],
     )
     point_to_latest(connection, skill_id)
-    return NewVersion(bundle.manifest.name, str(bundle.manifest.version), bundle.digest, status)
+    created = NewVersion(name, str(bundle.manifest.version), bundle.digest, status)
+    after = {"status": status, "digest": bundle.digest}
+    audit.record(connection, identity, "create_skill", f"{name}@{created.version}", after=after)
+    return created
 
 
 def point_to_latest(connection: Connection, skill_id: int) -> None:

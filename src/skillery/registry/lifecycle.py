@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from sqlalchemy import Connection, insert, select, update
 
-from skillery import access
+from skillery import access, audit
 from skillery.backends import Identity
 from skillery.errors import DigestDiffers, IllegalStep, InvalidParams, NotAllowed
 from skillery.formats.semver import Version
@@ -128,7 +128,11 @@ def set_visibility(connection: Connection, identity: Identity, name: str, visibi
     """Who sees the skill, from now on."""
     access.require_namespace(identity, "publish", name)
     skill_id = _lock(connection, identity, name)
-    connection.execute(update(skills).where(skills.c.id == skill_id).values(visibility=visibility))
+    found = connection.scalar(select(skills.c.visibility).where(skills.c.id == skill_id))
+    if found != visibility:
+        connection.execute(update(skills).where(skills.c.id == skill_id).values(visibility=visibility))
+        before, after = {"visibility": found}, {"visibility": visibility}
+        audit.record(connection, identity, "set_visibility", name, before=before, after=after)
     return _latest(connection, identity, name, skill_id)
 
 
@@ -155,6 +159,14 @@ def _step_one(
         _check_approval(identity, name, found, digest)
     status = _take(connection, identity, found, step, note)
     point_to_latest(connection, row.skill_id)
+    audit.record(
+        connection,
+        identity,
+        STEPS[step].method,
+        f"{name}@{found.version}",
+        before={"status": found.status},
+        after={"status": status, "digest": found.digest, **({"note": note} if note else {})},
+    )
     return NewVersion(name, found.version, found.digest, status)
 
 
@@ -174,9 +186,16 @@ def _step_all(
     if not ready:
         seen = {one.status for one in versions if sees_version(identity, name, one.status, one.publisher)}
         raise _illegal(name, None, sorted(seen), step)
-    for found in ready:
-        _take(connection, identity, found, step, note, deprecated)
+    statuses = {one.version: _take(connection, identity, one, step, note, deprecated) for one in ready}
     point_to_latest(connection, skill_id)
+    audit.record(
+        connection,
+        identity,
+        STEPS[step].method,
+        name,
+        before={"versions": {one.version: one.status for one in ready}},
+        after={"versions": statuses, **(deprecated or {})},
+    )
     return _latest(connection, identity, name, skill_id)
 
 

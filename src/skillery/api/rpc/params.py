@@ -216,3 +216,16 @@ class RevokeToken(Params, frozen=True, kw_only=True):
     """Make a token no longer good, for ever."""
 
     id: Annotated[str, shown("The token's id")]
+
+
+class ListAudit(Params, frozen=True, kw_only=True):
+    """List what was changed and what was refused, newest first."""
+
+    identity: Annotated[str, shown("Only what this identity did or was refused")] = ""
+    action: Annotated[str, shown("Only this action: a method's name, for the most part")] = ""
+    subject: Annotated[str, shown("Only what was done to this: a skill (all its versions), name@version, an id")] = ""
+    outcome: Annotated[Literal["done", "refused", ""], shown("Only what was done, or only what was refused")] = ""
+    since: Annotated[str, shown("Only from this time on (e.g., '2026-11-22T09:30:00Z')")] = ""
+    until: Annotated[str, shown("Only before this time")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
+    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""

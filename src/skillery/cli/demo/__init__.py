@@ -55,16 +55,17 @@ def _own_token(auth: str, target: Target) -> str | None:
     whose first token would else be in a log."""
     if auth != "tokens":
         return None
+    from skillery.audit import local_actor
     from skillery.cli.tokens import opened
     from skillery.tokens import create_token
 
     make = partial(
         create_token,
+        actor=local_actor("demo"),
         name="demo",
         scopes=["read", "run", "publish"],
         namespaces=["demo.*"],
         expires="1h",
-        created_by="demo",
     )
     with opened(target) as database:
         return database.write_now(make).token

@@ -1,0 +1,69 @@
+"""Which errors are refusals, and what they were about: for the audit trail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from skillery.api.errors import codes_of
+from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.errors import Conflict, NotAllowed, NotFound, Refused, SkilleryError
+from skillery.formats.tokens import PREFIX
+
+OF_CHANGES = (NotAllowed, NotFound, Conflict, Refused)
+"""What a change can be refused with. A call that is malformed, too large or too early was not refused."""
+KNOCK = "knock"
+"""How the trail calls what was turned away at every door, whatever it wanted: a Host or Origin that is none of ours."""
+MOST_BYTES = 1024 * 1024
+"""Params beyond that are not looked through for the sake of a record."""
+_WHAT_FOLLOWS_AN_ID = re.compile(rf"({PREFIX}[0-9A-Za-z]{{0,12}})\w{{16,}}")
+_names = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_text = msgspec.json.Decoder(str)
+
+
+def note_refusal(
+    services: Services, identity: Identity | None, action: str, subject: str, error: SkilleryError
+) -> None:
+    services.refusals.note(identity, action, subject, code=codes_of(error)[0], error_type=error.type)
+
+
+def note_knock(services: Services, error: Mapping[str, Any]) -> None:
+    """A page that somebody's browser shows was kept out: nobody knows yet who it is."""
+    services.refusals.note(None, KNOCK, "", code=error["code"], error_type=error["data"]["type"])
+
+
+def is_refusal(error: SkilleryError, audits: str | None) -> bool:
+    """Of a method whose `audits` is that: whatever it does, a caller can be not allowed to; only of changes it is
+    recorded that their thing was not found, or in no state for them."""
+    return isinstance(error, OF_CHANGES if audits != "" else NotAllowed)
+
+
+def subject_of(params: bytes, named_by: str) -> str:
+    """`name@version`, `name` or an id, as the params of a call say it; "" where they don't.
+
+    Somebody may have sent a whole token for its id: nothing that looks like one is kept.
+    """
+    found = _subject(params, named_by) if named_by and len(params) <= MOST_BYTES else ""
+    return _WHAT_FOLLOWS_AN_ID.sub(r"\1", found)
+
+
+def _subject(params: bytes, named_by: str) -> str:
+    try:
+        given = _names.decode(params)
+        if named_by == "manifest":
+            given, named_by = _names.decode(given.get("manifest", b"{}")), "name"
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+    found, version = _text_of(given, named_by), _text_of(given, "version")
+    return f"{found}@{version}" if version else found
+
+
+def _text_of(given: dict[str, msgspec.Raw], key: str) -> str:
+    try:
+        return _text.decode(given.get(key, b'""'))
+    except msgspec.DecodeError:
+        return ""

@@ -1,0 +1,22 @@
+"""The audit trail: every change of state and every refused attempt, append-only and chained by hashes.
+
+`record` is called in the transaction that makes a change, so that neither exists without the other; `Refusals` writes
+what was refused. docs/audit.md says what stands in it and what its chain shows.
+"""
+
+from skillery.audit.entries import SERVER, Actor, Head, head, local_actor, record
+from skillery.audit.refusals import Refusals
+from skillery.audit.verifying import Fault, Verified, verify
+
+__all__ = [
+    "SERVER",
+    "Actor",
+    "Fault",
+    "Head",
+    "Refusals",
+    "Verified",
+    "head",
+    "local_actor",
+    "record",
+    "verify",
+]

@@ -1,0 +1,156 @@
+"""`skillery audit`: what was changed and what was refused, and whether the record of it is whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.failing import CHECK_FAILED
+from skillery.cli.options import Target, home_options, json_option, target_options
+from skillery.cli.printing import clean, print_json, print_rows
+
+if TYPE_CHECKING:
+    from skillery.audit import Head
+
+COLUMNS = ("seq", "at", "who", "address", "action", "subject", "outcome", "change")
+
+
+@click.group()
+def audit() -> None:
+    """The audit trail: every change and every refused attempt.
+
+    Without --url `list` reads the trail of the home, whether or not a server is running; with --url an admin's token is
+    needed.
+    """
+
+
+@audit.command("list")
+@click.option("--identity", default="", metavar="NAME", help="Only what this identity did or was refused.")
+@click.option("--action", default="", metavar="METHOD", help="Only this action, e.g. create_skill.")
+@click.option("--subject", default="", help="Only what was done to this: a skill, NAME@VERSION, a token's id.")
+@click.option("--outcome", type=click.Choice(["done", "refused"]), help="Only what was done, or refused.")
+@click.option("--since", default="", metavar="TIME", help="From then on: 2026-11-22 or 2026-11-22T09:30:00Z.")
+@click.option("--until", default="", metavar="TIME", help="Before then.")
+@click.option("--limit", default=50, metavar="N", type=click.IntRange(1, 1000), show_default=True)
+@click.option("--cursor", default="", help="Where the last page ended.")
+@target_options
+@json_option
+def list_(target: Target, as_json: bool, **asked: Any) -> None:
+    """List entries, newest first."""
+    asked["outcome"] = asked["outcome"] or ""
+    found = _asked(target, asked) if target.url else _listed_here(target, asked)
+    if as_json:
+        print_json(found)
+        return
+    print_rows(COLUMNS, [_row(entry) for entry in found["entries"]])
+    if found["next_cursor"]:
+        click.echo(f"There are more: --cursor {found['next_cursor']}", err=True)
+
+
+@audit.command("head")
+@home_options
+@json_option
+def head(target: Target, as_json: bool) -> None:
+    """Print the last entry's number and hash. Kept elsewhere, it shows later that nothing up to here was changed."""
+    from skillery.audit import head
+    from skillery.cli.tokens import opened
+
+    with opened(target) as database:
+        found = database.read_now(head)
+    if as_json:
+        print_json(found._asdict())
+    else:
+        click.echo(str(found))
+
+
+@audit.command("verify")
+@click.option("--head", "noted", metavar="SEQ:HASH", help="What `skillery audit head` printed some time ago.")
+@home_options
+@json_option
+def verify(noted: str | None, target: Target, as_json: bool) -> None:
+    """Say whether every entry is there as it was written, and print the first that is not. A server may be running.
+
+    Who can write the database could write the whole trail anew: give a --head that was kept where they can't.
+    """
+    from skillery.audit import verify
+    from skillery.cli.tokens import opened
+
+    known = _head(noted) if noted else None
+    with opened(target) as database:
+        found = verify(database, known)
+    fault = found.fault
+    if as_json:
+        shown = None if fault is None else fault._asdict()
+        print_json({"ok": fault is None, "head": found.head._asdict(), "fault": shown})
+    elif fault is None:
+        click.echo(f"ok: {found.head.seq} entries, up to {found.head}")
+    else:
+        click.echo(clean(f"entry {fault.seq}: {fault.reason}"), err=True)
+        click.echo(f"{found.head.seq} entries before it are whole.", err=True)
+    if fault is not None:
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+def _head(text: str) -> Head:
+    from skillery.audit import Head
+
+    seq, _, digest = text.strip().partition(":")
+    if not (seq.isdecimal() and len(seq) < 19 and len(digest) == 64):
+        raise click.UsageError("--head is SEQ:HASH, as `skillery audit head` prints it")
+    return Head(int(seq), digest.lower())
+
+
+def _asked(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
+    from skillery.cli.connecting import with_client
+
+    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_audit", **asked))
+    return answer
+
+
+def _listed_here(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
+    import msgspec
+
+    from skillery.cli.tokens import opened
+    from skillery.registry import cursor_key
+    from skillery.registry.audit_trail import list_audit, parse_filter
+
+    limit, cursor = asked.pop("limit"), asked.pop("cursor")
+    wanted = parse_filter(**asked)
+    with opened(target) as database:
+        key = database.write_now(cursor_key)
+        found = database.read_now(lambda connection: list_audit(connection, key, wanted, limit=limit, cursor=cursor))
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
+    return plain
+
+
+def _row(entry: dict[str, Any]) -> tuple[object, ...]:
+    who = entry["identity"]
+    times = f" ×{entry['count']}" if entry["count"] > 1 else ""
+    outcome = "done" if entry["outcome"] == "done" else f"{entry['type'] or 'refused'}{times}"
+    return (
+        entry["seq"],
+        entry["at"][:19] + "Z",
+        f"{who['name']} ({who['kind']})" if who else "nobody known",
+        entry["address"] or "local",
+        entry["action"],
+        entry["subject"] or "-",
+        outcome,
+        _change(entry["before"], entry["after"]),
+    )
+
+
+def _change(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+    """`status: draft → in_review`, what is there anew, and what is gone."""
+    before, after = before or {}, after or {}
+    parts = []
+    for key in [*before, *(key for key in after if key not in before)]:
+        parts.append(f"{key}: {' → '.join(_short(side[key]) for side in (before, after) if key in side)}")
+    return ", ".join(parts)
+
+
+def _short(value: Any) -> str:
+    import msgspec
+
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= 40 else f"{text[:39]}…"

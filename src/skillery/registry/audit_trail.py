@@ -1,0 +1,123 @@
+"""list_audit: the trail, newest first, by keyset."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, and_, or_, select
+
+from skillery.errors import InvalidParams
+from skillery.formats.moments import parse_moment
+from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.tables import audit
+
+
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries are asked for; what is left out leaves nothing out."""
+
+    identity: str = ""
+    action: str = ""
+    subject: str = ""
+    """Exactly, and of a skill's name all its versions too."""
+    outcome: Literal["done", "refused", ""] = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    """Entries before it."""
+
+
+def parse_filter(
+    identity: str, action: str, subject: str, outcome: Literal["done", "refused", ""], since: str, until: str
+) -> AuditFilter:
+    """Raises InvalidParams."""
+    for param, value in (("identity", identity), ("action", action), ("subject", subject)):
+        if "\0" in value:
+            raise InvalidParams(f"'{param}' holds a NUL", hint="No entry has one.", param=param)
+    return AuditFilter(
+        identity=identity,
+        action=action,
+        subject=subject,
+        outcome=outcome,
+        since=parse_moment(since, "since") if since else None,
+        until=parse_moment(until, "until") if until else None,
+    )
+
+
+class WhoActed(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+
+
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of `list_audit`."""
+
+    seq: int
+    at: str
+    identity: WhoActed | None
+    address: str | None
+    request_id: str | None
+    action: str
+    subject: str
+    outcome: str
+    code: int | None
+    type: str | None
+    count: int
+    before: msgspec.Raw
+    after: msgspec.Raw
+    hash: str
+
+
+def list_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit: int, cursor: str) -> dict[str, Any]:
+    """`{"entries": […], "next_cursor": …}`. Raises InvalidCursor."""
+    bound_to = ("list_audit", msgspec.json.encode(wanted).decode())
+    conditions = _conditions(wanted)
+    if cursor:
+        conditions.append(audit.c.seq < int(read_cursor(key, bound_to, cursor, 1)[0]))
+    newest_first = select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit + 1)
+    rows = connection.execute(newest_first).all()
+    page = [_entry(row) for row in rows[:limit]]
+    next_cursor = make_cursor(key, bound_to, (str(page[-1].seq),)) if len(rows) > limit else None
+    return {"entries": page, "next_cursor": next_cursor}
+
+
+def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
+    exactly = ((audit.c.identity, wanted.identity), (audit.c.action, wanted.action), (audit.c.outcome, wanted.outcome))
+    found: list[ColumnElement[bool]] = [column == value for column, value in exactly if value]
+    if wanted.subject:
+        # "@" is followed by "A" in the order of bytes.
+        versions = and_(audit.c.subject >= f"{wanted.subject}@", audit.c.subject < f"{wanted.subject}A")
+        found.append(or_(audit.c.subject == wanted.subject, versions))
+    if wanted.since is not None:
+        found.append(audit.c.at >= _text(wanted.since))
+    if wanted.until is not None:
+        found.append(audit.c.at < _text(wanted.until))
+    return found
+
+
+def _text(moment: datetime) -> str:
+    """As entries write it; the years before 1000 with all four digits."""
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _entry(row: Any) -> AuditEntry:
+    return AuditEntry(
+        seq=row.seq,
+        at=row.at,
+        identity=None if row.identity is None else WhoActed(row.identity, row.identity_kind),
+        address=row.address,
+        request_id=row.request_id,
+        action=row.action,
+        subject=row.subject,
+        outcome=row.outcome,
+        code=row.code,
+        type=row.error_type,
+        count=row.count,
+        before=_raw(row.before_json),
+        after=_raw(row.after_json),
+        hash=row.hash,
+    )
+
+
+def _raw(text: str | None) -> msgspec.Raw:
+    return msgspec.Raw(b"null" if text is None else text.encode())
