@@ -38,7 +38,7 @@ check: install ## style, types, and the direction of imports
 	$(BIN)/lint-imports
 
 test: check $(BWRAP) ## everything there is, on SQLite and on a real Postgres
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
 bench: install ## the figures of docs/benchmarks.md
 	$(BIN)/python -m bench
