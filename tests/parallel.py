@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +25,9 @@ POSTGRES = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STACK] = ExitStack()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell that starts us in the background says so, and commands that are to be interrupted would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
