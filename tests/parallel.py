@@ -21,9 +21,11 @@ from tests.postgres import running_postgres
 MOST_WORKERS = 8
 STACK = pytest.StashKey[ExitStack]()
 POSTGRES = pytest.StashKey[str]()
+_config: list[pytest.Config] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _config.append(config)
     config.stash[STACK] = ExitStack()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell that starts us in the background says so, and commands that are to be interrupted would inherit it.
@@ -62,14 +64,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     run = getattr(item.config, "workerinput", {}).get("testrunuid")
     if run is None:
         return (yield)
-    with turn(lock_folder(item.config), alone=item.get_closest_marker("alone") is not None):
+    with turn(common_folder(item.config), alone=item.get_closest_marker("alone") is not None):
         return (yield)
 
 
-def lock_folder(config: pytest.Config) -> Path:
-    """The folder of all workers of this run: theirs lie below."""
+def common_folder(config: pytest.Config) -> Path:
+    """A folder of this run of pytest, which all workers know."""
     factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
-    return factory.getbasetemp().parent
+    own = factory.getbasetemp()
+    return own.parent if hasattr(config, "workerinput") else own
 
 
 @contextmanager
@@ -84,3 +87,12 @@ def turn(folder: Path, *, alone: bool) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(room, fcntl.LOCK_UN)  # closing is not enough where a fork has it too
+
+
+def is_first(what: str) -> bool:
+    """Whether nobody in this run of pytest has asked for it before, in no worker."""
+    try:
+        (common_folder(_config[0]) / f"first {what}".replace("/", "-")).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
