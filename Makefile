@@ -6,6 +6,7 @@ BWRAP := .tools/bin/bwrap
 BWRAP_TESTS := plugins/skillery-bubblewrap/tests
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONDONTWRITEBYTECODE := # some machines set it, and then each process of the tests compiles what it imports
 export UV_PROJECT_ENVIRONMENT := .venv
 
 .PHONY: demo test serve bench check format lock build clean install fuzz mutations contract-as-user soak
