@@ -240,7 +240,7 @@ def test_the_contract_fails_for_a_backend_that_only_looks_well(name: str, tmp_pa
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # others take longer to import than the cases
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     told = re.findall(r"@(failed|passed) (\w+) (\w+)", done.stdout)
