@@ -6,6 +6,7 @@ BWRAP := .tools/bin/bwrap
 BWRAP_TESTS := plugins/skillery-bubblewrap/tests
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONDONTWRITEBYTECODE := # some machines set it, and then each process of the tests compiles what it imports
 export UV_PROJECT_ENVIRONMENT := .venv
 
 .PHONY: demo test serve bench check format lock build clean install fuzz mutations contract-as-user soak
@@ -38,7 +39,7 @@ check: install ## style, types, and the direction of imports
 	$(BIN)/lint-imports
 
 test: check $(BWRAP) ## everything there is, on SQLite and on a real Postgres
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
 bench: install ## the figures of docs/benchmarks.md
 	$(BIN)/python -m bench

@@ -6,6 +6,7 @@ import itertools
 import os
 import select
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ import pytest
 
 from skillery import migrate
 from skillery.database import Database
-from tests.postgres import running_postgres
+from tests.parallel import postgres_url
 
 DATABASES = ("sqlite", "postgres")
 START_SECONDS = 60
@@ -38,10 +39,12 @@ class RpcError(Exception):
 class Rpc:
     """Calls methods: `rpc("list_skills", limit=5)` is the result, `rpc.error(…)` the error of a call that fails."""
 
+    tls = ssl.create_default_context()  # unused, and httpx would read all certificates for each client
+
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        self.http = httpx.Client(base_url=url, timeout=120, headers=headers)
+        self.http = httpx.Client(base_url=url, timeout=120, headers=headers, verify=self.tls)
         self._ids = itertools.count(1)
 
     def __call__(self, method: str, /, **params: Any) -> Any:
@@ -116,10 +119,9 @@ def clean_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
+def postgres(pytestconfig: pytest.Config) -> str:
     """The URL of a Postgres server. That it can't be had fails the suite; it never skips."""
-    with running_postgres() as url:
-        yield url
+    return postgres_url(pytestconfig)
 
 
 @pytest.fixture(scope="session")
@@ -139,57 +141,60 @@ def database_kind(request: pytest.FixtureRequest) -> str:
     return kind
 
 
-@pytest.fixture(scope="session")
-def database_url(database_kind: str, request: pytest.FixtureRequest) -> str:
-    """A database URL for settings; "" is the embedded default."""
-    if database_kind == "sqlite":
-        return ""
-    url: str = request.getfixturevalue("new_postgres_database")()
-    return url
+StartShared = Callable[..., Server]
 
 
 @pytest.fixture(scope="session")
-def server(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def shared_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartShared]:
+    """`shared_server("tokens", kind, SKILLERY_…)`: the one server of this name on a database of this kind. It is
+    started once and lives until the end: tests on one database and on the other come in any order."""
+    servers: dict[tuple[str, str], Server] = {}
+
+    def start(name: str, kind: str, **more: str) -> Server:
+        if (name, kind) not in servers:
+            url = request.getfixturevalue("new_postgres_database")() if kind == "postgres" else ""
+            home = tmp_path_factory.mktemp(f"{name}_server") / "home"
+            servers[name, kind] = Server(home, env={"SKILLERY_DATABASE": url, **more})
+            servers[name, kind].database = url
+        return servers[name, kind]
+
+    yield start
+    ended = {name: (running.stop(), running.log.read_text()[-4000:]) for name, running in servers.items()}
+    assert all(code == 0 for code, _ in ended.values()), ended
+
+
+@pytest.fixture(scope="session")
+def server(database_kind: str, shared_server: StartShared) -> Server:
     """One server for each database, shared by all tests that only use names of their own."""
-    home = tmp_path_factory.mktemp("server") / "home"
-    running = Server(home, env={"SKILLERY_DATABASE": database_url})
-    yield running
-    assert running.stop() == 0, running.log.read_text()[-4000:]
+    return shared_server("usual", database_kind)
 
 
 @pytest.fixture(scope="session")
-def sqlite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def database_url(server: Server) -> str:
+    """Of the database of `server`, for settings; "" is the embedded default."""
+    return server.database
+
+
+@pytest.fixture(scope="session")
+def sqlite_server(shared_server: StartShared) -> Server:
     """A server on SQLite, for what has nothing to do with the database."""
-    running = Server(tmp_path_factory.mktemp("sqlite_server") / "home")
-    yield running
-    assert running.stop() == 0, running.log.read_text()[-4000:]
+    return shared_server("usual", "sqlite")
 
 
 @pytest.fixture(scope="session")
-def org(
-    database_kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+def org(database_kind: str, shared_server: StartShared, tmp_path_factory: pytest.TempPathFactory) -> Server:
     """One server for each database that knows several people: tests/people.py."""
     from tests.people import people_settings
 
-    folder = tmp_path_factory.mktemp("org")
-    url = "" if database_kind == "sqlite" else request.getfixturevalue("new_postgres_database")()
-    running = Server(folder / "home", env=people_settings(folder / "plugins", SKILLERY_DATABASE=url))
-    yield running
-    assert running.stop() == 0, running.log.read_text()[-4000:]
+    return shared_server("org", database_kind, **people_settings(tmp_path_factory.mktemp("people")))
 
 
 @pytest.fixture(scope="session")
-def tokens_server(database_kind: str, request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Server]:
+def tokens_server(database_kind: str, shared_server: StartShared) -> Server:
     """One server for each database that asks who is calling. `SKILLERY_DATABASE` of its commands is `database`."""
-    database = request.getfixturevalue("new_postgres_database")() if database_kind == "postgres" else ""
-    home = tmp_path_factory.mktemp("tokens_server") / "home"
     # Tests of what is refused would run out of failures.
     more = {"SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000"}
-    running = Server(home, env={"SKILLERY_DATABASE": database, "SKILLERY_AUTH": "tokens", **more})
-    running.database = database
-    yield running
-    assert running.stop() == 0, running.log.read_text()[-4000:]
+    return shared_server("tokens", database_kind, SKILLERY_AUTH="tokens", **more)
 
 
 @pytest.fixture

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import pytest
 
+from skillery.cli import commands
 from tests.conftest import Server, clean_environment
+from tests.parallel import is_first
+from tests.prefork import Prefork
 
 HEAVY = ("litestar", "sqlalchemy", "alembic", "httpx", "rich", "asyncio", "uvicorn", "psycopg")
 ADDER = "def main(args):\n    print('adding')\n    return args['a'] + args['b']\n"
 BINARY = bytes(range(256)) * 900
+
+
+GROUPS = {name for name, command in commands.commands.items() if isinstance(command, click.Group)}
 
 
 class Ended:
@@ -41,11 +52,29 @@ class Ended:
 
 
 def skillery(*arguments: str, stdin: bytes = b"", **variables: str) -> Ended:
-    command = [sys.executable, "-m", "skillery", *arguments]
+    """The first of each verb is started as people start it, the others are forked: tests/prefork.py."""
     environment = clean_environment({"NO_COLOR": "1", **variables})
-    # Commands start by the dozen here; without compiled modules each takes twice as long.
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    if is_first(verb(arguments)) or any(name.startswith("PYTHON") for name in variables):
+        return started(arguments, environment, stdin)
+    return Ended(prefork().run(arguments, environment, stdin))
+
+
+def started(arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"") -> Ended:
+    command = [sys.executable, "-m", "skillery", *arguments]
     return Ended(subprocess.run(command, input=stdin, capture_output=True, env=environment, timeout=120, check=False))
+
+
+def verb(arguments: Sequence[str]) -> str:
+    """`list`, or `token create`."""
+    words = itertools.takewhile(lambda word: not word.startswith("-"), arguments)
+    return " ".join(itertools.islice(words, 2 if arguments[:1] and arguments[0] in GROUPS else 1))
+
+
+@cache
+def prefork() -> Prefork:
+    made = Prefork()
+    atexit.register(made.close)
+    return made
 
 
 @pytest.fixture
@@ -91,6 +120,27 @@ def test_the_version_is_shown_without_importing_what_is_slow() -> None:
 
     assert ended.stdout.splitlines()[0].startswith("skillery 0.")
     assert ended.stdout.splitlines()[1] == "[]"
+
+
+def test_a_command_that_is_forked_does_as_one_that_is_started(home: str, tmp_path: Path) -> None:
+    """Or the others here would prove less than they seem to."""
+    environment = clean_environment({"SKILLERY_HOME": home, "NO_COLOR": "1"})
+    for arguments, stdin in (
+        (["list", "--json"], b""),
+        (["list", "--nope"], b""),
+        (["read", "no.such"], b""),
+        (["code", "-"], b"def main(args):\n    print('\xc3\xbc')\n    raise KeyError(1)\n"),
+        (["config", "--json"], b""),
+        (["--version"], b""),
+        (["serve", "--host", "0.0.0.0"], b""),
+    ):
+        one, other = started(arguments, environment, stdin), Ended(prefork().run(arguments, environment, stdin))
+        assert (one.code, stable(one.out), stable(one.err)) == (other.code, stable(other.out), stable(other.err))
+
+
+def stable(said: str) -> str:
+    """Without what is of one run alone."""
+    return re.sub(r"run_[0-9A-Za-z_-]+|\d+(\.\d+)? ?ms|(?<=_ms\": )\d+", "…", said)
 
 
 def test_the_help_names_every_verb_and_exit_code() -> None:

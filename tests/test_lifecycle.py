@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
+from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.people import Caller, Who, people_settings
+from tests.test_cli import skillery
 
 Callers = Callable[[Who], Caller]
 STATUSES = ("draft", "in_review", "published", "deprecated", "yanked", "rejected")
@@ -345,16 +344,9 @@ def test_the_commands_take_a_version_through_its_life(org: Server, team: dict[st
     (folder / "SKILL.md").write_text("# A\n")
 
     def run(*words: str, code: int = 0) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-m", "skillery", *words, "--home", str(home), "--json"],
-            capture_output=True,
-            text=True,
-            env=clean_environment(),
-            check=False,
-            timeout=120,
-        )
-        assert done.returncode == code, done.stderr
-        return json.loads(done.stdout or done.stderr)
+        done = skillery(*words, "--home", str(home), "--json")
+        assert done.code == code, done.err
+        return json.loads(done.out or done.err)
 
     run("publish", str(folder))
     assert run("yank", f"{new_name}@1.0.0", "--reason", "broken")["status"] == "yanked"
@@ -384,12 +376,9 @@ def test_the_commands_reach_a_server_by_its_address(tmp_path: Path, start_server
         assert reply["result"]["status"] == "draft"
 
     def run(who: str, *words: str, code: int = 0) -> str:
-        command = [sys.executable, "-m", "skillery", *words, "--url", server.url, "--token", who]
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=clean_environment(), check=False, timeout=120
-        )
-        assert done.returncode == code, (done.stdout, done.stderr)
-        return done.stdout + done.stderr
+        done = skillery(*words, "--url", server.url, "--token", who)
+        assert done.code == code, (done.out, done.err)
+        return done.out + done.err
 
     assert run(agent, "submit", "a@1.0.0").strip().endswith("in_review")
     assert run(agent, "submit", "a", "--version", "2.0.0").strip().endswith("in_review")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Server, clean_environment, manifest, skill_files
+from tests.test_cli import skillery
 
 START = "from skillery import hookimpl\nfrom skillery.backends import *\n"
 
@@ -27,18 +28,11 @@ def folder(tmp_path: Path, **files: str) -> str:
 
 def refusal(tmp_path: Path, **env: str) -> str:
     """The one line with which a server does not start."""
-    done = subprocess.run(
-        [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path / "home"), "--port", "0"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=clean_environment(env),
-        check=False,
-    )
-    assert done.returncode != 0
-    assert done.stdout == ""
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, done.stderr
+    done = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", **env)
+    assert done.code != 0
+    assert done.out == ""
+    lines = done.err.strip().splitlines()
+    assert len(lines) == 1, done.err
     return lines[0]
 
 

@@ -289,7 +289,7 @@ def test_the_doctor_finds_what_is_needed(tmp_path: Path) -> None:
 @only_as_root
 def test_an_ordinary_user_passes_as_well() -> None:
     command = (*AS_ORDINARY_USER, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS / "test_sandbox_linux.py"))
-    done = subprocess.run((*command, "-k", ORDINARY_CASES), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run((*command, "-k", ORDINARY_CASES), capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 
 
@@ -301,14 +301,14 @@ from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.errors import SandboxUnavailable
 from skillery.testing.sandbox import MemoryHost
 
-async def ask(code):
+async def ask(code, host=None):
     offer = skillery_sandbox()
     sandbox = offer.open(offer.settings(), Place(Path()))
     try:
         await sandbox.start()
     except SandboxUnavailable as error:
         return f"refused: {error}"
-    outcome = await sandbox.run(Job("run_1", CodeCall(code, "main"), b"{}"), MemoryHost())
+    outcome = await sandbox.run(Job("run_1", CodeCall(code, "main"), b"{}"), host or MemoryHost())
     await sandbox.close()
     return json.loads(outcome.result) if outcome.result else outcome.failure.message
 """
@@ -336,12 +336,21 @@ def test_without_user_namespaces_nothing_is_run_and_the_way_out_is_named() -> No
     assert "user.max_user_namespaces" in done.stdout
 
 
+TELL_AND_SLEEP = """
+import os, time
+from runtime import blobs
+def main(args):
+    if os.fork(): blobs.write_text('there are two of us')
+    time.sleep(1e6)
+"""
 SERVE_AND_HANG = (
     ASK
-    + """
+    + f"""
 async def main():
-    asking = asyncio.ensure_future(ask("import os, time\\ndef main(args):\\n    os.fork(); time.sleep(1e6)"))
-    await asyncio.sleep(1.0)
+    host = MemoryHost()
+    asking = asyncio.ensure_future(ask({TELL_AND_SLEEP!r}, host))
+    while not host.blobs and not asking.done():
+        await asyncio.sleep(0.02)
     print("running", flush=True)
     await asking
 asyncio.run(main())

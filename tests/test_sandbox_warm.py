@@ -276,6 +276,7 @@ async def test_more_runs_than_are_prepared_do_not_wait_for_each_other(tmp_path: 
         assert time.monotonic() - started < 8 * 1.5
 
 
+@pytest.mark.alone
 async def test_a_waiting_engine_uses_no_processor(tmp_path: Path) -> None:
     async with running(tmp_path, prepared=3) as trial:
         await trial.is_well()

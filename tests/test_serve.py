@@ -20,24 +20,17 @@ import pytest
 
 from skillery.settings import MaxLimits, RunLimits
 from tests.conftest import Rpc, Server, clean_environment
+from tests.test_cli import skillery
 
 SLEEPER = "import time\ndef main(args):\n    time.sleep(args['seconds'])\n    return 'slept'\n"
 
 
 def refused(home: Path, *flags: str, env: Mapping[str, str] | None = None) -> str:
     """What a server that does not start says: one line on stderr, nothing on stdout, exit code 4."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "skillery", "serve", "--home", str(home), "--port", "0", *flags],
-        capture_output=True,
-        text=True,
-        env=clean_environment(env),
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 4, ended.stderr
-    assert ended.stdout == ""
-    assert "Traceback" not in ended.stderr
-    errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    ended = skillery("serve", "--home", str(home), "--port", "0", *flags, **(env or {}))
+    assert ended.code == 4, ended.err
+    assert ended.out == ""
+    errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     return errors[0]
 

@@ -54,7 +54,7 @@ def admin(token: Command) -> str:
 def status_of(server: Server, header: str | None) -> int:
     headers = {"authorization": header} if header is not None else {}
     call = {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}
-    return httpx.post(f"{server.url}/rpc", json=call, headers=headers).status_code
+    return httpx.post(f"{server.url}/rpc", json=call, headers=headers, verify=Rpc.tls).status_code
 
 
 # -- the command line --------------------------------------------------------------------------------------------

@@ -248,12 +248,19 @@ def test_an_ordinary_user_passes_as_well() -> None:
     command = (*ordinary, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", __file__)
     environment = {**os.environ, "PATH": f"{Path(bwrap()).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        (*command, "-k", ORDINARY_CASES), capture_output=True, text=True, timeout=300, check=False, env=environment
+        (*command, "-k", ORDINARY_CASES), capture_output=True, text=True, timeout=1200, check=False, env=environment
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert done.stdout.count(".") > 20
 
 
+TELL_AND_SLEEP = """
+import os, time
+from runtime import blobs
+def main(args):
+    if os.fork(): blobs.write_text('there are two of us')
+    time.sleep(1e6)
+"""
 SERVE_AND_HANG = f"""
 import asyncio, sys
 from pathlib import Path
@@ -262,8 +269,10 @@ from skillery.testing.sandbox import MemoryHost
 from skillery_bubblewrap import BubblewrapSettings, open_sandbox
 async def main():
     sandbox = open_sandbox(BubblewrapSettings(program=sys.argv[1]), Place(Path()))
-    asking = asyncio.ensure_future(sandbox.run(Job("run_1", CodeCall({SLEEP!r}, "main"), b"{{}}"), MemoryHost()))
-    await asyncio.sleep(1.0)
+    host = MemoryHost()
+    asking = asyncio.ensure_future(sandbox.run(Job("run_1", CodeCall({TELL_AND_SLEEP!r}, "main"), b"{{}}"), host))
+    while not host.blobs and not asking.done():
+        await asyncio.sleep(0.02)
     print("running", flush=True)
     await asking
 asyncio.run(main())

@@ -62,9 +62,12 @@ def groups_of(processes: frozenset[int]) -> set[str]:
     found: set[str] = set()
     for pid in processes:
         try:
-            found |= set(Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+            groups = set(Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue  # it has ended meanwhile
+        if state not in "ZX":  # the dead are counted to the topmost group, and hold none
+            found |= groups
     return found
 
 
