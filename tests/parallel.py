@@ -10,7 +10,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,14 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """In the process that has the workers: what it tells each of them."""
-    node.workerinput["postgres"] = postgres_url(node.config)
+    with suppress(RuntimeError):  # the first test that needs it says why it cannot be had
+        node.workerinput["postgres"] = postgres_url(node.config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long ones first, so that at the end nobody waits for the worker that has one."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -444,6 +444,7 @@ FOR_OTHERS = {
 
 
 @only_as_root
+@pytest.mark.long
 @pytest.mark.parametrize("name", [None, *FOR_OTHERS])
 def test_the_server_of_an_ordinary_user_is_locked_in_too(name: str | None) -> None:
     """All cases pass as it is; without one of its steps, the case that must notice does."""

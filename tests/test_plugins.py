@@ -28,7 +28,7 @@ def folder(tmp_path: Path, **files: str) -> str:
 
 def refusal(tmp_path: Path, **env: str) -> str:
     """The one line with which a server does not start."""
-    done = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", **env)
+    done = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", stdin=b"", **env)
     assert done.code != 0
     assert done.out == ""
     lines = done.err.strip().splitlines()

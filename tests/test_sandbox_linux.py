@@ -287,6 +287,7 @@ def test_the_doctor_finds_what_is_needed(tmp_path: Path) -> None:
 
 
 @only_as_root
+@pytest.mark.long
 def test_an_ordinary_user_passes_as_well() -> None:
     command = (*AS_ORDINARY_USER, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS / "test_sandbox_linux.py"))
     done = subprocess.run((*command, "-k", ORDINARY_CASES), capture_output=True, text=True, timeout=1200, check=False)

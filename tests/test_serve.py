@@ -27,7 +27,7 @@ SLEEPER = "import time\ndef main(args):\n    time.sleep(args['seconds'])\n    re
 
 def refused(home: Path, *flags: str, env: Mapping[str, str] | None = None) -> str:
     """What a server that does not start says: one line on stderr, nothing on stdout, exit code 4."""
-    ended = skillery("serve", "--home", str(home), "--port", "0", *flags, **(env or {}))
+    ended = skillery("serve", "--home", str(home), "--port", "0", *flags, stdin=b"", **(env or {}))
     assert ended.code == 4, ended.err
     assert ended.out == ""
     errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
