@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import CompoundSelect, Connection, Engine, Select, create_engine, event, exc
@@ -104,6 +105,15 @@ class Database:
         if self._reader is not None:
             self._reader.close()
         self.engine.dispose()
+
+
+def in_utc(moment: datetime | str | None) -> datetime | None:
+    """SQLite gives moments back without their zone, which is UTC, and past SQLAlchemy as text."""
+    if moment is None:
+        return None
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def parse_database_url(text: str) -> URL:

@@ -71,6 +71,13 @@ class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agents: Landing = "draft"
 
 
+class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long runs stay on record: whichever bound is met first; 0 is none."""
+
+    keep_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 90
+    keep_count: Annotated[int, msgspec.Meta(ge=0)] = 100_000
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every setting of a server; docs/settings.md explains each."""
 
@@ -98,6 +105,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default_visibility: typing.Literal["public", "namespace", "private"] = "public"
     log_level: typing.Literal["debug", "info", "warning", "error"] = "info"
     publishing: Publishing = Publishing()
+    runs: RunRecords = RunRecords()
     limits: RunLimits = RunLimits()
     max_limits: MaxLimits = MaxLimits()
     backends: dict[str, dict[str, dict[str, Any]]] = {}
@@ -290,6 +298,7 @@ __all__ = [
     "MaxLimits",
     "Publishing",
     "RunLimits",
+    "RunRecords",
     "Settings",
     "Value",
     "is_loopback",

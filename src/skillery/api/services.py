@@ -9,6 +9,7 @@ from skillery.api.readiness import Readiness
 from skillery.backends import Authenticator, Sandbox, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
+from skillery.idempotency import Once
 from skillery.publishing import Publisher
 from skillery.runs import Runner
 
@@ -21,6 +22,7 @@ class Services(NamedTuple):
     blobs: Blobs
     runner: Runner
     publisher: Publisher
+    once: Once
     cursor_key: bytes
     readiness: Readiness
     max_body_bytes: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens
+from skillery.cli import blobs, checking, database, demo, lifecycle, records, runs, secrets, serving, skills, tokens
 from skillery.cli.failing import EXIT_CODES, Commands
 
 
@@ -46,6 +46,7 @@ for _command in (
     skills.read,
     runs.run,
     runs.code,
+    records.runs,
     lifecycle.submit,
     lifecycle.approve,
     lifecycle.reject,

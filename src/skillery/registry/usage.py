@@ -1,0 +1,114 @@
+"""How a version is used: counted in the transaction that ends a run, so that nobody ever counts runs.
+
+Durations are kept as a histogram whose buckets grow by an eighth of a doubling each: a percentile is known to 4.5 %,
+from a hundred thousandth of a second to an hour, in a few dozen rows.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+from sqlalchemy import Connection, bindparam, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from skillery.database import Statement, in_utc
+from skillery.tables import version_usage
+
+Outcome = Literal["completed", "failed", "cancelled"]
+SHORTEST_MS = 0.01
+PER_DOUBLING = 8
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """`usage` of describe_skill: of everybody's runs, those that other runs called among them."""
+
+    runs: int
+    completed: int
+    failed: int
+    cancelled: int
+    success_rate: float | None
+    """Of those that completed or failed."""
+    p50_ms: float | None
+    """Of those that completed: failing early is not being quick."""
+    p95_ms: float | None
+    last_run_at: datetime | None
+
+
+_COUNT = {
+    dialect.__name__.rpartition(".")[2]: dialect.insert(version_usage).on_conflict_do_update(
+        index_elements=["version_id", "outcome", "bucket"],
+        set_={
+            "runs": version_usage.c.runs + 1,
+            "last_run_at": dialect.insert(version_usage).excluded.last_run_at,
+        },
+    )
+    for dialect in (sqlite, postgresql)
+}
+_USAGE = Statement(
+    select(
+        version_usage.c.outcome,
+        version_usage.c.bucket,
+        version_usage.c.runs,
+        version_usage.c.last_run_at,
+    )
+    .where(version_usage.c.version_id == bindparam("version_id"))
+    .order_by(version_usage.c.outcome, version_usage.c.bucket)
+)
+
+
+def count_run(
+    connection: Connection, version_id: int, outcome: Outcome, duration_ms: float, finished_at: datetime
+) -> None:
+    connection.execute(
+        _COUNT[connection.dialect.name],
+        {
+            "version_id": version_id,
+            "outcome": outcome,
+            "bucket": bucket_of(duration_ms),
+            "runs": 1,
+            "last_run_at": finished_at,
+        },
+    )
+
+
+def usage_of(connection: Connection, version_id: int) -> Usage:
+    rows = _USAGE.rows(connection, version_id=version_id)
+    counts = dict.fromkeys(("completed", "failed", "cancelled"), 0)
+    for outcome, _, runs, _ in rows:
+        counts[outcome] += runs
+    completed = [(bucket, runs) for outcome, bucket, runs, _ in rows if outcome == "completed"]
+    judged = counts["completed"] + counts["failed"]
+    last = max((row[3] for row in rows), default=None)
+    return Usage(
+        runs=sum(counts.values()),
+        **counts,
+        success_rate=round(counts["completed"] / judged, 4) if judged else None,
+        p50_ms=percentile(completed, 0.50),
+        p95_ms=percentile(completed, 0.95),
+        last_run_at=in_utc(last),
+    )
+
+
+def bucket_of(duration_ms: float) -> int:
+    """Larger for what took longer; 0 is SHORTEST_MS and less."""
+    if duration_ms <= SHORTEST_MS:
+        return 0
+    return 1 + math.floor(PER_DOUBLING * math.log2(duration_ms / SHORTEST_MS))
+
+
+def duration_of(bucket: int) -> float:
+    """The middle of a bucket: off by a factor of 2 ** (1 / 16) at most."""
+    return SHORTEST_MS * 2 ** ((bucket - 0.5) / PER_DOUBLING) if bucket else SHORTEST_MS
+
+
+def percentile(histogram: list[tuple[int, int]], part: float) -> float | None:
+    """Of counts by bucket, sorted: the duration that `part` of all did not exceed. None where there are none."""
+    wanted = math.ceil(part * sum(runs for _, runs in histogram))
+    for bucket, runs in histogram:
+        wanted -= runs
+        if wanted <= 0:
+            return float(f"{duration_of(bucket):.4g}")
+    return None
