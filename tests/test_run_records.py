@@ -270,37 +270,27 @@ def test_a_run_that_has_ended_is_not_cancelled(alice: Caller) -> None:
 
 def test_a_waiting_run_is_seen_and_leaves_the_queue(start_server: Callable[..., Server]) -> None:
     server = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1"})
-    first, firsts = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 60}))
+    first, _ = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 60}))
     running = wait_for(server.rpc, "started")
-    second, seconds = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 60}))
-    third, thirds = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 0}))
+    second, cancelled = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 60}))
     waiting = wait_for(server.rpc, "queued")
+    third, completed = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 0}))
     while len(server.rpc("list_runs", status="queued")["runs"]) < 2:
         time.sleep(0.05)
-    queued = [row["run_id"] for row in server.rpc("list_runs", status="queued")["runs"]]
     shown = server.rpc("get_run", run_id=waiting)
-    assert (shown["status"], shown["started_at"], shown["output"]) == ("queued", None, None)
 
-    oldest = next(one for one in reversed(queued) if server.rpc("get_run", run_id=one)["status"] == "queued")
-    cancelled = server.rpc("cancel_run", run_id=oldest)
+    answer = server.rpc("cancel_run", run_id=waiting)
+
     server.rpc("cancel_run", run_id=running)
-    last = next(one for one in queued if one != oldest)
-    if not thirds:
-        for _ in range(100):
-            if server.rpc("get_run", run_id=last)["status"] != "queued":
-                break
-            time.sleep(0.05)
-    if server.rpc("get_run", run_id=last)["status"] == "started" and not thirds:
-        server.rpc.send("cancel_run", {"run_id": last})
-
     for thread in (first, second, third):
         thread.join()
-    assert (cancelled["status"], cancelled["started_at"]) == ("failed", None)
-    answers = {answer["run_id"]: answer for answer in (*firsts, *seconds, *thirds)}
-    assert answers[oldest]["error"]["type"] == "Cancelled"
-    assert answers[running]["error"]["type"] == "Cancelled"
+    assert (shown["status"], shown["started_at"], shown["output"]) == ("queued", None, None)
+    assert (answer["status"], answer["started_at"]) == ("failed", None)
+    assert cancelled[0]["run_id"] == waiting
+    assert cancelled[0]["error"]["type"] == "Cancelled"
+    assert completed[0]["output"] == "slept"
+    assert server.rpc("get_run", run_id=completed[0]["run_id"])["started_at"] is not None
     assert server.rpc("list_runs", status="queued")["runs"] == []
-    assert server.rpc("get_run", run_id=last)["started_at"] is not None
 
 
 def test_called_runs_end_with_the_run_that_is_cancelled(rpc: Rpc, new_name: str) -> None:
@@ -315,7 +305,9 @@ def test_called_runs_end_with_the_run_that_is_cancelled(rpc: Rpc, new_name: str)
 
     thread.join()
     assert results[0]["error"]["type"] == "Cancelled"
-    assert rpc("get_run", run_id=called)["status"] == "failed"
+    while rpc("get_run", run_id=called)["status"] == "started":
+        time.sleep(0.05)
+    assert rpc("get_run", run_id=called)["error"]["type"] == "ProcessKilled"
     assert rpc("describe_skill", name=new_name)["skill"]["usage"]["cancelled"] == 1
 
 

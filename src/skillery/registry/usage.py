@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Literal
 
 import msgspec
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, literal_column, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery.database import Statement, in_utc
+from skillery.database import Change, Statement, in_utc
 from skillery.tables import version_usage
 
 Outcome = Literal["completed", "failed", "cancelled"]
@@ -37,16 +37,19 @@ class Usage(msgspec.Struct, frozen=True):
     last_run_at: datetime | None
 
 
-_COUNT = {
-    dialect.__name__.rpartition(".")[2]: dialect.insert(version_usage).on_conflict_do_update(
-        index_elements=["version_id", "outcome", "bucket"],
-        set_={
-            "runs": version_usage.c.runs + 1,
-            "last_run_at": dialect.insert(version_usage).excluded.last_run_at,
-        },
-    )
-    for dialect in (sqlite, postgresql)
-}
+_COUNT = Change(
+    {
+        dialect.__name__.rpartition(".")[2]: dialect.insert(version_usage).on_conflict_do_update(
+            index_elements=["version_id", "outcome", "bucket"],
+            set_={
+                "runs": version_usage.c.runs + literal_column("1"),
+                "last_run_at": dialect.insert(version_usage).excluded.last_run_at,
+            },
+        )
+        for dialect in (sqlite, postgresql)
+    },
+    ("version_id", "outcome", "bucket", "runs", "last_run_at"),
+)
 _USAGE = Statement(
     select(
         version_usage.c.outcome,
@@ -62,15 +65,13 @@ _USAGE = Statement(
 def count_run(
     connection: Connection, version_id: int, outcome: Outcome, duration_ms: float, finished_at: datetime
 ) -> None:
-    connection.execute(
-        _COUNT[connection.dialect.name],
-        {
-            "version_id": version_id,
-            "outcome": outcome,
-            "bucket": bucket_of(duration_ms),
-            "runs": 1,
-            "last_run_at": finished_at,
-        },
+    _COUNT.run(
+        connection,
+        version_id=version_id,
+        outcome=outcome,
+        bucket=bucket_of(duration_ms),
+        runs=1,
+        last_run_at=finished_at,
     )
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 
 from skillery.backends import Identity, Limits
 from skillery.blobs import BlobRow, insert_blobs, leave_blobs
-from skillery.database import in_utc
+from skillery.database import Change, in_utc
 from skillery.idempotency import Claim, note_run
 from skillery.registry.usage import Outcome, count_run
 from skillery.tables import runs
@@ -32,29 +32,53 @@ class NewRun(msgspec.Struct, frozen=True):
     """Of the call that is to be made only once, and becomes this run."""
 
 
-_START = insert(runs)
-_BEGIN = update(runs).where(runs.c.id == bindparam("run_id"))
-_FINISH = update(runs).where(runs.c.id == bindparam("run_id"))
+_STARTED = (
+    "id",
+    "parent_run_id",
+    "method",
+    "version_id",
+    "skill_id",
+    "status",
+    "identity",
+    "identity_kind",
+    "server",
+    "limits_json",
+    "started_at",
+    "queued",
+)
+_FINISHED = (
+    "status",
+    "summary",
+    "output_json",
+    "error_json",
+    "logs_preview",
+    "logs_blob",
+    "duration_ms",
+    "degraded_json",
+    "network_json",
+    "finished_at",
+)
+_DATABASES = ("sqlite", "postgresql")
+_START = Change(dict.fromkeys(_DATABASES, insert(runs)), _STARTED)
+_FINISH = Change(dict.fromkeys(_DATABASES, update(runs).where(runs.c.id == bindparam("run_id"))), _FINISHED)
 _limits = msgspec.json.Encoder()
 
 
 def start_run(connection: Connection, run: NewRun, *, queued: bool = False) -> None:
-    connection.execute(
-        _START,
-        {
-            "id": run.run_id,
-            "parent_run_id": run.parent_run_id,
-            "method": run.method,
-            "version_id": run.version_id,
-            "skill_id": run.skill_id,
-            "status": "started",
-            "identity": run.identity.name,
-            "identity_kind": run.identity.kind,
-            "server": run.server,
-            "limits_json": _limits.encode(run.limits).decode(),
-            "started_at": datetime.now(UTC),
-            "queued": queued,
-        },
+    _START.run(
+        connection,
+        id=run.run_id,
+        parent_run_id=run.parent_run_id,
+        method=run.method,
+        version_id=run.version_id,
+        skill_id=run.skill_id,
+        status="started",
+        identity=run.identity.name,
+        identity_kind=run.identity.kind,
+        server=run.server,
+        limits_json=_limits.encode(run.limits).decode(),
+        started_at=datetime.now(UTC),
+        queued=queued,
     )
     if run.claim is not None and not queued:
         note_run(connection, run.claim, run.run_id)
@@ -62,7 +86,8 @@ def start_run(connection: Connection, run: NewRun, *, queued: bool = False) -> N
 
 def begin_run(connection: Connection, run: NewRun) -> None:
     """A run that was on record while it waited has got its place."""
-    connection.execute(_BEGIN, {"run_id": run.run_id, "queued": False, "begun_at": datetime.now(UTC)})
+    began = update(runs).where(runs.c.id == run.run_id)
+    connection.execute(began.values(queued=False, begun_at=datetime.now(UTC)))
     if run.claim is not None:
         note_run(connection, run.claim, run.run_id)
 
@@ -87,21 +112,19 @@ def finish_run(
         insert_blobs(connection, [log])
     error = answer.get("error")
     finished_at = datetime.now(UTC)
-    connection.execute(
-        _FINISH,
-        {
-            "run_id": run.run_id,
-            "status": answer["status"],
-            "summary": answer["summary"],
-            "output_json": msgspec.json.encode(answer["output"]).decode(),
-            "error_json": msgspec.json.encode(error).decode() if error else None,
-            "logs_preview": answer["logs_preview"],
-            "logs_blob": log.id if log else None,
-            "duration_ms": answer["duration_ms"],
-            "degraded_json": msgspec.json.encode(answer.get("degraded", [])).decode(),
-            "network_json": msgspec.json.encode(answer.get("network", [])).decode(),
-            "finished_at": finished_at,
-        },
+    _FINISH.run(
+        connection,
+        run_id=run.run_id,
+        status=answer["status"],
+        summary=answer["summary"],
+        output_json=msgspec.json.encode(answer["output"]).decode(),
+        error_json=msgspec.json.encode(error).decode() if error else None,
+        logs_preview=answer["logs_preview"],
+        logs_blob=log.id if log else None,
+        duration_ms=answer["duration_ms"],
+        degraded_json=msgspec.json.encode(answer.get("degraded", [])).decode(),
+        network_json=msgspec.json.encode(answer.get("network", [])).decode(),
+        finished_at=finished_at,
     )
     if run.version_id is not None:
         outcome: Outcome = "cancelled" if stopped else answer["status"]
