@@ -71,6 +71,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("version_id", "outcome", "bucket", name=op.f("pk_version_usage")),
         comment="How often a version was run and how long that took, counted as runs end; it outlasts their records.",
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "servers",

@@ -275,6 +275,8 @@ version_usage = Table(
     Column("runs", BigInteger, nullable=False),
     Column("last_run_at", Moment, nullable=False),
     comment="How often a version was run and how long that took, counted as runs end; it outlasts their records.",
+    # What is asked of a version lies together.
+    sqlite_with_rowid=False,
 )
 
 servers = Table(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from sqlalchemy import Connection, bindparam, literal_column, select
@@ -76,19 +76,24 @@ def count_run(
 
 
 def usage_of(connection: Connection, version_id: int) -> Usage:
-    rows = _USAGE.rows(connection, version_id=version_id)
-    counts = dict.fromkeys(("completed", "failed", "cancelled"), 0)
-    for outcome, _, runs, _ in rows:
+    counts = {"completed": 0, "failed": 0, "cancelled": 0}
+    histogram: list[tuple[int, int]] = []
+    last: Any = None
+    for outcome, bucket, runs, last_run_at in _USAGE.rows(connection, version_id=version_id):
         counts[outcome] += runs
-    completed = [(bucket, runs) for outcome, bucket, runs, _ in rows if outcome == "completed"]
-    judged = counts["completed"] + counts["failed"]
-    last = max((row[3] for row in rows), default=None)
+        if outcome == "completed":
+            histogram.append((bucket, runs))
+        if last is None or last_run_at > last:
+            last = last_run_at
+    completed, failed, cancelled = counts.values()
     return Usage(
-        runs=sum(counts.values()),
-        **counts,
-        success_rate=round(counts["completed"] / judged, 4) if judged else None,
-        p50_ms=percentile(completed, 0.50),
-        p95_ms=percentile(completed, 0.95),
+        runs=completed + failed + cancelled,
+        completed=completed,
+        failed=failed,
+        cancelled=cancelled,
+        success_rate=round(completed / (completed + failed), 4) if completed + failed else None,
+        p50_ms=percentile(histogram, completed, 0.50),
+        p95_ms=percentile(histogram, completed, 0.95),
         last_run_at=in_utc(last),
     )
 
@@ -105,9 +110,10 @@ def duration_of(bucket: int) -> float:
     return SHORTEST_MS * 2 ** ((bucket - 0.5) / PER_DOUBLING) if bucket else SHORTEST_MS
 
 
-def percentile(histogram: list[tuple[int, int]], part: float) -> float | None:
-    """Of counts by bucket, sorted: the duration that `part` of all did not exceed. None where there are none."""
-    wanted = math.ceil(part * sum(runs for _, runs in histogram))
+def percentile(histogram: list[tuple[int, int]], total: int, part: float) -> float | None:
+    """Of counts by bucket, sorted, and their sum: the duration that `part` of all did not exceed. None where there are
+    none."""
+    wanted = math.ceil(part * total)
     for bucket, runs in histogram:
         wanted -= runs
         if wanted <= 0:
