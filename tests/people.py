@@ -50,6 +50,13 @@ class Caller(Rpc):
         super().__init__(url)
         self.http.headers["x-who"] = f"{who.name};{who.kind};{who.scopes};{who.grants}"
 
+    @classmethod
+    def same(cls, other: Rpc) -> Rpc:
+        """Another connection of the same caller, for another thread."""
+        made = Rpc(other.url)
+        made.http.headers["x-who"] = other.http.headers["x-who"]
+        return made
+
     def create(self, name: str, version: str = "1.0.0", code: str | None = None, **more: Any) -> Any:
         files = [] if more.get("kind") == "instruction" else skill_files(*([code] if code else []))
         return self("create_skill", manifest=manifest(name, version, **more), skill_md=f"# {name}\n", files=files)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from skillery.backends import Identity, Storage
 from skillery.contents import Content, Incoming, open_content
@@ -44,6 +44,8 @@ class NewBlob(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+First = Callable[[Connection, Content, NewBlob], NewBlob]
+
 _BLOB = Statement(
     select(blobs.c.id, blobs.c.kind, blobs.c.size_bytes, blobs.c.sha256, blobs.c.is_text, blobs.c.owner).where(
         blobs.c.id == bindparam("id")
@@ -68,20 +70,39 @@ class Blobs:
         parse_kind(kind)
         return await asyncio.to_thread(self._store_whole, identity, content, kind)
 
-    async def receive(self, identity: Identity, chunks: AsyncIterator[bytes], kind: str) -> NewBlob:
-        """Store a content of any size as it comes, at constant memory. A stream that breaks off leaves nothing."""
+    async def receive(
+        self, identity: Identity, chunks: AsyncIterator[bytes], kind: str, first: First | None = None
+    ) -> NewBlob:
+        """Store a content of any size as it comes, at constant memory. A stream that breaks off leaves nothing.
+
+        `first` says in the transaction that would record the blob which blob it is: this one, or one from before.
+        """
         parse_kind(kind)
         incoming = self.incoming()
         try:
             async for chunk in chunks:
                 await asyncio.to_thread(incoming.write, chunk)
-            return await asyncio.to_thread(_commit, incoming, identity, kind)
+            return await asyncio.to_thread(_commit, incoming, identity, kind, first)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(incoming.abort))
             raise
 
     def incoming(self, max_bytes: int | None = None) -> Incoming:
         return Incoming(self._database, self._storage, max_bytes=max_bytes)
+
+    async def store(self, identity: Identity, content: bytes, kind: str) -> BlobRow:
+        """Store a content of the server's own making; the row that is answered is for the caller to record."""
+
+        def work() -> BlobRow:
+            incoming = self.incoming()
+            try:
+                incoming.write(content)
+                return row_of(incoming.commit(), new_blob_id(), kind, identity)
+            except BaseException:
+                incoming.abort()
+                raise
+
+        return await asyncio.to_thread(work)
 
     def _store_whole(self, identity: Identity, content: bytes, kind: str) -> NewBlob:
         incoming = self.incoming()
@@ -140,12 +161,18 @@ class Blobs:
         return self._storage.local_path(blob.sha256)
 
 
-def _commit(incoming: Incoming, identity: Identity, kind: str) -> NewBlob:
+def _commit(incoming: Incoming, identity: Identity, kind: str, first: First | None = None) -> NewBlob:
     blob_id = new_blob_id()
-    content = incoming.commit(
-        lambda connection, content: insert_blobs(connection, [row_of(content, blob_id, kind, identity)])
-    )
-    return NewBlob(blob_id, content.size_bytes)
+    answered: list[NewBlob] = []
+
+    def record(connection: Connection, content: Content) -> None:
+        made = NewBlob(blob_id, content.size_bytes)
+        answered.append(first(connection, content, made) if first else made)
+        if answered[-1].blob_id == blob_id:
+            insert_blobs(connection, [row_of(content, blob_id, kind, identity)])
+
+    incoming.commit(record)
+    return answered[-1]
 
 
 def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> BlobRow:
@@ -157,6 +184,16 @@ def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> Bl
         blob_id, kind, size, sha256, is_text, owner = rows[0]
         return BlobRow(blob_id, kind, size, sha256, bool(is_text), owner)
     raise BlobNotFound(f"there is no blob '{blob_id}'", hint="create_blob or POST /blobs stores one.", blob_id=blob_id)
+
+
+def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
+    """The blobs of these runs are nobody's output any more; they stay until their own time is over."""
+    connection.execute(update(blobs).where(blobs.c.run_id.in_(run_ids)).values(run_id=None, position=None))
+
+
+def output_blobs(connection: Connection, run_id: str) -> list[str]:
+    """The blobs that a run wrote and that are still there, in the order in which it wrote them."""
+    return list(connection.scalars(select(blobs.c.id).where(blobs.c.run_id == run_id).order_by(blobs.c.position)))
 
 
 def insert_blobs(connection: Connection, rows: Iterable[BlobRow], run_id: str | None = None) -> None:

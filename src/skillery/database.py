@@ -16,13 +16,14 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import CompoundSelect, Connection, Engine, Select, create_engine, event, exc
+from sqlalchemy import CompoundSelect, Connection, Engine, Insert, Select, Update, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
 
 from skillery.errors import StartupError, StorageFull, Unavailable
@@ -57,6 +58,39 @@ class Statement:
             return list(raw.execute(sql, constants | parameters).fetchall())
         except dialect.loaded_dbapi.Error as error:
             raise _meaning(error) from error
+
+
+class Change:
+    """As Statement, for the few writes that every run makes: in the transaction of the connection it is given.
+
+    `columns` are what it sets; its parameters are these, and those that its conditions name.
+    """
+
+    def __init__(self, statements: Mapping[str, Insert | Update], columns: Sequence[str]) -> None:
+        """The statement for each dialect."""
+        self._statements = statements
+        self._columns = columns
+        self._compiled: dict[str, tuple[str, dict[str, Any]]] = {}
+
+    def run(self, connection: Connection, **parameters: Any) -> None:
+        dialect = connection.dialect
+        if dialect.name not in self._compiled:
+            compiled = self._statements[dialect.name].compile(dialect=dialect, column_keys=list(self._columns))
+            constants = {name: value for name, value in compiled.params.items() if value is not None}
+            self._compiled[dialect.name] = str(compiled), constants
+        sql, constants = self._compiled[dialect.name]
+        if dialect.name == "sqlite":
+            parameters = {name: _stored(value) for name, value in parameters.items()}
+        raw: Any = connection.connection.driver_connection
+        try:
+            raw.execute(sql, constants | parameters)
+        except dialect.loaded_dbapi.Error as error:
+            raise _meaning(error) from error
+
+
+def _stored(value: Any) -> Any:
+    """A moment as SQLAlchemy writes it to SQLite."""
+    return value.replace(tzinfo=None).isoformat(" ", "microseconds") if isinstance(value, datetime) else value
 
 
 class Database:
@@ -130,6 +164,15 @@ def before_commit(work: Callable[[Connection], object]) -> None:
         _last_work.get().append(work)
     except LookupError:
         raise RuntimeError("before_commit is for work in a transaction of Database.write") from None
+
+
+def in_utc(moment: datetime | str | None) -> datetime | None:
+    """SQLite gives moments back without their zone, which is UTC, and past SQLAlchemy as text."""
+    if moment is None:
+        return None
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def parse_database_url(text: str) -> URL:

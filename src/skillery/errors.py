@@ -105,6 +105,10 @@ class TokenNotFound(NotFound):
     type = "token_not_found"
 
 
+class RunNotFound(NotFound):
+    type = "run_not_found"
+
+
 class ContentMissing(NotFound):
     """A storage backend holds nothing under this digest."""
 
@@ -129,6 +133,28 @@ class IllegalStep(Conflict):
 
 class DigestDiffers(Conflict):
     type = "digest_differs"
+
+
+class RunEnded(Conflict):
+    """What cannot be stopped any more; `data["status"]` says how it ended."""
+
+    type = "run_ended"
+
+
+class IdempotencyKeyReused(Conflict):
+    """An Idempotency-Key that stands for another call."""
+
+    type = "idempotency_key_reused"
+
+
+class CallUnderWay(Busy):
+    """The first call with this Idempotency-Key has not been answered yet."""
+
+    type = "call_under_way"
+
+
+class InvalidIdempotencyKey(InvalidParams):
+    type = "invalid_idempotency_key"
 
 
 class InvalidName(InvalidParams):

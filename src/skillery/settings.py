@@ -71,6 +71,13 @@ class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agents: Landing = "draft"
 
 
+class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long runs stay on record: whichever bound is met first; 0 is none."""
+
+    keep_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 90
+    keep_count: Annotated[int, msgspec.Meta(ge=0)] = 100_000
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every setting of a server; docs/settings.md explains each."""
 
@@ -100,6 +107,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_format: typing.Literal["text", "json"] = "text"
     log_requests: bool = False
     publishing: Publishing = Publishing()
+    runs: RunRecords = RunRecords()
     limits: RunLimits = RunLimits()
     max_limits: MaxLimits = MaxLimits()
     backends: dict[str, dict[str, dict[str, Any]]] = {}
@@ -292,6 +300,7 @@ __all__ = [
     "MaxLimits",
     "Publishing",
     "RunLimits",
+    "RunRecords",
     "Settings",
     "Value",
     "is_loopback",

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, exists, insert, or_, select, text,
 from skillery import audit
 from skillery.audit import Actor
 from skillery.backends import Identity, Scope
-from skillery.database import Statement
+from skillery.database import Statement, in_utc
 from skillery.errors import Conflict, InvalidParams, TokenNotFound
 from skillery.formats.tokens import id_of, new_token, parse_grants, parse_lifetime, parse_token_name
 from skillery.formats.wording import did_you_mean, quoted
@@ -187,7 +187,7 @@ def verify_token(connection: Connection, token: str, token_id: str) -> Verified:
     _, name, kind, scopes, namespaces, expires_at, revoked_at = rows[0]
     if revoked_at is not None:
         raise TokenRefused("this token was revoked")
-    until = _in_utc(expires_at)
+    until = in_utc(expires_at)
     if until is not None and until <= datetime.now(UTC):
         raise TokenRefused("this token has expired")
     known: frozenset[Scope] = frozenset(_strings.decode(scopes))  # type: ignore[arg-type]  # checked when it was made
@@ -246,10 +246,10 @@ def _insert(connection: Connection, created: CreatedToken) -> None:
 
 
 def _token(row: Any) -> Token:
-    expires_at = _in_utc(row.expires_at)
-    revoked_at = _in_utc(row.revoked_at)
+    expires_at = in_utc(row.expires_at)
+    revoked_at = in_utc(row.revoked_at)
     is_over = expires_at is not None and expires_at <= datetime.now(UTC)
-    created_at = _in_utc(row.created_at)
+    created_at = in_utc(row.created_at)
     assert created_at is not None
     return Token(
         id=row.id,
@@ -262,14 +262,5 @@ def _token(row: Any) -> Token:
         created_by=row.created_by,
         expires_at=expires_at,
         revoked_at=revoked_at,
-        last_used_at=_in_utc(row.last_used_at),
+        last_used_at=in_utc(row.last_used_at),
     )
-
-
-def _in_utc(moment: datetime | str | None) -> datetime | None:
-    """SQLite gives moments back without their zone, which is UTC, and past SQLAlchemy as text."""
-    if moment is None:
-        return None
-    if isinstance(moment, str):
-        moment = datetime.fromisoformat(moment)
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

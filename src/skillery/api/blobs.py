@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from skillery.api.errors import INVALID_REQUEST, encode, plain_error
 from skillery.api.http import HttpRefusal, admit, chunks_of, only, send_bytes
 from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.blobs import NewBlob
+from skillery.contents import Content
+from skillery.idempotency import digest_of, parse_key
 
 CHUNK_BYTES = 256 * 1024
 DEFAULT_KIND = "application/octet-stream"
@@ -21,8 +28,19 @@ async def receive_blob(services: Services, scope: Any, receive: Any, send: Any, 
     only(scope, "POST")
     identity = await admit(services, scope, headers, "run", "create_blob")
     kind = headers.get("content-type") or DEFAULT_KIND
-    blob = await services.blobs.receive(identity, _gathered(chunks_of(receive)), kind)
+    key = headers.get("idempotency-key")
+    first = None if key is None else partial(_first, services, identity, parse_key(key), kind)
+    blob = await services.blobs.receive(identity, _gathered(chunks_of(receive)), kind, first)
     await send_bytes(send, 201, encode(blob), headers=[("location", f"/blobs/{blob.blob_id}")])
+
+
+def _first(
+    services: Services, identity: Identity, key: str, kind: str, connection: Any, content: Content, made: NewBlob
+) -> NewBlob:
+    """The same content and kind under the same key are the same blob."""
+    asked = digest_of(b"POST /blobs", kind.encode(), content.sha256.encode())
+    answer = services.once.at_once(identity, key, connection, asked, encode(made))
+    return msgspec.json.decode(answer, type=NewBlob)
 
 
 async def _gathered(chunks: Any) -> Any:

@@ -50,7 +50,7 @@ async def _rpc(services: Services, scope: Any, receive: Any, send: Any, headers:
             # As any error of a method, but for the id, which is in the body.
             raise HttpRefusal(200, error_object(busy)) from None
         until_client_gone.set(partial(disconnected, receive))
-        reply = await answer(services, identity, body)
+        reply = await answer(services, identity, body, headers.get("idempotency-key"))
     if reply is None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})

@@ -10,6 +10,7 @@ from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
+from skillery.idempotency import Once
 from skillery.publishing import Publisher
 from skillery.runs import Runner
 
@@ -23,6 +24,7 @@ class Services(NamedTuple):
     runner: Runner
     publisher: Publisher
     refusals: Refusals
+    once: Once
     cursor_key: bytes
     readiness: Readiness
     max_body_bytes: int

@@ -21,12 +21,14 @@ from skillery.api.routes import make_routes
 from skillery.api.services import Services
 from skillery.app.bundled import publish_bundled
 from skillery.app.home import Home
+from skillery.app.upkeep import Upkeep
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Limits, Sandbox, Secrets, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
 from skillery.errors import StartupError
 from skillery.formats.bundle import BundleLimits
+from skillery.idempotency import Once
 from skillery.plugins import Plugins
 from skillery.publishing import Publisher, PublishingRules
 from skillery.registry import cursor_key
@@ -34,9 +36,9 @@ from skillery.request import begin, current
 from skillery.runs import Runner
 from skillery.runs.cache import Cache
 from skillery.runs.granted_secrets import GrantedSecrets
+from skillery.runs.leftovers import close_left_over
 from skillery.runs.limits import LimitRules
 from skillery.runs.queueing import Queue
-from skillery.runs.recording import close_left_over
 from skillery.settings import Settings, is_loopback
 
 log = logging.getLogger(__name__)
@@ -60,11 +62,15 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         secrets: Secrets = plugins.open("secrets", settings, database)
         services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets)
         stack.push_async_callback(services.refusals.close)
+        stack.callback(services.once.close)
         stack.push_async_callback(services.runner.close, settings.grace_seconds)
         closed = await database.write(lambda connection: close_left_over(connection, home.server_id))
         if closed:
             log.warning("%d runs that the last server left open are recorded as failed", closed)
         await publish_bundled(services.publisher, database)
+        upkeep = Upkeep(database, services.runner, home.server_id, settings.runs)
+        stack.push_async_callback(upkeep.close)
+        upkeep.start()
         yield services
 
 
@@ -106,6 +112,7 @@ def _services(
             msgspec.structs.asdict(settings.max_limits),
         ),
         refusals=Refusals(database),
+        once=Once(database, home.server_id),
         cursor_key=database.write_now(cursor_key),
         readiness=Readiness(database, storage, sandbox),
         max_body_bytes=settings.max_body_mb * MIB,

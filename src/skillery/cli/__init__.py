@@ -11,7 +11,20 @@ import sys
 
 import click
 
-from skillery.cli import audit, blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens
+from skillery.cli import (
+    audit,
+    blobs,
+    checking,
+    database,
+    demo,
+    lifecycle,
+    records,
+    runs,
+    secrets,
+    serving,
+    skills,
+    tokens,
+)
 from skillery.cli.failing import EXIT_CODES, Commands
 
 
@@ -49,6 +62,7 @@ for _command in (
     skills.read,
     runs.run,
     runs.code,
+    records.runs,
     lifecycle.submit,
     lifecycle.approve,
     lifecycle.reject,

@@ -110,3 +110,11 @@ def parse_lifetime(text: str) -> timedelta | None:
             param="expires",
         )
     return lifetime
+
+
+def parse_age(text: str) -> timedelta | None:
+    """How long ago `24h` is (as parse_lifetime writes times); None where the text says no time."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        return None
+    return min(timedelta(**{_UNITS[match[2]]: int(match[1])}), LONGEST) if len(match[1]) < 9 else LONGEST

@@ -17,12 +17,15 @@ from skillery.registry.listing import list_skills
 from skillery.registry.reading import files_of, read_skill_file
 from skillery.registry.resolving import VersionRow, resolve
 from skillery.registry.seeing import Visibility
+from skillery.registry.usage import Usage, count_run, usage_of
 
 __all__ = [
     "NewVersion",
+    "Usage",
     "VersionRow",
     "Visibility",
     "approve_version",
+    "count_run",
     "cursor_key",
     "deprecate_skill",
     "describe_skill",
@@ -36,6 +39,7 @@ __all__ = [
     "submit_version",
     "undeprecate_skill",
     "unyank_version",
+    "usage_of",
     "version_if_taken",
     "yank_version",
 ]

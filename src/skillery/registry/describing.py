@@ -11,6 +11,7 @@ from skillery.backends import Identity, Storage
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry.reading import files_of, read_file
 from skillery.registry.resolving import VersionRow, resolve
+from skillery.registry.usage import usage_of
 
 Detail = Literal["manifest", "summary", "full"]
 
@@ -28,7 +29,8 @@ def describe_skill(
         else _with_standing(row, row.standing_json)
     ]
     if detail != "manifest":
-        parts.append(f'"skill_md_frontmatter":{row.frontmatter_json}')
+        usage = usage_of(connection, row.version_id)
+        parts.append(f'"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
     if detail == "full":
         skill_md = read_file(connection, storage, row, "SKILL.md").decode()
         files = [

@@ -107,6 +107,16 @@ def logs_preview(log: Log) -> str:
     return f"{_readable(first)}\n… {left_out} bytes left out …\n{_readable(last)}"
 
 
+def whole_log(log: Log, preview: str) -> bytes | None:
+    """All that was kept of the log, with a line that says how much was not; None where the preview is all of it."""
+    if not log.dropped and len(log.head) + len(log.tail) <= LOGS_PREVIEW_BYTES:
+        kept = log.head + log.tail
+        return None if preview == _readable(kept) else kept
+    if not log.dropped:
+        return log.head + log.tail
+    return log.head + f"\n… {log.dropped} bytes were not kept …\n".encode() + log.tail
+
+
 def _fitting(text: bytes, room: int, cut: Callable[[bytes, int], bytes]) -> bytes:
     """As much of one side of a text as fits when it is shown; of one that grows by that, a quarter."""
     piece = cut(text, room)

@@ -46,14 +46,21 @@ class Queue:
         self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._recent_seconds = deque([0.1], RECENT_ENDS)
 
+    def enter_now(self) -> Place | None:
+        """A place, where nobody has to wait for one."""
+        if self._free and not self._lines:
+            self._free -= 1
+            return Place(self)
+        return None
+
     async def enter(self, caller: str, size: int) -> Place:
         """Wait for a place. `size` is what the request holds in memory meanwhile.
 
         Raises Busy where the queue is full, Unavailable where the client goes away first: then nothing has run.
         """
-        if self._free and not self._lines:
-            self._free -= 1
-            return Place(self)
+        place = self.enter_now()
+        if place is not None:
+            return place
         if self._waiting >= self._most_waiting:
             raise self._busy(f"{self._waiting} runs are waiting already, as many as may (the setting queued_runs)")
         if self._waiting_bytes + size > self._most_bytes:

@@ -7,75 +7,144 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
-from skillery.backends import Identity
-from skillery.blobs import BlobRow, insert_blobs
+from skillery.backends import Identity, Limits
+from skillery.blobs import BlobRow, insert_blobs, leave_blobs
+from skillery.database import Change, in_utc
+from skillery.idempotency import Claim, note_run
+from skillery.registry.usage import Outcome, count_run
 from skillery.tables import runs
 
 Method = Literal["execute_skill", "run_code"]
 
 
-_START = insert(runs)
-_FINISH = update(runs).where(runs.c.id == bindparam("run_id"))
+class NewRun(msgspec.Struct, frozen=True):
+    run_id: str
+    method: Method
+    identity: Identity
+    server: str
+    limits: Limits
+    version_id: int | None = None
+    skill_id: int | None = None
+    parent_run_id: str | None = None
+    claim: Claim | None = None
+    """Of the call that is to be made only once, and becomes this run."""
 
 
-def start_run(
+_STARTED = (
+    "id",
+    "parent_run_id",
+    "method",
+    "version_id",
+    "skill_id",
+    "status",
+    "identity",
+    "identity_kind",
+    "server",
+    "limits_json",
+    "started_at",
+    "queued",
+)
+_FINISHED = (
+    "status",
+    "summary",
+    "output_json",
+    "error_json",
+    "logs_preview",
+    "logs_blob",
+    "duration_ms",
+    "degraded_json",
+    "network_json",
+    "finished_at",
+)
+_DATABASES = ("sqlite", "postgresql")
+_START = Change(dict.fromkeys(_DATABASES, insert(runs)), _STARTED)
+_FINISH = Change(dict.fromkeys(_DATABASES, update(runs).where(runs.c.id == bindparam("run_id"))), _FINISHED)
+_limits = msgspec.json.Encoder()
+
+
+def start_run(connection: Connection, run: NewRun, *, queued: bool = False) -> None:
+    _START.run(
+        connection,
+        id=run.run_id,
+        parent_run_id=run.parent_run_id,
+        method=run.method,
+        version_id=run.version_id,
+        skill_id=run.skill_id,
+        status="started",
+        identity=run.identity.name,
+        identity_kind=run.identity.kind,
+        server=run.server,
+        limits_json=_limits.encode(run.limits).decode(),
+        started_at=datetime.now(UTC),
+        queued=queued,
+    )
+    if run.claim is not None and not queued:
+        note_run(connection, run.claim, run.run_id)
+
+
+def begin_run(connection: Connection, run: NewRun) -> None:
+    """A run that was on record while it waited has got its place."""
+    began = update(runs).where(runs.c.id == run.run_id)
+    connection.execute(began.values(queued=False, begun_at=datetime.now(UTC)))
+    if run.claim is not None:
+        note_run(connection, run.claim, run.run_id)
+
+
+def drop_run(connection: Connection, run_id: str) -> None:
+    """A run that waited for a place and is no longer wanted: nothing was run, and nobody knows of it."""
+    connection.execute(runs.delete().where(runs.c.id == run_id))
+
+
+def finish_run(
     connection: Connection,
-    run_id: str,
-    method: Method,
-    version_id: int | None,
-    identity: Identity,
-    server: str,
-    parent_run_id: str | None = None,
+    run: NewRun,
+    answer: dict[str, Any],
+    blobs: Sequence[BlobRow],
+    log: BlobRow | None,
+    *,
+    stopped: bool,
 ) -> None:
-    connection.execute(
-        _START,
-        {
-            "id": run_id,
-            "parent_run_id": parent_run_id,
-            "method": method,
-            "version_id": version_id,
-            "status": "started",
-            "identity": identity.name,
-            "identity_kind": identity.kind,
-            "server": server,
-            "started_at": datetime.now(UTC),
-        },
-    )
-
-
-def finish_run(connection: Connection, run_id: str, answer: dict[str, Any], blobs: Sequence[BlobRow]) -> None:
-    insert_blobs(connection, blobs, run_id)
+    """`log` is the blob of the whole log; `stopped`: it was ended from outside."""
+    insert_blobs(connection, blobs, run.run_id)
+    if log is not None:
+        insert_blobs(connection, [log])
     error = answer.get("error")
-    connection.execute(
-        _FINISH,
-        {
-            "run_id": run_id,
-            "status": answer["status"],
-            "summary": answer["summary"],
-            "output_json": msgspec.json.encode(answer["output"]).decode(),
-            "error_json": msgspec.json.encode(error).decode() if error else None,
-            "logs_preview": answer["logs_preview"],
-            "duration_ms": answer["duration_ms"],
-            "degraded_json": msgspec.json.encode(answer.get("degraded", [])).decode(),
-            "network_json": msgspec.json.encode(answer.get("network", [])).decode(),
-            "finished_at": datetime.now(UTC),
-        },
+    finished_at = datetime.now(UTC)
+    _FINISH.run(
+        connection,
+        run_id=run.run_id,
+        status=answer["status"],
+        summary=answer["summary"],
+        output_json=msgspec.json.encode(answer["output"]).decode(),
+        error_json=msgspec.json.encode(error).decode() if error else None,
+        logs_preview=answer["logs_preview"],
+        logs_blob=log.id if log else None,
+        duration_ms=answer["duration_ms"],
+        degraded_json=msgspec.json.encode(answer.get("degraded", [])).decode(),
+        network_json=msgspec.json.encode(answer.get("network", [])).decode(),
+        finished_at=finished_at,
     )
+    if run.version_id is not None:
+        outcome: Outcome = "cancelled" if stopped else answer["status"]
+        count_run(connection, run.version_id, outcome, answer["duration_ms"], finished_at)
 
 
-def close_left_over(connection: Connection, server: str) -> int:
-    """Runs that this server left 'started' when it died are failed. Their number."""
-    error = {"type": "SandboxError", "message": "the server stopped before the run ended"}
-    result = connection.execute(
-        update(runs)
-        .where(runs.c.status == "started", runs.c.server == server)
-        .values(
-            status="failed",
-            summary=error["message"],
-            error_json=msgspec.json.encode(error).decode(),
-            finished_at=datetime.now(UTC),
-        )
-    )
-    return int(result.rowcount)
+def forget_runs(connection: Connection, *, before: datetime, limit: int) -> int:
+    """Delete at most `limit` runs that have ended and began before that moment, oldest first. Their number.
+
+    The counts of their versions stay, and so do their blobs, which have a lifetime of their own.
+    """
+    ended = select(runs.c.id).where(runs.c.started_at < before, runs.c.status != "started")
+    ids = list(connection.scalars(ended.order_by(runs.c.started_at, runs.c.id).limit(limit)))
+    if ids:
+        leave_blobs(connection, ids)
+        connection.execute(runs.delete().where(runs.c.id.in_(ids)))
+    return len(ids)
+
+
+def cutoff_of(connection: Connection, keep: int) -> datetime | None:
+    """Before which moment runs began that are not among the newest `keep`; None where there are no more than that."""
+    newest = select(runs.c.started_at).order_by(runs.c.started_at.desc(), runs.c.id.desc())
+    return in_utc(connection.scalar(newest.offset(keep - 1).limit(1))) if keep else None

@@ -21,6 +21,7 @@ from skillery.backends import (
     Identity,
     Job,
     Language,
+    Log,
     Moments,
     Outcome,
     Sandbox,
@@ -35,9 +36,18 @@ from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
 from skillery.formats.manifest import Manifest, parse_manifest
 from skillery.formats.version_spec import parse_version_spec
+from skillery.idempotency import claimed
 from skillery.registry import VersionRow, resolve
 from skillery.runs.advice import advised
-from skillery.runs.answering import checked, error_of, large_output, logs_preview, small_output, summary_of
+from skillery.runs.answering import (
+    checked,
+    error_of,
+    large_output,
+    logs_preview,
+    small_output,
+    summary_of,
+    whole_log,
+)
 from skillery.runs.cache import Cache
 from skillery.runs.calling import CalledHost, Calls, called_job, has_permissions
 from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
@@ -46,14 +56,20 @@ from skillery.runs.limits import LimitRules
 from skillery.runs.mounting import check_mounts, parse_mounts
 from skillery.runs.needs import degraded, needs_of, why_refused
 from skillery.runs.queueing import Place, Queue
-from skillery.runs.recording import Method, finish_run, start_run
+from skillery.runs.reading import get_run
+from skillery.runs.recording import Method, NewRun, begin_run, drop_run, finish_run, start_run
 from skillery.runs.redaction import Redaction
+from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, cancelled_by, request_cancel
 from skillery.threads import REDACTION
 
 log = logging.getLogger(__name__)
 MOST_BLOBS = 1_000
 SERVER_STOPPED = Failure("SandboxError", "the server was stopped while this ran")
-CALLER_ENDED = Failure("ProcessKilled", "the run that called this has ended")
+CLIENT_GONE = Failure("Cancelled", "whoever asked for it went away while it waited for a place")
+CANCEL_SECONDS = 10.0
+CANCEL_LOOK_SECONDS = 0.05
+QUEUED_SECONDS = 0.2
+"""A run that waits for a place longer than this is on record meanwhile, to be seen and cancelled."""
 
 
 class SkillRequest(msgspec.Struct, frozen=True):
@@ -95,26 +111,12 @@ class _Recorded(NamedTuple):
     answer: dict[str, Any]
 
 
-class _Stopper:
-    """Ends the sandbox of one run, now or as soon as it begins. The run is recorded nevertheless."""
+class _Turn(NamedTuple):
+    """What became of a run that wanted a place: it got one, or why not."""
 
-    def __init__(self) -> None:
-        self._reason: Failure | None = None
-        self._task: asyncio.Future[Outcome] | None = None
-
-    def stop(self, reason: Failure) -> None:
-        self._reason = self._reason or reason
-        if self._task is not None:
-            self._task.cancel()
-
-    async def outcome(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
-        self._task = task = asyncio.ensure_future(work)
-        if self._reason is not None:
-            task.cancel()
-        await asyncio.wait({task})
-        if task.cancelled():
-            return Outcome(failure=self._reason or CALLER_ENDED)
-        return task.result()
+    place: Place | None
+    on_record: bool = False
+    error: Stopped | SkilleryError | None = None
 
 
 class Runner:
@@ -145,7 +147,9 @@ class Runner:
         self._queue = queue
         self._server = server
         self._active: set[asyncio.Task[_Recorded]] = set()
-        self._stoppable: set[_Stopper] = set()
+        self._waiting: set[str] = set()
+        """Those of them that have no place yet."""
+        self._stoppers = Stoppers(database, server)
         self._closed = False
 
     async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
@@ -202,30 +206,112 @@ class Runner:
         while self._active and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(self._active, timeout=left)
         self._closed = True
-        for stopper in tuple(self._stoppable):
-            stopper.stop(SERVER_STOPPED)
+        self._stoppers.stop_all(SERVER_STOPPED)
         await asyncio.gather(*self._active, return_exceptions=True)
+        self._stoppers.close()
+
+    def under_way(self) -> list[str]:
+        """The ids of the runs that this server works on."""
+        return self._stoppers.ids()
+
+    async def cancel_run(self, identity: Identity, run_id: str) -> dict[str, Any]:
+        """Stop a run, on whichever server of this database it is: the run as it ended, or as it is where that takes
+        long. Raises RunNotFound, RunEnded."""
+        await self._database.write(partial(request_cancel, identity=identity, run_id=run_id))
+        self._stoppers.stop(run_id, cancelled_by(identity.name))
+        until = time.monotonic() + CANCEL_SECONDS
+        while True:
+            run = await self._database.read(partial(get_run, identity=identity, run_id=run_id))
+            if run["finished_at"] is not None or time.monotonic() > until:
+                return run
+            await asyncio.sleep(CANCEL_LOOK_SECONDS)
 
     # -- the three steps -----------------------------------------------------------------------------------------
 
     async def _run(self, identity: Identity, prepared: _Prepared) -> dict[str, Any]:
         """The run goes on and is recorded even where whoever asked for it has gone."""
-        place = await self._queue.enter(identity.name, _size(prepared.job))
         if self._closed:
-            place.leave()
-            raise Unavailable("the server is stopping", hint="Nothing was run. Try again in a moment.")
+            raise _stopping()
+        run = self._new_run(identity, prepared)
         host = Host(self._blobs, identity, prepared.job.limits)
         if prepared.stubs:
-            run = partial(self._run_called, identity, prepared.job, host)
-            host.calls = Calls(prepared.stubs, prepared.job.limits, run)
-        task = asyncio.create_task(self._run_and_record(identity, prepared, host, _Stopper()))
-        self._active.add(task)
-        task.add_done_callback(partial(self._ended, place))
-        return (await asyncio.shield(task)).answer
+            call = partial(self._run_called, identity, prepared.job, host)
+            host.calls = Calls(prepared.stubs, prepared.job.limits, call)
+        stopper = self._stoppers.add(run.run_id)
+        task = self._begin(self._in_its_turn(run, prepared, host, stopper, self._queue.enter_now()), run.run_id)
+        try:
+            return (await asyncio.shield(task)).answer
+        except asyncio.CancelledError:
+            if run.run_id in self._waiting:
+                stopper.stop(CLIENT_GONE)
+            raise
 
-    def _ended(self, place: Place, task: asyncio.Task[_Recorded]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, _Recorded], run_id: str) -> asyncio.Task[_Recorded]:
+        task = asyncio.create_task(work)
+        self._active.add(task)
+        task.add_done_callback(partial(self._ended, run_id))
+        return task
+
+    def _ended(self, run_id: str, task: asyncio.Task[_Recorded]) -> None:
         self._active.discard(task)
-        place.leave()
+        self._stoppers.discard(run_id)
+
+    async def _in_its_turn(
+        self, run: NewRun, prepared: _Prepared, host: Host, stopper: Stopper, place: Place | None
+    ) -> _Recorded:
+        turn = _Turn(place) if place else await self._wait_for_place(run, _size(prepared.job), stopper)
+        if turn.place is None:
+            return await self._unbegun(run, prepared, host, turn)
+        try:
+            if self._closed:
+                return await self._unbegun(run, prepared, host, turn._replace(error=Stopped(SERVER_STOPPED)))
+            return await self._run_and_record(run, prepared, host, stopper, on_record=turn.on_record)
+        finally:
+            turn.place.leave()
+
+    async def _wait_for_place(self, run: NewRun, size: int, stopper: Stopper) -> _Turn:
+        """What waits for long is on record meanwhile: it is seen, and can be cancelled, on every server."""
+        on_record = False
+        entering = asyncio.ensure_future(stopper.wait(self._queue.enter(run.identity.name, size)))
+        self._waiting.add(run.run_id)
+        try:
+            await asyncio.wait({entering}, timeout=QUEUED_SECONDS)
+            if not entering.done():
+                await self._database.write(partial(start_run, run=run, queued=True))
+                on_record = True
+            return _Turn(await entering, on_record)
+        except (Stopped, SkilleryError) as error:
+            entering.cancel()
+            await asyncio.wait({entering})
+            if not entering.cancelled() and entering.exception() is None:
+                entering.result().leave()
+            return _Turn(None, on_record, error)
+        finally:
+            self._waiting.discard(run.run_id)
+
+    async def _unbegun(self, run: NewRun, prepared: _Prepared, host: Host, turn: _Turn) -> _Recorded:
+        """The end of a run that never got a place. Whoever cancelled it knows its id: then it is on record and an
+        answer; else it is an error, for nothing was run."""
+        stopped = turn.error.reason if isinstance(turn.error, Stopped) else None
+        if turn.on_record and stopped is not None and stopped not in {SERVER_STOPPED, CLIENT_GONE}:
+            return await self._record(run, prepared, host, Outcome(failure=stopped), stopped=True)
+        if turn.on_record:
+            await self._database.write(partial(drop_run, run_id=run.run_id))
+        raise turn.error if isinstance(turn.error, SkilleryError) else _stopping()
+
+    def _new_run(self, identity: Identity, prepared: _Prepared) -> NewRun:
+        version, parent = prepared.version, prepared.parent_run_id
+        return NewRun(
+            run_id=prepared.job.run_id,
+            method=prepared.method,
+            identity=identity,
+            server=self._server,
+            limits=prepared.job.limits,
+            version_id=version.version_id if version else None,
+            skill_id=version.skill_id if version else None,
+            parent_run_id=parent,
+            claim=claimed.get() if parent is None else None,
+        )
 
     async def _run_called(
         self, identity: Identity, caller: Job, host: Host, version: VersionRow, function: str, args: bytes, left_ms: int
@@ -240,10 +326,10 @@ class Runner:
         job = called_job(caller, version, manifest, function, args, limits)
         secrets = manifest.permissions.secrets
         prepared = _Prepared("execute_skill", job, version, secrets=secrets, parent_run_id=caller.run_id)
-        stopper = _Stopper()
-        task = asyncio.create_task(self._run_and_record(identity, prepared, CalledHost(host), stopper))
-        self._active.add(task)
-        task.add_done_callback(self._active.discard)
+        run = self._new_run(identity, prepared)
+        stopper = self._stoppers.add(run.run_id)
+        work = self._run_and_record(run, prepared, CalledHost(host), stopper, on_record=False)
+        task = self._begin(work, run.run_id)
         try:
             return (await asyncio.shield(task)).outcome
         except asyncio.CancelledError:
@@ -252,41 +338,50 @@ class Runner:
             raise
 
     async def _run_and_record(
-        self, identity: Identity, prepared: _Prepared, host: Host | CalledHost, stopper: _Stopper
+        self, run: NewRun, prepared: _Prepared, host: Host | CalledHost, stopper: Stopper, *, on_record: bool
     ) -> _Recorded:
-        job, version = prepared.job, prepared.version
-        version_id = version.version_id if version else None
-        await self._database.write(
-            partial(
-                start_run,
-                run_id=job.run_id,
-                method=prepared.method,
-                version_id=version_id,
-                identity=identity,
-                server=self._server,
-                parent_run_id=prepared.parent_run_id,
-            )
-        )
-        outcome = await self._stoppable_outcome(prepared, host, stopper)
+        """What is stopped is the sandbox and nothing else: a run that was begun is always recorded to its end."""
+        if on_record:
+            await self._database.write(partial(begin_run, run=run))
+        else:
+            await self._database.write(partial(start_run, run=run))
+        if self._closed:
+            stopper.stop(SERVER_STOPPED)
+        began = time.monotonic()
+        try:
+            outcome = await stopper.wait(self._outcome(prepared, host))
+        except Stopped as stopped:
+            outcome = Outcome(failure=stopped.reason, duration_ms=(time.monotonic() - began) * 1000)
+            return await self._record(run, prepared, host, outcome, stopped=True)
+        return await self._record(run, prepared, host, outcome, stopped=False)
+
+    async def _record(
+        self, run: NewRun, prepared: _Prepared, host: Host | CalledHost, outcome: Outcome, *, stopped: bool
+    ) -> _Recorded:
         try:
             answer = await self._answer(prepared, outcome, host)
         except SkilleryError as error:  # a full disk, when the output became a blob
             failure = Failure("SandboxError", f"the output could not be stored: {error.message}")
             outcome = msgspec.structs.replace(outcome, result=None, failure=failure)
             answer = await self._answer(prepared, outcome, host)
-        await self._database.write(partial(finish_run, run_id=job.run_id, answer=answer, blobs=host.written))
-        await self._moments.run_finished(_finished(identity, prepared, answer))
+        log_blob = await self._store_log(run, outcome.log, answer)
+        work = partial(finish_run, run=run, answer=answer, blobs=host.written, log=log_blob, stopped=stopped)
+        await self._database.write(work)
+        await self._moments.run_finished(_finished(run.identity, prepared, answer))
         return _Recorded(outcome, answer)
 
-    async def _stoppable_outcome(self, prepared: _Prepared, host: Host | CalledHost, stopper: _Stopper) -> Outcome:
-        """What is stopped is this and nothing else: a run that was begun is always recorded to its end."""
-        self._stoppable.add(stopper)
-        if self._closed:
-            stopper.stop(SERVER_STOPPED)
+    async def _store_log(self, run: NewRun, log_: Log, answer: dict[str, Any]) -> BlobRow | None:
+        """The whole log as a blob, named in the answer, where the preview is not all of it."""
+        whole = whole_log(log_, answer["logs_preview"])
+        if whole is None:
+            return None
         try:
-            return await stopper.outcome(self._outcome(prepared, host))
-        finally:
-            self._stoppable.discard(stopper)
+            row = await self._blobs.store(run.identity, whole, "text/plain")
+        except SkilleryError as error:
+            log.warning("the log of %s could not be stored: %s", run.run_id, error.message)
+            return None
+        answer["logs_blob"] = row.id
+        return row
 
     async def _outcome(self, prepared: _Prepared, host: Host | CalledHost) -> Outcome:
         """Nothing in it is a secret's value, as far as redaction goes: what is answered, recorded and kept is made of
@@ -386,6 +481,10 @@ class Runner:
 
     async def _blob_mounts(self, rows: Sequence[BlobRow]) -> tuple[BlobMount, ...]:
         return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row)) for row in rows])
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the server is stopping", hint="Nothing was run. Try again in a moment.")
 
 
 def _size(job: Job) -> int:

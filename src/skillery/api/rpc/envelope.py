@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import gc
 import json
@@ -29,7 +30,9 @@ from skillery.api.rpc.methods import METHODS, Method
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import InvalidParams, SkilleryError, Unavailable
+from skillery.idempotency import canonical, digest_of
 from skillery.request import current
+from skillery.threads import BIG_TEXT, JSON
 
 MOST_CALLS = 100
 UNKNOWN = "unknown"
@@ -54,14 +57,19 @@ _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decoders = {name: msgspec.json.Decoder(method.params) for name, method in METHODS.items()}
 
 
-async def answer(services: Services, identity: Caller, body: bytes) -> bytes | None:
-    """The answer to a request body, None where there is none to give (notifications only)."""
+async def answer(services: Services, identity: Caller, body: bytes, key: str | None = None) -> bytes | None:
+    """The answer to a request body, None where there is none to give (notifications only). With a key, a call of a
+    method that heeds one is made once, however often it comes."""
     if not _is_utf8(body):
         return _failure(None, plain_error(PARSE_ERROR, "the body is not JSON: it is not UTF-8", "parse_error"))
     start = body.lstrip(b" \t\r\n")[:1]
-    if start == b"[":
-        return await _answer_batch(services, identity, body)
-    return await _answer_one(services, identity, body)
+    if start != b"[":
+        return await _answer_one(services, identity, body, key)
+    if key is not None:
+        message = "an Idempotency-Key goes with one call, not with a batch"
+        hint = "Send the calls one by one, each with a key of its own."
+        return _failure(None, plain_error(INVALID_REQUEST, message, "invalid_request", hint))
+    return await _answer_batch(services, identity, body)
 
 
 def _is_utf8(body: bytes) -> bool:
@@ -88,7 +96,7 @@ async def _answer_batch(services: Services, identity: Caller, body: bytes) -> by
     return b"[" + b",".join(given) + b"]" if given else None
 
 
-async def _answer_one(services: Services, identity: Caller, body: bytes) -> bytes | None:
+async def _answer_one(services: Services, identity: Caller, body: bytes, key: str | None = None) -> bytes | None:
     try:
         call = _call.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -99,7 +107,7 @@ async def _answer_one(services: Services, identity: Caller, body: bytes) -> byte
         return _failure(reply_to, error_)
     failed: dict[str, Any] | None = None
     try:
-        result = await _call_method(services, identity, call)
+        result = await _call_method(services, identity, call, key)
         encoded = encode({"jsonrpc": "2.0", "id": reply_to, "result": result})
     except _Unknown as unknown:
         failed = unknown.error
@@ -121,7 +129,7 @@ class _Unknown(Exception):
         self.error = error
 
 
-async def _call_method(services: Services, identity: Caller, call: Call) -> Any:
+async def _call_method(services: Services, identity: Caller, call: Call, key: str | None) -> Any:
     if isinstance(identity, Unavailable):
         raise identity
     method = METHODS.get(call.method)
@@ -133,12 +141,34 @@ async def _call_method(services: Services, identity: Caller, call: Call) -> Any:
         )
     try:
         access.require(identity, method.needs)
-        return await method.call(services, identity, decode_params(call.method, method, call.params))
+        params = decode_params(call.method, method, call.params)
+        if key is None or not method.once:
+            return await method.call(services, identity, params)
+        return await _call_once(services, identity, call, method, params, key)
     except SkilleryError as error:
         if is_refusal(error, method.audits):
             given = b"" if call.params is msgspec.UNSET else bytes(call.params)
             note_refusal(services, identity, call.method, subject_of(given, method.audits or ""), error)
         raise
+
+
+async def _call_once(
+    services: Services, identity: Identity, call: Call, method: Method, params: Any, key: str
+) -> msgspec.Raw:
+    async def work() -> bytes:
+        return encode(await method.call(services, identity, params))
+
+    asked = await _digest_of(call)
+    return msgspec.Raw(await services.once.call(identity, key, asked, work))
+
+
+async def _digest_of(call: Call) -> str:
+    """What a call asks, however its JSON was written."""
+    text = b"{}" if call.params is msgspec.UNSET else bytes(call.params)
+    if len(text) > BIG_TEXT:
+        text = await JSON.run(canonical, text)
+        return await asyncio.to_thread(digest_of, call.method.encode(), text)
+    return digest_of(call.method.encode(), canonical(text))
 
 
 def decode_params(name: str, method: Method, raw: msgspec.Raw | msgspec.UnsetType) -> Any:

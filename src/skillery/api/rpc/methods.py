@@ -35,6 +35,7 @@ from skillery.registry import (
 )
 from skillery.registry.audit_trail import list_audit, parse_filter
 from skillery.runs import CodeRequest, SkillRequest
+from skillery.runs.reading import RunFilter, get_run, list_runs
 from skillery.tokens import CreatedToken, Token, create_token, list_tokens, revoke_token
 
 GUIDE = "skills.protocol.guide"
@@ -167,6 +168,31 @@ async def _set_visibility(services: Services, identity: Identity, asked: params.
     return await services.database.write(work)
 
 
+async def _get_run(services: Services, identity: Identity, asked: params.GetRun) -> Any:
+    return await services.database.read(partial(get_run, identity=identity, run_id=asked.run_id))
+
+
+async def _list_runs(services: Services, identity: Identity, asked: params.ListRuns) -> Any:
+    skill = parse_skill_name(asked.skill) if asked.skill else ""
+    if "\0" in asked.identity:
+        raise InvalidParams("'identity' holds a NUL", hint="Write the name of a token.", param="identity")
+    status: Any = "" if asked.status is msgspec.UNSET else asked.status
+    work = partial(
+        list_runs,
+        identity=identity,
+        key=services.cursor_key,
+        asked=RunFilter(skill, status, asked.since, asked.identity),
+        limit=asked.limit,
+        cursor=asked.cursor,
+    )
+    # A filter may leave out many on the way to a page.
+    return await asyncio.to_thread(services.database.read_now, work)
+
+
+async def _cancel_run(services: Services, identity: Identity, asked: params.CancelRun) -> Any:
+    return await services.runner.cancel_run(identity, asked.run_id)
+
+
 async def _create_token(services: Services, identity: Identity, asked: params.CreateToken) -> CreatedToken:
     work = partial(
         create_token,
@@ -208,18 +234,20 @@ class Method(NamedTuple):
     """The param that says what the method changes: each change leaves an entry in the audit trail, and so does each
     that is refused. "" where it changes nothing, or what has a row of its own that says who: runs and blobs. None:
     nobody has said yet, and tests/test_audit.py asks for it."""
+    once: bool = False
+    """Heeds an Idempotency-Key: what it does cannot simply be done again."""
 
 
 METHODS: dict[str, Method] = {
     "list_skills": Method(_list_skills, params.ListSkills, "read", audits=""),
     "describe_skill": Method(_describe_skill, params.DescribeSkill, "read", audits=""),
     "read_skill_file": Method(_read_skill_file, params.ReadSkillFile, "read", audits=""),
-    "execute_skill": Method(_execute_skill, params.ExecuteSkill, "run", audits=""),
-    "run_code": Method(_run_code, params.RunCode, "run", audits=""),
-    "create_blob": Method(_create_blob, params.CreateBlob, "run", audits=""),
+    "execute_skill": Method(_execute_skill, params.ExecuteSkill, "run", audits="", once=True),
+    "run_code": Method(_run_code, params.RunCode, "run", audits="", once=True),
+    "create_blob": Method(_create_blob, params.CreateBlob, "run", audits="", once=True),
     "read_blob": Method(_read_blob, params.ReadBlob, "read", audits=""),
     "load_skills_protocol_guide": Method(_load_guide, params.LoadSkillsProtocolGuide, "read", audits=""),
-    "create_skill": Method(_create_skill, params.CreateSkill, "publish", is_tool=False, audits="manifest"),
+    "create_skill": Method(_create_skill, params.CreateSkill, "publish", is_tool=False, audits="manifest", once=True),
     "submit_version": Method(_submit_version, params.SubmitVersion, "publish", is_tool=False, audits="name"),
     "approve_version": Method(_approve_version, params.ApproveVersion, "review", is_tool=False, audits="name"),
     "reject_version": Method(_reject_version, params.RejectVersion, "review", is_tool=False, audits="name"),
@@ -228,6 +256,9 @@ METHODS: dict[str, Method] = {
     "deprecate_skill": Method(_deprecate_skill, params.DeprecateSkill, "publish", is_tool=False, audits="name"),
     "undeprecate_skill": Method(_undeprecate_skill, params.UndeprecateSkill, "publish", is_tool=False, audits="name"),
     "set_visibility": Method(_set_visibility, params.SetVisibility, "publish", is_tool=False, audits="name"),
+    "get_run": Method(_get_run, params.GetRun, "read", is_tool=False, audits=""),
+    "list_runs": Method(_list_runs, params.ListRuns, "read", is_tool=False, audits=""),
+    "cancel_run": Method(_cancel_run, params.CancelRun, "run", is_tool=False, audits="run_id"),
     "create_token": Method(_create_token, params.CreateToken, "admin", is_tool=False, audits="name"),
     "list_tokens": Method(_list_tokens, params.ListTokens, "admin", is_tool=False, audits=""),
     "revoke_token": Method(_revoke_token, params.RevokeToken, "admin", is_tool=False, audits="id"),

@@ -229,3 +229,28 @@ class ListAudit(Params, frozen=True, kw_only=True):
     until: Annotated[str, shown("Only before this time")] = ""
     limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
     cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+
+
+class GetRun(Params, frozen=True, kw_only=True):
+    """Show a run as it was answered, and what else is on record of it."""
+
+    run_id: Annotated[str, shown("The run's id")]
+
+
+class ListRuns(Params, frozen=True, kw_only=True):
+    """List runs, newest first."""
+
+    skill: Annotated[str, shown("Only runs of this skill")] = ""
+    status: Annotated[
+        Literal["queued", "started", "completed", "failed"] | msgspec.UnsetType, shown("Only runs with this status")
+    ] = msgspec.UNSET
+    since: Annotated[str, shown("Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')")] = ""
+    identity: Annotated[str, shown("Only runs of this identity; somebody else's for admins alone")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
+    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+
+
+class CancelRun(Params, frozen=True, kw_only=True):
+    """Stop a run that waits or is under way."""
+
+    run_id: Annotated[str, shown("The run's id")]

@@ -1,0 +1,98 @@
+"""What a server does by itself, now and then: says that it lives, closes what others left, forgets what is old."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from sqlalchemy import Connection
+
+from skillery.database import Database
+from skillery.errors import SkilleryError
+from skillery.idempotency import forget_keys
+from skillery.runs import Runner
+from skillery.runs.leftovers import DEAD, close_lost, close_of_dead, note_seen
+from skillery.runs.recording import cutoff_of, forget_runs
+from skillery.settings import RunRecords
+
+log = logging.getLogger(__name__)
+BEAT_SECONDS = 10.0
+FIRST_SECONDS = 1.0
+FORGET_SECONDS = 3600.0
+BATCH = 500
+"""Rows that are deleted in one transaction: nobody waits for long, and with SQLite everybody waits."""
+
+
+class Upkeep:
+    def __init__(self, database: Database, runner: Runner, server: str, keep: RunRecords) -> None:
+        self._database = database
+        self._runner = runner
+        self._server = server
+        self._keep = keep
+        self._task: asyncio.Task[None] | None = None
+        self._beating_since: float | None = None
+        """None where the last beat failed or came late: then it is no wonder that nobody else was seen."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._go_on())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _go_on(self) -> None:
+        forgotten: float | None = None
+        while True:
+            # Not at once: a command that works on the home by itself has other things to do.
+            started = time.monotonic()
+            await asyncio.sleep(BEAT_SECONDS if forgotten is not None else FIRST_SECONDS)
+            if time.monotonic() - started > DEAD.total_seconds() / 2:
+                self._beating_since = None
+            try:
+                await self._beat()
+                if forgotten is None or started - forgotten > FORGET_SECONDS:
+                    forgotten = started
+                    await self.forget()
+            except SkilleryError as error:
+                self._beating_since = None
+                log.debug("upkeep: %s", error.message)
+            except Exception:
+                log.exception("upkeep failed")
+
+    async def _beat(self) -> None:
+        now = time.monotonic()
+        under_way = self._runner.under_way()
+        lost = await self._database.write(partial(_seen, server=self._server, under_way=under_way))
+        if lost:
+            log.warning("%d runs that could not be recorded when they ended are recorded as failed", lost)
+        self._beating_since = self._beating_since or now
+        if now - self._beating_since > DEAD.total_seconds():
+            dead = await self._database.write(close_of_dead)
+            if dead:
+                log.warning("%d runs of servers that are gone are recorded as failed", dead)
+
+    async def forget(self) -> None:
+        """Runs past their time or number, and keys that are a day old."""
+        before = await asyncio.to_thread(self._database.read_now, self._cutoff)
+        if before is not None:
+            await self._in_batches(partial(forget_runs, before=before, limit=BATCH))
+        await self._in_batches(partial(forget_keys, limit=BATCH))
+
+    def _cutoff(self, connection: Connection) -> datetime | None:
+        oldest = datetime.now(UTC) - timedelta(days=self._keep.keep_days) if self._keep.keep_days else None
+        counted = cutoff_of(connection, self._keep.keep_count)
+        return max((one for one in (oldest, counted) if one is not None), default=None)
+
+    async def _in_batches(self, work: Callable[[Connection], int]) -> None:
+        while await self._database.write(work) == BATCH:  # noqa: ASYNC110 - others are let in between
+            await asyncio.sleep(0.05)
+
+
+def _seen(connection: Connection, server: str, under_way: Sequence[str]) -> int:
+    note_seen(connection, server)
+    return close_lost(connection, server, under_way)

@@ -1,0 +1,111 @@
+"""`skillery runs`: the methods list_runs, get_run and cancel_run, and the log of a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.printing import clean, print_fields, print_json, print_rows
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
+
+
+@click.group()
+def runs() -> None:
+    """Look at runs, and stop them."""
+
+
+@runs.command("list")
+@click.option("--skill", metavar="NAME", help="Only runs of this skill.")
+@click.option("--status", type=click.Choice(["queued", "started", "completed", "failed"]))
+@click.option(
+    "--since", metavar="WHEN", help="Only runs since then: 2026-11-22T10:00:00Z, 2026-11-22, or 90m, 24h, 7d."
+)
+@click.option("--identity", metavar="NAME", help="Only runs of this identity; admins alone see those of others.")
+@click.option("--limit", type=click.IntRange(1, 1000), help="At most so many.  [default: 50]")
+@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@target_options
+@json_option
+def list_(target: Target, as_json: bool, **asked: Any) -> None:
+    """List runs, newest first."""
+    from skillery.cli.connecting import with_client
+
+    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_runs", **asked))
+    if as_json:
+        print_json(answer)
+        return
+    _print_runs(answer["runs"])
+    if answer["next_cursor"]:
+        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+
+
+def _print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
+    print_rows(
+        ["run", "status", "what", "started", "ms", "summary"],
+        [
+            (
+                row["run_id"],
+                row["status"],
+                f"{row['skill']['name']}@{row['skill']['version']}" if row["skill"] else row["method"],
+                row["started_at"] or "-",
+                "-" if row["duration_ms"] is None else f"{row['duration_ms']:.0f}",
+                row["summary"],
+            )
+            for row in rows
+        ],
+    )
+
+
+@runs.command()
+@click.argument("run_id", metavar="ID")
+@target_options
+@json_option
+def show(run_id: str, target: Target, as_json: bool) -> None:
+    """Show a run: how it ended, and what is on record of it."""
+    _show("get_run", run_id, target, as_json)
+
+
+@runs.command()
+@click.argument("run_id", metavar="ID")
+@target_options
+@json_option
+def cancel(run_id: str, target: Target, as_json: bool) -> None:
+    """Stop a run that waits or is under way."""
+    _show("cancel_run", run_id, target, as_json)
+
+
+def _show(method: str, run_id: str, target: Target, as_json: bool) -> None:
+    from skillery.cli.connecting import with_client
+
+    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, run_id=run_id))
+    if as_json:
+        print_json(answer)
+    else:
+        print_fields([(name, value) for name, value in answer.items() if value not in (None, [], "")])
+
+
+@runs.command()
+@click.argument("run_id", metavar="ID")
+@target_options
+def logs(run_id: str, target: Target) -> None:
+    """Write the log of a run to stdout, all of it that was kept; on a terminal without its control characters."""
+    from skillery.cli.connecting import with_client
+
+    async def fetch(client: Client) -> bytes:
+        run = await client.call("get_run", run_id=run_id)
+        if not run["logs_blob"]:
+            preview: str = run["logs_preview"]
+            return preview.encode()
+        async with client.download(run["logs_blob"]) as response:
+            return b"".join([chunk async for chunk in response.aiter_raw()])
+
+    content = with_client(target, fetch)
+    if sys.stdout.isatty():
+        click.echo(clean(content.decode("utf-8", "replace")), nl=False)
+    else:
+        sys.stdout.buffer.write(content)

@@ -1,0 +1,76 @@
+"""What servers leave open when they die, and how the others know that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from skillery.idempotency import settle
+from skillery.runs.reading import result_of
+from skillery.tables import runs, servers
+
+DEAD = timedelta(seconds=60)
+"""A server that nothing was heard of for so long is gone. Clocks of servers may differ by half of it."""
+LOST = timedelta(seconds=60)
+
+_SEEN = {
+    dialect.__name__.rpartition(".")[2]: dialect.insert(servers).on_conflict_do_update(
+        index_elements=["id"], set_={"seen_at": dialect.insert(servers).excluded.seen_at}
+    )
+    for dialect in (sqlite, postgresql)
+}
+
+
+def note_seen(connection: Connection, server: str) -> None:
+    """This server lives."""
+    connection.execute(_SEEN[connection.dialect.name], {"id": server, "seen_at": datetime.now(UTC)})
+
+
+def close_left_over(connection: Connection, server: str) -> int:
+    """What this server left open when it died, to be called when it starts: the number of its runs."""
+    note_seen(connection, server)
+    return _close(connection, [server], runs.c.server == server)
+
+
+def close_of_dead(connection: Connection) -> int:
+    """As close_left_over, for other servers that have not been seen for a minute and may never start again."""
+    dead = list(connection.scalars(select(servers.c.id).where(servers.c.seen_at < datetime.now(UTC) - DEAD)))
+    if not dead:
+        return 0
+    closed = _close(connection, dead, runs.c.server.in_(dead))
+    connection.execute(delete(servers).where(servers.c.id.in_(dead)))
+    return closed
+
+
+def close_lost(connection: Connection, server: str, under_way: Sequence[str]) -> int:
+    """Runs of this server that are over but could not be recorded: the database was away when they ended."""
+    before = datetime.now(UTC) - LOST
+    open_ = select(runs.c.id).where(runs.c.server == server, runs.c.status == "started", runs.c.started_at < before)
+    lost = set(connection.scalars(open_)) - set(under_way)
+    return _close(connection, [server], runs.c.id.in_(lost), only_runs=True) if lost else 0
+
+
+def _close(
+    connection: Connection, left_by: Sequence[str], which: ColumnElement[bool], *, only_runs: bool = False
+) -> int:
+    """They are failed. That says nothing of a version, so they are not counted as its."""
+    error = {"type": "SandboxError", "message": "the server stopped before the run ended"}
+    closed = connection.execute(
+        update(runs)
+        .where(runs.c.status == "started", which)
+        .values(
+            status="failed",
+            summary=error["message"],
+            output_json="null",
+            error_json=msgspec.json.encode(error).decode(),
+            duration_ms=0.0,
+            finished_at=datetime.now(UTC),
+        )
+    )
+    settle(connection, left_by, partial(result_of, connection), only_runs=only_runs)
+    return int(closed.rowcount)
