@@ -148,6 +148,39 @@ version_steps = Table(
 )
 Index("ix_version_steps_version", version_steps.c.version_id, version_steps.c.id)
 
+label_moves = Table(
+    "label_moves",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
+    Column("label", Name, nullable=False),
+    Column("move", String(16), nullable=False),
+    # What it points to from then on; None: it was removed.
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
+    Column("previous_version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
+    # The move to which a rollback goes back. Without a foreign key: nothing is ever deleted here.
+    Column("back_id", Key, nullable=True),
+    Column("identity", String(255), nullable=False),
+    Column("identity_kind", String(16), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    CheckConstraint("move IN ('set', 'rollback', 'remove')", name="move"),
+    comment="Every move that a label has made, append-only.",
+)
+Index("ix_label_moves_label", label_moves.c.skill_id, label_moves.c.label, label_moves.c.id)
+Index("ix_label_moves_skill", label_moves.c.skill_id, label_moves.c.id)
+
+labels = Table(
+    "labels",
+    metadata,
+    Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True),
+    Column("label", Name, primary_key=True),
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
+    # Its last move.
+    Column("move_id", Key, ForeignKey("label_moves.id"), nullable=False),
+    comment="Where each label points now.",
+)
+Index("ix_labels_version", labels.c.version_id)
+
 objects = Table(
     "objects",
     metadata,

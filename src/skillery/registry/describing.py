@@ -18,7 +18,7 @@ Detail = Literal["manifest", "summary", "full"]
 def describe_skill(
     connection: Connection, identity: Identity, storage: Storage, *, name: str, spec: VersionSpec, detail: Detail
 ) -> msgspec.Raw:
-    """`{"skill": {…}}` as JSON. Raises SkillNotFound, VersionNotFound."""
+    """`{"skill": {…}}` as JSON. Raises SkillNotFound, VersionNotFound, LabelNotFound."""
     row = resolve(connection, identity, name, spec)
     parts = [
         f'"name":{_json(row.name)},"version":{_json(row.version)},"kind":"{row.kind}","digest":"{row.digest}",'
@@ -28,7 +28,8 @@ def describe_skill(
         else _with_standing(row, row.standing_json)
     ]
     if detail != "manifest":
-        parts.append(f'"skill_md_frontmatter":{row.frontmatter_json}')
+        labels = sorted(row.labels_text.split(",")) if row.labels_text else []
+        parts.append(f'"labels":{_json(labels)},"skill_md_frontmatter":{row.frontmatter_json}')
     if detail == "full":
         skill_md = read_file(connection, storage, row, "SKILL.md").decode()
         files = [
