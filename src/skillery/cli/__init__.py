@@ -8,7 +8,21 @@ from __future__ import annotations
 
 import click
 
-from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens
+from skillery.cli import (
+    blobs,
+    checking,
+    database,
+    demo,
+    installing,
+    labels,
+    lifecycle,
+    locks,
+    runs,
+    secrets,
+    serving,
+    skills,
+    tokens,
+)
 from skillery.cli.failing import EXIT_CODES, Commands
 
 
@@ -54,6 +68,9 @@ for _command in (
     lifecycle.deprecate,
     lifecycle.undeprecate,
     lifecycle.visibility,
+    labels.label,
+    locks.lock,
+    installing.install,
     blobs.blob,
     secrets.secret,
     tokens.token,
