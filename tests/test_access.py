@@ -73,6 +73,7 @@ CELLS: dict[str, Cell] = {
     "list_labels": Cell("read", lambda: {"name": "text.csv.profile"}),
     "resolve_skills": Cell("read", lambda: {"skills": ["text.csv.profile@^1"]}),
     "verify_lock": Cell("read", lambda: {"lock": [VERSION | {"digest": "none"}]}),
+    "search_skills": Cell("read", lambda: {"query": "csv"}),
     "create_token": Cell("admin", lambda: {"name": f"made{next(_numbers)}", "scopes": ["read"], "expires": "1h"}),
     "list_tokens": Cell("admin", dict),
     "revoke_token": Cell("admin", lambda: {"id": "none"}, NOT_FOUND),

@@ -18,6 +18,7 @@ from skillery.registry.listing import list_skills
 from skillery.registry.locking import Locked, Pin, Verified, resolve_skills, verify_lock
 from skillery.registry.reading import files_of, read_skill_file
 from skillery.registry.resolving import VersionRow, resolve
+from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "resolve",
     "resolve_skills",
     "rollback_label",
+    "search_skills",
     "set_label",
     "set_visibility",
     "submit_version",

@@ -18,6 +18,8 @@ from skillery.registry.resolving import VersionRow, resolve
 from skillery.tables import RESOLVABLE
 
 MOST_LOCKED = 1000
+_SHOWN = 400
+"""Characters of a reference, in errors."""
 ProblemName: TypeAlias = Literal["gone", "yanked", "rejected", "digest_changed", "two_versions", "invalid"]
 
 
@@ -84,9 +86,9 @@ def _resolved(connection: Connection, identity: Identity, text: str) -> VersionR
         name, spec = parse_reference(text)
         return resolve(connection, identity, name, spec)
     except SkilleryError as error:
-        error.data["skill"] = text[:400]
-        if quoted(text) not in error.message:
-            error.message = f"{quoted(text)} does not resolve: {error.message}"
+        error.data["skill"] = text[:_SHOWN]
+        if (shown := quoted(text, _SHOWN)) not in error.message:
+            error.message = f"{shown} does not resolve: {error.message}"
         raise
 
 

@@ -35,6 +35,7 @@ from skillery.registry import (
     remove_label,
     resolve_skills,
     rollback_label,
+    search_skills,
     set_label,
     set_visibility,
     submit_version,
@@ -217,6 +218,22 @@ async def _verify_lock(services: Services, identity: Identity, asked: params.Ver
     return await asyncio.to_thread(services.database.read_now, work)
 
 
+async def _search_skills(services: Services, identity: Identity, asked: params.SearchSkills) -> Any:
+    work = partial(
+        search_skills,
+        identity=identity,
+        key=services.cursor_key,
+        query=asked.query,
+        kind="" if asked.kind is msgspec.UNSET else asked.kind,
+        tags=asked.tags,
+        namespace=parse_namespace(asked.namespace) if asked.namespace else "",
+        limit=asked.limit,
+        cursor=asked.cursor,
+    )
+    # A word that every skill has takes its time.
+    return await asyncio.to_thread(services.database.read_now, work)
+
+
 async def _create_token(services: Services, identity: Identity, asked: params.CreateToken) -> CreatedToken:
     work = partial(
         create_token,
@@ -273,6 +290,7 @@ METHODS: dict[str, Method] = {
     "list_labels": Method(_list_labels, params.ListLabels, "read", is_tool=False),
     "resolve_skills": Method(_resolve_skills, params.ResolveSkills, "read", is_tool=False),
     "verify_lock": Method(_verify_lock, params.VerifyLock, "read", is_tool=False),
+    "search_skills": Method(_search_skills, params.SearchSkills, "read", is_tool=False),
     "create_token": Method(_create_token, params.CreateToken, "admin", is_tool=False),
     "list_tokens": Method(_list_tokens, params.ListTokens, "admin", is_tool=False),
     "revoke_token": Method(_revoke_token, params.RevokeToken, "admin", is_tool=False),

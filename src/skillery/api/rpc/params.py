@@ -254,6 +254,19 @@ class VerifyLock(Params, frozen=True, kw_only=True):
     lock: Annotated[Annotated[list[LockEntry], Meta(max_length=1000)], shown("'lock' of resolve_skills")]
 
 
+class SearchSkills(Params, frozen=True, kw_only=True):
+    """Find skills by words in their names, tags, descriptions and SKILL.md, the best first."""
+
+    query: Annotated[str, shown("Words that must all be there; the last one may be unfinished")]
+    kind: Annotated[Literal["action", "instruction"] | msgspec.UnsetType, shown("Only skills of this kind")] = (
+        msgspec.UNSET
+    )
+    tags: Annotated[list[str], shown("Only skills with all these tags")] = []
+    namespace: Annotated[str, shown("Only skills in this namespace and below it")] = ""
+    limit: Annotated[int, Meta(ge=1, le=100), shown("Maximum number of results", default=20)] = 20
+    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+
+
 class CreateToken(Params, frozen=True, kw_only=True):
     """Make a token. It is shown in the answer and never again."""
 
