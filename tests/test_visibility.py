@@ -69,6 +69,7 @@ def doors(name: str, digest: str) -> list[tuple[str, dict[str, Any]]]:
     asked.append(("set_visibility", {"name": name, "visibility": "public"}))
     asked += [("list_labels", {"name": name}), ("set_label", {"name": name, "label": "stable", "version": "1.0.0"})]
     asked += [(method, {"name": name, "label": "stable"}) for method in ("rollback_label", "remove_label")]
+    asked += [("search_skills", {"query": text, "limit": limit}) for text in (name, "some") for limit in (1, 100)]
     for version in ("1.0.0", "2.0.0"):
         asked.append(("verify_lock", {"lock": [{"name": name, "version": version, "digest": digest}]}))
     return asked
