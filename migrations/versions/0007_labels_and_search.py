@@ -25,10 +25,11 @@ def key() -> sa.types.TypeEngine[int]:
 
 WORDS = sa.Text().with_variant(TSVECTOR(), "postgresql")
 BATCH = 200
-# `ascii` parts words at blanks and leaves everything beyond ASCII as it is: what a word is was decided before.
+# `ascii` parts words at blanks and leaves everything beyond ASCII as it is: what a word is was decided before. The
+# prefixes are for unfinished words: without them every word that begins so is looked up by itself.
 FTS5 = (
     "CREATE VIRTUAL TABLE search_index USING fts5(name, tags, description, words, content='search_words', "
-    "content_rowid='skill_id', tokenize='ascii', detail='column', columnsize=0)",
+    "content_rowid='skill_id', tokenize='ascii', detail='column', columnsize=0, prefix='2 3')",
     "CREATE TRIGGER search_index_add AFTER INSERT ON search_words BEGIN "
     "INSERT INTO search_index (rowid, name, tags, description, words) "
     "VALUES (new.skill_id, new.name, new.tags, new.description, new.words); END",
