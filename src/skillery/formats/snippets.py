@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from skillery.formats.words import Found, Term, find_words
 
@@ -22,11 +23,17 @@ def snippet_of(texts: Iterable[str], terms: Sequence[Term]) -> str:
     for text in texts:
         shown = _printable(text)
         beginning = shown if beginning is None else beginning
-        found = [one for one in find_words(shown) if any(term.matches(one.word) for term in terms)][:MOST_LOOKED_AT]
+        found = list(islice(_matching(shown, terms), MOST_LOOKED_AT))
         start, count = _best_place(found, terms)
         if count > most:
             best, most = _marked(shown, found, start), count
+        if most == len(terms):
+            break
     return best or _cut(beginning or "", 0, LENGTH)
+
+
+def _matching(text: str, terms: Sequence[Term]) -> Iterator[Found]:
+    return (one for one in find_words(text) if any(term.matches(one.word) for term in terms))
 
 
 def _printable(text: str) -> str:
