@@ -5,12 +5,18 @@ from __future__ import annotations
 from alembic import context
 
 from skillery.database import Database
+from skillery.migrate import is_in_tables
 from skillery.settings import load_settings
 from skillery.tables import metadata
 
 
 def run(connection: object) -> None:
-    context.configure(connection=connection, target_metadata=metadata, compare_type=True)  # type: ignore[arg-type]
+    context.configure(
+        connection=connection,  # type: ignore[arg-type]
+        target_metadata=metadata,
+        compare_type=True,
+        include_name=is_in_tables,
+    )
     with context.begin_transaction():
         context.run_migrations()
 

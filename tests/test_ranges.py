@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillery.errors import InvalidName, InvalidParams, InvalidVersionSpec
+from skillery.errors import InvalidLabel, InvalidName, InvalidParams, InvalidVersionSpec
+from skillery.formats.labels import parse_label
 from skillery.formats.ranges import Segment, parse_range
 from skillery.formats.semver import Version
-from skillery.formats.version_spec import Digest, Exact, Latest, Range, parse_reference, parse_version_spec
+from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, parse_reference, parse_version_spec
 
 EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "400"))
 
@@ -154,6 +155,43 @@ def test_nothing_and_latest_mean_the_latest(text: str | None) -> None:
     assert parse_version_spec(text) == Latest()
 
 
+@pytest.mark.parametrize("text", ["newest", "stable", "v", "x-ray", "vx1y", "a.b_c-d", "sha256", "s" * 64, "latest-1"])
+def test_a_word_that_is_nothing_else_is_a_label(text: str) -> None:
+    assert parse_version_spec(text) == Label(parse_label(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("latest", "computed"), ("x", "a version or a range"),
+     ("X", "a version or a range"), ("v1", "a version or a range"),
+     ("1.x", "a version or a range"), ("x.x", "a version or a range"), ("vv1.2", "a version or a range"),
+     ("1.0.0", "a version or a range"), ("v1.0.0-rc.1", "a version or a range"), ("*", "a version or a range"),
+     ("sha256:" + "a" * 64, "a digest"), ("", "blank"), (" ", "blank"), ("s" * 65, "65 characters"),
+     ("Stable", "not spelt"), (" stable", "not spelt"), ("st\0ble", "not spelt"), ("stäble", "not spelt"),
+     ("stable\n", "not spelt")],
+)  # fmt: skip
+def test_what_reads_as_something_else_is_no_label(text: str, why: str) -> None:
+    with pytest.raises(InvalidLabel, match=why):
+        parse_label(text)
+
+
+@given(st.one_of(st.text(max_size=80), st.from_regex(r"[a-z][a-z0-9._-]{0,8}", fullmatch=True)))
+def test_a_label_is_a_spec_of_its_own_and_nothing_else_is_one(text: str) -> None:
+    try:
+        label = parse_label(text)
+    except InvalidParams:
+        label = None
+    try:
+        spec = parse_version_spec(text)
+    except InvalidParams:
+        assert label is None
+        return
+    if isinstance(spec, Label):
+        assert parse_label(text.strip()) == spec.label
+    if label is not None:
+        assert spec == Label(label)
+
+
 def test_each_kind_of_spec_is_told_apart() -> None:
     digest = "sha256:" + "ab" * 32
     assert parse_version_spec("1.2.3-a+b") == Exact(Version(1, 2, 3, ("a",), ("b",)))
@@ -163,7 +201,22 @@ def test_each_kind_of_spec_is_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["newest", "stable", "sha256:", "sha256:" + "g" * 64, "sha512:" + "a" * 64, "1.2.3.4", "\x00"]
+    "text",
+    [
+        "Newest",
+        "stable!",
+        "-stable",
+        "s" * 65,
+        "v1.2.3.4",
+        "v01",
+        "x.y",
+        "stable || 1",
+        "sha256:",
+        "sha256:" + "g" * 64,
+        "sha512:" + "a" * 64,
+        "1.2.3.4",
+        "\x00",
+    ],
 )
 def test_what_is_no_spec_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidVersionSpec) as caught:

@@ -33,7 +33,7 @@ def publish(as_: Callable[[Who], Caller], name: str, status: str = "published", 
     return digest
 
 
-SPECS = ("", "latest", "1.0.0", "2.0.0", "^1.0.0", "^2.0.0", ">=0.0.1", "*")
+SPECS = ("", "latest", "1.0.0", "2.0.0", "^1.0.0", "^2.0.0", ">=0.0.1", "*", "stable")
 
 
 def doors(name: str, digest: str) -> list[tuple[str, dict[str, Any]]]:
@@ -47,6 +47,7 @@ def doors(name: str, digest: str) -> list[tuple[str, dict[str, Any]]]:
             ("read_skill_file", {"name": name, "version": spec, "path": "SKILL.md"}),
             ("read_skill_file", {"name": name, "version": spec, "path": "nothing"}),
             ("execute_skill", {"name": name, "version": spec}),
+            ("resolve_skills", {"skills": [f"{name}@{spec}"]}),
             (
                 "run_code",
                 {"language": "python", "code": "def main(a): return 1", "mount_skills": [f"{name}@{spec or 'latest'}"]},
@@ -66,6 +67,11 @@ def doors(name: str, digest: str) -> list[tuple[str, dict[str, Any]]]:
         ]
     asked += [(method, params(method, name)) for method in STEPS]
     asked.append(("set_visibility", {"name": name, "visibility": "public"}))
+    asked += [("list_labels", {"name": name}), ("set_label", {"name": name, "label": "stable", "version": "1.0.0"})]
+    asked += [(method, {"name": name, "label": "stable"}) for method in ("rollback_label", "remove_label")]
+    asked += [("search_skills", {"query": text, "limit": limit}) for text in (name, "some") for limit in (1, 100)]
+    for version in ("1.0.0", "2.0.0"):
+        asked.append(("verify_lock", {"lock": [{"name": name, "version": version, "digest": digest}]}))
     return asked
 
 

@@ -1,6 +1,6 @@
 """what is on record of runs: who may stop them, their limits, logs and counts; keys of calls that may be repeated
 
-Revision: 0008, after 0006
+Revision: 0008, after 0007
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0008"
-down_revision = "0006"
+down_revision = "0007"
 branch_labels = None
 depends_on = None
 

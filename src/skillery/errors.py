@@ -93,6 +93,12 @@ class VersionNotFound(NotFound):
     type = "version_not_found"
 
 
+class LabelNotFound(NotFound):
+    """`data["labels"]` are those that the skill has."""
+
+    type = "label_not_found"
+
+
 class FileNotInSkill(NotFound):
     type = "file_not_found"
 
@@ -157,6 +163,20 @@ class InvalidIdempotencyKey(InvalidParams):
     type = "invalid_idempotency_key"
 
 
+class NotPublished(Conflict):
+    """A version to which nothing may point: a draft, a rejected or a yanked one."""
+
+    type = "not_published"
+
+
+class NothingToGoBackTo(Conflict):
+    type = "nothing_to_go_back_to"
+
+
+class TooManyLabels(Conflict):
+    type = "too_many_labels"
+
+
 class InvalidName(InvalidParams):
     type = "invalid_name"
 
@@ -167,6 +187,10 @@ class InvalidVersion(InvalidParams):
 
 class InvalidVersionSpec(InvalidParams):
     type = "invalid_version_spec"
+
+
+class InvalidLabel(InvalidParams):
+    type = "invalid_label"
 
 
 class InvalidPath(InvalidParams):

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, exc, inspect, text
 
 from skillery.database import Database
 from skillery.errors import StartupError
-from skillery.tables import metadata
+from skillery.tables import SEARCH_INDEX, metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -95,8 +95,14 @@ def differences(database: Database) -> list[str]:
     from alembic.migration import MigrationContext
 
     with database.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        opts = {"compare_type": True, "include_name": is_in_tables}
+        context = MigrationContext.configure(connection, opts=opts)
         return [str(difference) for difference in compare_metadata(context, metadata)]
+
+
+def is_in_tables(name: str | None, _kind: str = "", _parents: object = None) -> bool:
+    """Whether `skillery.tables` knows of what is called so: no Table describes an index for searching."""
+    return not (name or "").startswith(SEARCH_INDEX)
 
 
 def _where(database: Database) -> str:

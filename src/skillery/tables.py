@@ -21,6 +21,7 @@ from sqlalchemy import (
     false,
     text,
 )
+from sqlalchemy.dialects.postgresql import TSVECTOR
 
 metadata = MetaData(
     naming_convention={
@@ -37,6 +38,8 @@ Name = String(255).with_variant(String(255, collation="C"), "postgresql")
 # A 64-bit key on Postgres; on SQLite only INTEGER makes the primary key the row id.
 Key = BigInteger().with_variant(Integer(), "sqlite")
 Moment = DateTime(timezone=True)
+# Words with blanks between.
+Words = Text().with_variant(TSVECTOR(), "postgresql")
 
 registry = Table(
     "registry",
@@ -111,6 +114,8 @@ skill_versions = Table(
     Column("created_at", Moment, nullable=False),
     # What describe_skill says beside the status, by key: approval, rejected, yanked, deprecated. None: nothing.
     Column("standing_json", Text, nullable=True),
+    # Of a SKILL.md that lies in the storage: as much of its body as can be searched. None where it is small.
+    Column("skill_md_start", Text, nullable=True),
     # Versions that differ only in build metadata are one version.
     UniqueConstraint("skill_id", "precedence"),
     CheckConstraint("status IN ('draft', 'in_review', 'published', 'deprecated', 'yanked', 'rejected')", name="status"),
@@ -130,6 +135,25 @@ Index("ix_skill_versions_digest", skill_versions.c.skill_id, skill_versions.c.di
 # Whose private skills these are.
 Index("ix_skill_versions_publisher", skill_versions.c.publisher, skill_versions.c.skill_id)
 
+search_words = Table(
+    "search_words",
+    metadata,
+    Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True, autoincrement=False),
+    # The skill's latest version, whose words these are.
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
+    Column("name", Words, nullable=False),
+    Column("tags", Words, nullable=False),
+    Column("description", Words, nullable=False),
+    # All of them, and those of SKILL.md.
+    Column("words", Words, nullable=False),
+    # As they are, in lower case, each with a line end before and after it.
+    Column("tag_list", Text, nullable=False),
+    comment="What search_skills looks in: never changed, only removed and added.",
+)
+SEARCH_INDEX = "search_index"
+"""What finds rows of `search_words`, made by a migration: an index of FTS5 on SQLite (with tables of its own, whose
+names begin so, fed by triggers), a GIN index on Postgres."""
+
 version_steps = Table(
     "version_steps",
     metadata,
@@ -148,6 +172,39 @@ version_steps = Table(
     comment="Who took a version from one status to another, when and why.",
 )
 Index("ix_version_steps_version", version_steps.c.version_id, version_steps.c.id)
+
+label_moves = Table(
+    "label_moves",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
+    Column("label", Name, nullable=False),
+    Column("move", String(16), nullable=False),
+    # What it points to from then on; None: it was removed.
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
+    Column("previous_version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
+    # The move to which a rollback goes back. Without a foreign key: nothing is ever deleted here.
+    Column("back_id", Key, nullable=True),
+    Column("identity", String(255), nullable=False),
+    Column("identity_kind", String(16), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    CheckConstraint("move IN ('set', 'rollback', 'remove')", name="move"),
+    comment="Every move that a label has made, append-only.",
+)
+Index("ix_label_moves_label", label_moves.c.skill_id, label_moves.c.label, label_moves.c.id)
+Index("ix_label_moves_skill", label_moves.c.skill_id, label_moves.c.id)
+
+labels = Table(
+    "labels",
+    metadata,
+    Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True),
+    Column("label", Name, primary_key=True),
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
+    # Its last move.
+    Column("move_id", Key, ForeignKey("label_moves.id"), nullable=False),
+    comment="Where each label points now.",
+)
+Index("ix_labels_version", labels.c.version_id)
 
 objects = Table(
     "objects",

@@ -39,10 +39,10 @@ def parse_skill_md(text: str) -> SkillMd:
     problem = text_problem(text)
     if problem:
         _refuse(problem, None)
-    lines = text.removeprefix("\ufeff").splitlines(keepends=True)
-    if not lines or lines[0].rstrip() != _FENCE:
+    lines = _lines(text)
+    end = _end_of_frontmatter(lines)
+    if end == 0:
         return SkillMd({}, "".join(lines))
-    end = next((i for i, line in enumerate(lines) if i and line.rstrip() == _FENCE), None)
     if end is None:
         _refuse("has frontmatter without an end (a second line of '---')", 1)
     source = "".join(lines[1:end])
@@ -50,6 +50,24 @@ def parse_skill_md(text: str) -> SkillMd:
         _refuse(f"has more than {MAX_FRONTMATTER_BYTES} bytes of frontmatter", 1)
     frontmatter = _frontmatter(source)
     return SkillMd(frontmatter, "".join(lines[end + 1 :]), tuple(_warnings(frontmatter)))
+
+
+def body_of(text: str) -> str:
+    """The body of a SKILL.md that was checked when it was published, without a look at its frontmatter."""
+    lines = _lines(text)
+    end = _end_of_frontmatter(lines)
+    return "".join(lines[end + 1 :] if end else lines)
+
+
+def _lines(text: str) -> list[str]:
+    return text.removeprefix("\ufeff").splitlines(keepends=True)
+
+
+def _end_of_frontmatter(lines: list[str]) -> int | None:
+    """The number of its last line, 0 where there is none; None where it has no end."""
+    if not lines or lines[0].rstrip() != _FENCE:
+        return 0
+    return next((i for i, line in enumerate(lines) if i and line.rstrip() == _FENCE), None)
 
 
 def _frontmatter(source: str) -> dict[str, object]:

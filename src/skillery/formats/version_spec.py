@@ -1,4 +1,4 @@
-"""What stands where a version is taken: nothing, `latest`, a version, a range or the digest of a bundle."""
+"""What stands where a version is taken: nothing, `latest`, a version, a range, a label or the digest of a bundle."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from skillery.errors import InvalidVersion, InvalidVersionSpec
+from skillery.formats.labels import LATEST, label_problem
 from skillery.formats.names import parse_skill_name
 from skillery.formats.ranges import RANGE_HINT, Segment, parse_range
 from skillery.formats.semver import Version
@@ -37,26 +38,34 @@ class Digest(msgspec.Struct, frozen=True):
     digest: str
 
 
-VersionSpec: TypeAlias = Latest | Exact | Range | Digest
+class Label(msgspec.Struct, frozen=True):
+    """The version that the label points to."""
+
+    label: str
+
+
+VersionSpec: TypeAlias = Latest | Exact | Range | Digest | Label
 
 _DIGEST = re.compile(r"sha256:[0-9a-fA-F]{64}")
 _HINT = (
     "Leave it out for the latest, or give a version ('1.2.3'), a range ('^1.2', '~1.2.3', '1.x', '>=1 <2', "
-    "'1 - 2', '^1 || ^2') or a digest ('sha256:' and 64 hex digits)."
+    "'1 - 2', '^1 || ^2'), a label ('stable') or a digest ('sha256:' and 64 hex digits)."
 )
 
 
 def parse_version_spec(text: str | None) -> VersionSpec:
     """Raises InvalidVersionSpec where `text` is none of the kinds."""
     stripped = (text or "").strip()
-    if stripped in ("", "latest"):
+    if stripped in ("", LATEST):
         return Latest()
     if stripped.startswith("sha256:"):
         return _parse_digest(stripped)
     try:
         return Exact(Version.parse(stripped))
     except InvalidVersion:
-        return _parse_range(stripped)
+        pass
+    # A label never reads as a range.
+    return _parse_range(stripped) if label_problem(stripped) else Label(stripped)
 
 
 def parse_reference(text: str) -> tuple[str, VersionSpec]:
@@ -77,4 +86,6 @@ def _parse_range(text: str) -> Range:
     except InvalidVersionSpec as error:
         if error.hint != RANGE_HINT:
             raise
-        raise InvalidVersionSpec(f"{quoted(text)} is neither a version nor a range of versions.", hint=_HINT) from None
+        raise InvalidVersionSpec(
+            f"{quoted(text)} is neither a version, nor a range of versions, nor a label.", hint=_HINT
+        ) from None

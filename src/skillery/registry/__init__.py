@@ -3,6 +3,7 @@
 from skillery.registry.cursors import cursor_key
 from skillery.registry.describing import describe_skill
 from skillery.registry.inserting import NewVersion, insert_version, version_if_taken
+from skillery.registry.labels import MovedLabel, list_labels, remove_label, rollback_label, set_label
 from skillery.registry.lifecycle import (
     approve_version,
     deprecate_skill,
@@ -14,14 +15,20 @@ from skillery.registry.lifecycle import (
     yank_version,
 )
 from skillery.registry.listing import list_skills
+from skillery.registry.locking import Locked, Pin, Verified, resolve_skills, verify_lock
 from skillery.registry.reading import files_of, read_skill_file
 from skillery.registry.resolving import VersionRow, resolve
+from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
 from skillery.registry.usage import Usage, count_run, usage_of
 
 __all__ = [
+    "Locked",
+    "MovedLabel",
     "NewVersion",
+    "Pin",
     "Usage",
+    "Verified",
     "VersionRow",
     "Visibility",
     "approve_version",
@@ -31,15 +38,22 @@ __all__ = [
     "describe_skill",
     "files_of",
     "insert_version",
+    "list_labels",
     "list_skills",
     "read_skill_file",
     "reject_version",
+    "remove_label",
     "resolve",
+    "resolve_skills",
+    "rollback_label",
+    "search_skills",
+    "set_label",
     "set_visibility",
     "submit_version",
     "undeprecate_skill",
     "unyank_version",
     "usage_of",
+    "verify_lock",
     "version_if_taken",
     "yank_version",
 ]

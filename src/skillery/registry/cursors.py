@@ -56,5 +56,5 @@ def _mac(key: bytes, bound_to: tuple[str, ...], payload: bytes) -> bytes:
 def _invalid() -> InvalidCursor:
     return InvalidCursor(
         "'cursor' is not one that this listing gave out",
-        hint="Pass next_cursor of the previous answer unchanged, and ask for the same otherwise.",
+        hint="Pass next_cursor of the previous answer unchanged, with the same other params.",
     )

@@ -19,7 +19,7 @@ Detail = Literal["manifest", "summary", "full"]
 def describe_skill(
     connection: Connection, identity: Identity, storage: Storage, *, name: str, spec: VersionSpec, detail: Detail
 ) -> msgspec.Raw:
-    """`{"skill": {…}}` as JSON. Raises SkillNotFound, VersionNotFound."""
+    """`{"skill": {…}}` as JSON. Raises SkillNotFound, VersionNotFound, LabelNotFound."""
     row = resolve(connection, identity, name, spec)
     parts = [
         f'"name":{_json(row.name)},"version":{_json(row.version)},"kind":"{row.kind}","digest":"{row.digest}",'
@@ -30,7 +30,8 @@ def describe_skill(
     ]
     if detail != "manifest":
         usage = usage_of(connection, row.version_id)
-        parts.append(f'"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
+        labels = sorted(row.labels_text.split(",")) if row.labels_text else []
+        parts.append(f'"labels":{_json(labels)},"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
     if detail == "full":
         skill_md = read_file(connection, storage, row, "SKILL.md").decode()
         files = [

@@ -11,11 +11,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
 from skillery.backends import Identity
-from skillery.contents import record
+from skillery.contents import is_inline, record
 from skillery.database import Statement
 from skillery.errors import NameTaken, VersionExists
 from skillery.formats.bundle import Bundle
 from skillery.formats.semver import Version
+from skillery.registry.indexing import MAX_BODY, SKILL_MD, index_latest
 from skillery.registry.seeing import Visibility, sees_skill, sees_version
 from skillery.tables import RESOLVABLE, skill_files, skill_versions, skills
 
@@ -144,13 +145,15 @@ def insert_version(
 
 
 def point_to_latest(connection: Connection, skill_id: int) -> None:
-    """Compute a skill's latest version anew: the highest release that resolves, else the highest such pre-release."""
+    """Compute a skill's latest version anew: the highest release that resolves, else the highest such pre-release; and
+    what it is found by."""
     newest = connection.execute(_NEWEST, {"id": skill_id}).one_or_none()
     if newest is None:
         connection.execute(_POINT_TO_NONE, {"skill_id": skill_id})
     else:
         values = {"skill_id": skill_id, "latest": newest.id, "in_namespace": newest.namespace}
         connection.execute(_POINT, values)
+    index_latest(connection, skill_id, newest.id if newest else None)
 
 
 def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> int:
@@ -192,7 +195,14 @@ def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: s
         "publisher": identity.name,
         "publisher_kind": identity.kind,
         "created_at": now,
+        "skill_md_start": _start_of_large(bundle),
     }
+
+
+def _start_of_large(bundle: Bundle) -> str | None:
+    """No transaction waits for the storage, so what is searched of a large SKILL.md stays in the database."""
+    size = next(file.size for file in bundle.files if file.path == SKILL_MD)
+    return None if is_inline(size) else bundle.skill_md.body[:MAX_BODY]
 
 
 def _next_free(connection: Connection, skill_id: int, version: Version) -> str:

@@ -127,7 +127,7 @@ def undeprecate_skill(connection: Connection, identity: Identity, name: str) -> 
 def set_visibility(connection: Connection, identity: Identity, name: str, visibility: Visibility) -> NewVersion:
     """Who sees the skill, from now on."""
     access.require_namespace(identity, "publish", name)
-    skill_id = _lock(connection, identity, name)
+    skill_id = lock_skill(connection, identity, name)
     found = connection.scalar(select(skills.c.visibility).where(skills.c.id == skill_id))
     if found != visibility:
         connection.execute(update(skills).where(skills.c.id == skill_id).values(visibility=visibility))
@@ -180,7 +180,7 @@ def _step_all(
     deprecated: dict[str, Any] | None = None,
 ) -> NewVersion:
     access.require_namespace(identity, "publish", name)
-    skill_id = _lock(connection, identity, name)
+    skill_id = lock_skill(connection, identity, name)
     versions = [_Found(*row) for row in connection.execute(_FOUND.where(skill_versions.c.skill_id == skill_id))]
     ready = [one for one in versions if one.status in STEPS[step].starts]
     if not ready:
@@ -267,7 +267,8 @@ def _check_approval(identity: Identity, name: str, found: _Found, digest: str | 
         )
 
 
-def _lock(connection: Connection, identity: Identity, name: str) -> int:
+def lock_skill(connection: Connection, identity: Identity, name: str) -> int:
+    """Its id, its row locked until the transaction ends. Raises SkillNotFound."""
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:

@@ -6,13 +6,13 @@ import difflib
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, literal_column, select, true, union_all
+from sqlalchemy import Connection, Select, bindparam, func, literal_column, select, true, union_all
 
 from skillery.backends import Identity
 from skillery.database import Statement
-from skillery.errors import SkillNotFound, VersionNotFound
+from skillery.errors import LabelNotFound, SkillNotFound, VersionNotFound
 from skillery.formats.ranges import Segment
-from skillery.formats.version_spec import Digest, Exact, Latest, Range, VersionSpec
+from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, VersionSpec
 from skillery.registry.seeing import (
     WAS_PUBLISHED,
     is_own,
@@ -22,7 +22,7 @@ from skillery.registry.seeing import (
     sees_version,
     view_of,
 )
-from skillery.tables import RESOLVABLE, skill_versions, skills
+from skillery.tables import RESOLVABLE, labels, skill_versions, skills
 
 _MOST_OWN = 200
 """Private skills of one's own that are looked at for a near name."""
@@ -45,8 +45,13 @@ class VersionRow(NamedTuple):
     publisher: str
     publisher_kind: Literal["person", "agent"]
     standing_json: str | None
+    labels_text: str | None
+    """The labels that point to it, with commas between."""
 
 
+_shown_labels = labels.alias("shown_labels")
+# A literal: a parameter of its own kind has no place in a Statement.
+_JOINED = func.aggregate_strings(_shown_labels.c.label, literal_column("','"))  # type: ignore[arg-type]
 _COLUMNS = (
     skill_versions.c.id,
     skills.c.name,
@@ -62,6 +67,8 @@ _COLUMNS = (
     skill_versions.c.publisher,
     skill_versions.c.publisher_kind,
     skill_versions.c.standing_json,
+    # As a column of each row, because a statement of its own would be another way to Postgres and back.
+    select(_JOINED).where(_shown_labels.c.version_id == skill_versions.c.id).scalar_subquery().label("labels_text"),
 )
 _OF_SKILL = select(*_COLUMNS).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
 _OF_NAMED_SKILL = _OF_SKILL.where(skills.c.name == bindparam("name"))
@@ -77,10 +84,18 @@ BY_DIGEST = Statement(
     .order_by(skill_versions.c.precedence.desc())
     .limit(literal_column("1"))
 )
+BY_LABEL = Statement(
+    _OF_NAMED_SKILL.join(labels, labels.c.version_id == skill_versions.c.id).where(
+        labels.c.skill_id == skills.c.id,
+        labels.c.label == bindparam("label"),
+        skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]),
+    )
+)
 
 
 def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
-    """The version that the spec means. Raises SkillNotFound or VersionNotFound, with what is there instead.
+    """The version that the spec means. Raises SkillNotFound, VersionNotFound or LabelNotFound, with what is there
+    instead.
 
     What the identity may not see is not there, in the answer and in the errors alike.
     """
@@ -104,6 +119,8 @@ def _rows(connection: Connection, name: str, spec: VersionSpec) -> list[Any]:
             return EXACT.rows(connection, name=name, precedence=version.precedence)
         case Digest(digest):
             return BY_DIGEST.rows(connection, name=name, digest=digest)
+        case Label(label):
+            return BY_LABEL.rows(connection, name=name, label=label)
         case Range(_, segments):
             return _highest_in(connection, name, segments)
 
@@ -169,10 +186,12 @@ def find_skill(connection: Connection, identity: Identity, name: str) -> int | N
 
 def _not_found(
     connection: Connection, identity: Identity, name: str, spec: VersionSpec
-) -> SkillNotFound | VersionNotFound:
+) -> SkillNotFound | VersionNotFound | LabelNotFound:
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:
         return skill_not_found(connection, identity, name)
+    if isinstance(spec, Label):
+        return _label_leads_nowhere(connection, skill_id, name, spec.label)
     newest = _newest_versions(connection, skill_id)
     hint = (
         f"There is {', '.join(newest)}."
@@ -183,6 +202,34 @@ def _not_found(
     return VersionNotFound(f"'{name}' has no version '{asked}'", hint=hint, name=name, version=asked, versions=newest)
 
 
+def label_not_found(connection: Connection, skill_id: int, name: str, label: str) -> LabelNotFound:
+    of_skill = select(labels.c.label).where(labels.c.skill_id == skill_id).order_by(labels.c.label)
+    there = list(connection.scalars(of_skill))
+    hint = f"It has {', '.join(there)}." if there else "It has no labels."
+    return LabelNotFound(f"'{name}' has no label '{label}'", hint=hint, name=name, label=label, labels=there)
+
+
+def _label_leads_nowhere(
+    connection: Connection, skill_id: int, name: str, label: str
+) -> VersionNotFound | LabelNotFound:
+    """There is no such label, or its version was yanked after it was pointed there."""
+    pointed_to = connection.scalar(
+        select(skill_versions.c.version)
+        .join_from(labels, skill_versions, skill_versions.c.id == labels.c.version_id)
+        .where(labels.c.skill_id == skill_id, labels.c.label == label)
+    )
+    if pointed_to is None:
+        return label_not_found(connection, skill_id, name, label)
+    return VersionNotFound(
+        f"the label '{label}' of '{name}' points to {pointed_to}, which was yanked",
+        hint="Move the label with set_label, or back with rollback_label; a yanked version is found by its exact "
+        "version or digest only.",
+        name=name,
+        version=label,
+        versions=_newest_versions(connection, skill_id),
+    )
+
+
 def _shown(spec: VersionSpec) -> str:
     match spec:
         case Exact(version):
@@ -191,6 +238,8 @@ def _shown(spec: VersionSpec) -> str:
             return text
         case Digest(digest):
             return digest
+        case Label(label):
+            return label
     return "latest"
 
 

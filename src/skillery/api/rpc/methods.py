@@ -16,21 +16,32 @@ from skillery.api.services import Services
 from skillery.backends import Identity, KeepsTokens, Language, Scope
 from skillery.errors import InvalidParams
 from skillery.formats.bundle import BundleFile
+from skillery.formats.labels import parse_label
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.paths import parse_path
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Latest, VersionSpec, parse_version_spec
 from skillery.registry import (
+    MovedLabel,
     NewVersion,
+    Pin,
+    Verified,
     deprecate_skill,
     describe_skill,
+    list_labels,
     list_skills,
     read_skill_file,
     reject_version,
+    remove_label,
+    resolve_skills,
+    rollback_label,
+    search_skills,
+    set_label,
     set_visibility,
     submit_version,
     undeprecate_skill,
     unyank_version,
+    verify_lock,
     yank_version,
 )
 from skillery.registry.audit_trail import list_audit, parse_filter
@@ -193,6 +204,63 @@ async def _cancel_run(services: Services, identity: Identity, asked: params.Canc
     return await services.runner.cancel_run(identity, asked.run_id)
 
 
+async def _set_label(services: Services, identity: Identity, asked: params.SetLabel) -> MovedLabel:
+    name, label, spec = parse_skill_name(asked.name), parse_label(asked.label), parse_version_spec(asked.version)
+    work = partial(set_label, identity=identity, name=name, label=label, spec=spec)
+    return await services.database.write(work)
+
+
+async def _rollback_label(services: Services, identity: Identity, asked: params.RollbackLabel) -> MovedLabel:
+    name, label = parse_skill_name(asked.name), parse_label(asked.label)
+    return await services.database.write(partial(rollback_label, identity=identity, name=name, label=label))
+
+
+async def _remove_label(services: Services, identity: Identity, asked: params.RemoveLabel) -> MovedLabel:
+    name, label = parse_skill_name(asked.name), parse_label(asked.label)
+    return await services.database.write(partial(remove_label, identity=identity, name=name, label=label))
+
+
+async def _list_labels(services: Services, identity: Identity, asked: params.ListLabels) -> Any:
+    work = partial(
+        list_labels,
+        identity=identity,
+        key=services.cursor_key,
+        name=parse_skill_name(asked.name),
+        label=parse_label(asked.label) if asked.label else "",
+        limit=asked.limit,
+        cursor=asked.cursor,
+    )
+    return await services.database.read(work)
+
+
+async def _resolve_skills(services: Services, identity: Identity, asked: params.ResolveSkills) -> Any:
+    work = partial(resolve_skills, identity=identity, texts=asked.skills)
+    # A thousand look-ups take their time.
+    return {"lock": await asyncio.to_thread(services.database.read_now, work)}
+
+
+async def _verify_lock(services: Services, identity: Identity, asked: params.VerifyLock) -> Verified:
+    pins = [Pin(entry.name, entry.version, entry.digest) for entry in asked.lock]
+    work = partial(verify_lock, identity=identity, pins=pins)
+    return await asyncio.to_thread(services.database.read_now, work)
+
+
+async def _search_skills(services: Services, identity: Identity, asked: params.SearchSkills) -> Any:
+    work = partial(
+        search_skills,
+        identity=identity,
+        key=services.cursor_key,
+        query=asked.query,
+        kind="" if asked.kind is msgspec.UNSET else asked.kind,
+        tags=asked.tags,
+        namespace=parse_namespace(asked.namespace) if asked.namespace else "",
+        limit=asked.limit,
+        cursor=asked.cursor,
+    )
+    # A word that every skill has takes its time.
+    return await asyncio.to_thread(services.database.read_now, work)
+
+
 async def _create_token(services: Services, identity: Identity, asked: params.CreateToken) -> CreatedToken:
     work = partial(
         create_token,
@@ -259,6 +327,13 @@ METHODS: dict[str, Method] = {
     "get_run": Method(_get_run, params.GetRun, "read", is_tool=False, audits=""),
     "list_runs": Method(_list_runs, params.ListRuns, "read", is_tool=False, audits=""),
     "cancel_run": Method(_cancel_run, params.CancelRun, "run", is_tool=False, audits="run_id"),
+    "set_label": Method(_set_label, params.SetLabel, "publish", is_tool=False, audits="name"),
+    "rollback_label": Method(_rollback_label, params.RollbackLabel, "publish", is_tool=False, audits="name"),
+    "remove_label": Method(_remove_label, params.RemoveLabel, "publish", is_tool=False, audits="name"),
+    "list_labels": Method(_list_labels, params.ListLabels, "read", is_tool=False, audits=""),
+    "resolve_skills": Method(_resolve_skills, params.ResolveSkills, "read", is_tool=False, audits=""),
+    "verify_lock": Method(_verify_lock, params.VerifyLock, "read", is_tool=False, audits=""),
+    "search_skills": Method(_search_skills, params.SearchSkills, "read", is_tool=False, audits=""),
     "create_token": Method(_create_token, params.CreateToken, "admin", is_tool=False, audits="name"),
     "list_tokens": Method(_list_tokens, params.ListTokens, "admin", is_tool=False, audits=""),
     "revoke_token": Method(_revoke_token, params.RevokeToken, "admin", is_tool=False, audits="id"),

@@ -196,6 +196,77 @@ class SetVisibility(Params, frozen=True, kw_only=True):
     ]
 
 
+LABEL = shown("Label (e.g., 'stable')")
+
+
+class SetLabel(Params, frozen=True, kw_only=True):
+    """Point a label of a skill to a version."""
+
+    name: Annotated[str, NAME]
+    label: Annotated[str, LABEL]
+    version: Annotated[
+        Annotated[str, Meta(min_length=1)],
+        shown("What it points to: a version, or what means one now (another label, a range, 'latest')"),
+    ]
+
+
+class RollbackLabel(Params, frozen=True, kw_only=True):
+    """Point a label to what it pointed to before its last move."""
+
+    name: Annotated[str, NAME]
+    label: Annotated[str, LABEL]
+
+
+class RemoveLabel(Params, frozen=True, kw_only=True):
+    """Take a label away; a rollback brings it back."""
+
+    name: Annotated[str, NAME]
+    label: Annotated[str, LABEL]
+
+
+class ListLabels(Params, frozen=True, kw_only=True):
+    """List the labels of a skill, and their moves, newest first."""
+
+    name: Annotated[str, NAME]
+    label: Annotated[str, shown("Only this one")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of moves", default=50)] = 50
+    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+
+
+class ResolveSkills(Params, frozen=True, kw_only=True):
+    """Say which version each skill is now, with its digest."""
+
+    skills: Annotated[list[str], shown("'name' or 'name@version spec' each, at most 1000")]
+
+
+class LockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One skill in a lock, as resolve_skills answers it."""
+
+    name: Annotated[str, NAME]
+    version: Annotated[str, VERSION]
+    digest: Annotated[str, shown("Digest of the bundle")]
+    status: Annotated[str, shown("What it was when it was locked")] = ""
+
+
+class VerifyLock(Params, frozen=True, kw_only=True):
+    """Say whether all that is locked is there as it was."""
+
+    lock: Annotated[Annotated[list[LockEntry], Meta(max_length=1000)], shown("'lock' of resolve_skills")]
+
+
+class SearchSkills(Params, frozen=True, kw_only=True):
+    """Find skills by words in their names, tags, descriptions and SKILL.md, the best first."""
+
+    query: Annotated[str, shown("Words that must all be there; the last one may be unfinished")]
+    kind: Annotated[Literal["action", "instruction"] | msgspec.UnsetType, shown("Only skills of this kind")] = (
+        msgspec.UNSET
+    )
+    tags: Annotated[list[str], shown("Only skills with all these tags")] = []
+    namespace: Annotated[str, shown("Only skills in this namespace and below it")] = ""
+    limit: Annotated[int, Meta(ge=1, le=100), shown("Maximum number of results", default=20)] = 20
+    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+
+
 class CreateToken(Params, frozen=True, kw_only=True):
     """Make a token. It is shown in the answer and never again."""
 

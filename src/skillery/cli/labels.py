@@ -1,0 +1,99 @@
+"""`skillery label`: names that are moved from version to version of a skill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.printing import clean, print_json, print_rows
+
+
+@click.group()
+def label() -> None:
+    """Labels of versions, such as stable and canary: whoever asks for NAME@LABEL gets the version it points to."""
+
+
+@label.command("set")
+@click.argument("name", metavar="NAME@VERSION")
+@click.argument("label", metavar="LABEL")
+@target_options
+@json_option
+def set_(name: str, label: str, target: Target, as_json: bool) -> None:
+    """Point LABEL to a version; VERSION may also be what means one now: another label, a range, latest."""
+    name, version = name_and_version(name, None)
+    if not version:
+        raise click.UsageError(f"'{name}' says no version: write NAME@VERSION, or {name}@latest")
+    _move(target, as_json, "set_label", name=name, label=label, version=version)
+
+
+@label.command("rollback")
+@click.argument("name", metavar="NAME")
+@click.argument("label", metavar="LABEL")
+@target_options
+@json_option
+def rollback(name: str, label: str, target: Target, as_json: bool) -> None:
+    """Point LABEL to what it pointed to before its last move; once more, to what was before that."""
+    _move(target, as_json, "rollback_label", name=name, label=label)
+
+
+@label.command("rm")
+@click.argument("name", metavar="NAME")
+@click.argument("label", metavar="LABEL")
+@target_options
+@json_option
+def rm(name: str, label: str, target: Target, as_json: bool) -> None:
+    """Take LABEL away; a rollback brings it back."""
+    _move(target, as_json, "remove_label", name=name, label=label)
+
+
+@label.command("list")
+@click.argument("name", metavar="NAME")
+@click.argument("label", metavar="[LABEL]", required=False)
+@click.option("--history", is_flag=True, help="Their moves, newest first, instead of where they point now.")
+@click.option("--limit", type=click.IntRange(1, 1000), help="At most so many moves.  [default: 50]")
+@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@target_options
+@json_option
+def list_(
+    name: str,
+    label: str | None,
+    history: bool,
+    limit: int | None,
+    cursor: str | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """List the labels of a skill, or the moves that they have made."""
+    from skillery.cli.connecting import with_client
+
+    answer: dict[str, Any] = with_client(
+        target, lambda client: client.call("list_labels", name=name, label=label, limit=limit, cursor=cursor)
+    )
+    if as_json:
+        print_json(answer)
+        return
+    rows = answer["history" if history else "labels"]
+    columns = ["label", *(("move", "version", "previous") if history else ("version", "status")), "by", "at"]
+    print_rows(columns, [[one[column] or "-" for column in columns] for one in rows])
+    if history and answer["next_cursor"]:
+        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+
+
+def _move(target: Target, as_json: bool, method: str, **params: Any) -> None:
+    from skillery.cli.connecting import with_client
+
+    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(clean(_moved(answer)))
+
+
+def _moved(answer: Mapping[str, Any]) -> str:
+    before = f" (before: {answer['previous']})" if answer["previous"] else ""
+    if answer["version"] is None:
+        return f"{answer['name']}@{answer['label']} is gone{before}"
+    return f"{answer['name']}@{answer['label']} is {answer['version']} {answer['digest']} {answer['status']}{before}"

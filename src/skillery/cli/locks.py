@@ -1,0 +1,135 @@
+"""`skillery lock`: exact versions of skills, with their digests, in a file that stays with a project."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from skillery.cli.failing import CheckFailed
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.printing import as_json as as_json_text
+from skillery.cli.printing import clean, print_json, print_rows
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
+
+LOCKFILE = "skillery.lock"
+LOCK_VERSION = 1
+MOST_LOCKFILE_BYTES = 4 * 1024 * 1024
+
+lockfile_option = click.option(
+    "-o", "--file", "file", metavar="FILE", default=LOCKFILE, show_default=True, help="The lock file; '-' is stdout."
+)
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    digest: str
+    status: str = ""
+
+
+class _Lockfile(msgspec.Struct, frozen=True):
+    lock_version: int
+    skills: list[_Entry]
+
+
+@click.command()
+@click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
+@click.option("--check", is_flag=True, help="Instead say whether all that FILE locks is there as it was.")
+@lockfile_option
+@target_options
+@json_option
+def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json: bool) -> None:
+    """Write down which version each NAME@SPEC is now, with its digest.
+
+    SPEC is a version, a range, a label or a digest; without one it is the latest release. The same versions make the
+    same file, byte for byte, and `skillery install --locked` installs just that.
+    """
+    from skillery.cli.connecting import with_client
+
+    if check == bool(skills):
+        raise click.UsageError("name the skills to lock, or --check a lock file that is there already")
+    if check:
+        _check(target, read_lockfile(Path(file)), as_json)
+        return
+    entries: list[dict[str, str]] = with_client(target, lambda client: resolved(client, skills))
+    text = lockfile_text(entries)
+    if file == "-":
+        click.echo(text, nl=False)
+        return
+    write_whole(Path(file), text)
+    if as_json:
+        print_json({"file": file, "lock": entries})
+    else:
+        print_entries(entries)
+
+
+def _check(target: Target, entries: Sequence[Mapping[str, str]], as_json: bool) -> None:
+    from skillery.cli.connecting import with_client
+
+    verified = with_client(target, lambda client: client.call("verify_lock", lock=entries))
+    if as_json:
+        print_json(verified)
+        if not verified["ok"]:
+            raise click.exceptions.Exit(1)
+        return
+    refuse_problems(verified)
+    click.echo(f"All {len(entries)} are there as they were locked.")
+
+
+async def resolved(client: Client, skills: Sequence[str]) -> list[dict[str, str]]:
+    """The lock of these, sorted: the order on a command line means nothing."""
+    answer = await client.call("resolve_skills", skills=list(skills))
+    return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
+
+
+def refuse_problems(verified: Mapping[str, Any]) -> None:
+    """Raises CheckFailed where what verify_lock answered is not ok."""
+    for warning in verified["warnings"]:
+        click.echo(f"{click.style('warning:', fg='yellow')} {clean(warning['message'])}", err=True)
+    problems = verified["problems"]
+    if problems:
+        for problem in problems:
+            click.echo(f"  {clean(problem['problem'])}: {clean(problem['message'])}", err=True)
+        raise CheckFailed(f"the lock does not hold: {len(problems)} of its skills are not what they were")
+
+
+def lockfile_text(entries: Sequence[Mapping[str, str]]) -> str:
+    return as_json_text({"lock_version": LOCK_VERSION, "skills": list(entries)}) + "\n"
+
+
+def read_lockfile(path: Path) -> list[dict[str, str]]:
+    """Raises CheckFailed where it cannot be read, or is none."""
+    try:
+        if path.stat().st_size > MOST_LOCKFILE_BYTES:
+            raise CheckFailed(f"'{path}' is too large for a lock file")
+        found = msgspec.json.decode(path.read_bytes(), type=_Lockfile)
+    except OSError as error:
+        raise CheckFailed(f"cannot read the lock file '{path}': {error.strerror}; `skillery lock` makes one") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckFailed(f"'{path}' is no lock file of Skillery: {error}") from None
+    if found.lock_version != LOCK_VERSION:
+        raise CheckFailed(f"'{path}' is of lock_version {found.lock_version}; this release knows {LOCK_VERSION}")
+    return [msgspec.structs.asdict(entry) for entry in found.skills]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """All of it or nothing, whoever reads it meanwhile."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        beside.write_text(text)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise CheckFailed(f"cannot write '{path}': {error.strerror}") from None
+
+
+def print_entries(entries: Sequence[Mapping[str, str]]) -> None:
+    columns = ("name", "version", "digest", "status")
+    print_rows(columns, [[entry[column] for column in columns] for entry in entries])

@@ -1,0 +1,51 @@
+"""Labels: names that move from version to version (`stable`), and read as no other version spec."""
+
+from __future__ import annotations
+
+import re
+
+from skillery.errors import InvalidLabel, InvalidVersionSpec
+from skillery.formats.ranges import parse_range
+from skillery.formats.wording import quoted
+
+MAX_LENGTH = 64
+LATEST = "latest"
+
+_LABEL = re.compile(r"[a-z][a-z0-9._-]*")
+# Also what a slip of the hand makes of a version: of `v1.2.3.4` one is told that it is none, not that it is not there.
+_LIKE_A_VERSION = re.compile(r"v*(?:[0-9]|x(?:\.|$)).*")
+_HINT = (
+    f"A label begins with a letter of a-z, goes on with a-z, 0-9, '.', '_' and '-', and has at most {MAX_LENGTH} "
+    "characters, e.g. 'stable'."
+)
+
+
+def parse_label(text: str) -> str:
+    """A label, as given. Raises InvalidLabel, with the reason."""
+    problem = label_problem(text)
+    if problem:
+        raise InvalidLabel(f"{quoted(text)} is no label: {problem}", hint=_HINT, label=text[:MAX_LENGTH])
+    return text
+
+
+def label_problem(text: str) -> str | None:
+    """Why `text` is no label, as the end of a sentence about it."""
+    if not text.strip():
+        return "it is blank"
+    if text == LATEST:
+        return "'latest' is computed, and is never moved by hand"
+    if text.startswith("sha256:"):
+        return "it reads as a digest"
+    if len(text) > MAX_LENGTH:
+        return f"it has {len(text)} characters"
+    if _LIKE_A_VERSION.fullmatch(text) or _is_range(text):
+        return "it reads as a version or a range of versions"
+    return None if _LABEL.fullmatch(text) else "it is not spelt as one"
+
+
+def _is_range(text: str) -> bool:
+    try:
+        parse_range(text)
+    except InvalidVersionSpec:
+        return False
+    return True

@@ -1,0 +1,72 @@
+"""A few words of a text around what was searched for: plain text, with marks that stand nowhere else in it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from skillery.formats.words import Found, Term, find_words
+
+LENGTH = 200
+BEFORE = 40
+MOST_LOOKED_AT = 50
+OPEN, CLOSE = "«", "»"
+# What a text brings along can be mistaken for no mark of ours.
+_OTHERS = str.maketrans({OPEN: "‹", CLOSE: "›"})
+
+
+def snippet_of(texts: Iterable[str], terms: Sequence[Term]) -> str:
+    """Of the first text that holds most of the terms: the part with most of them, each between « and »; where none
+    holds any, how the first text begins."""
+    best, most, beginning = "", 0, None
+    for text in texts:
+        shown = _printable(text)
+        beginning = shown if beginning is None else beginning
+        found = list(islice(_matching(shown, terms), MOST_LOOKED_AT))
+        start, count = _best_place(found, terms)
+        if count > most:
+            best, most = _marked(shown, found, start), count
+        if most == len(terms):
+            break
+    return best or _cut(beginning or "", 0, LENGTH)
+
+
+def _matching(text: str, terms: Sequence[Term]) -> Iterator[Found]:
+    return (one for one in find_words(text) if any(term.matches(one.word) for term in terms))
+
+
+def _printable(text: str) -> str:
+    """One line, without what could change how the rest of it is shown."""
+    line = " ".join(unicodedata.normalize("NFC", text).translate(_OTHERS).split())
+    return line if line.isprintable() else "".join(filter(str.isprintable, line))
+
+
+def _best_place(found: Sequence[Found], terms: Sequence[Term]) -> tuple[int, int]:
+    """Where a part begins that holds most terms, and how many."""
+    best = (0, 0)
+    for at, first in enumerate(found):
+        near = [one.word for one in found[at:] if one.end <= first.start + LENGTH - BEFORE]
+        count = sum(any(term.matches(word) for word in near) for term in terms)
+        if count > best[1]:
+            best = (first.start, count)
+    return best
+
+
+def _marked(text: str, found: Sequence[Found], start: int) -> str:
+    low = 0 if start <= BEFORE else text.find(" ", start - BEFORE, start) + 1 or start
+    high = low + LENGTH
+    parts, at = [], low
+    for one in found:
+        if low <= one.start and one.end <= high:
+            parts += [text[at : one.start], OPEN, text[one.start : one.end], CLOSE]
+            at = one.end
+    return ("… " if low else "") + "".join(parts) + _cut(text, at, high)
+
+
+def _cut(text: str, low: int, high: int) -> str:
+    """Up to a whole word where one ends in there."""
+    if high >= len(text):
+        return text[low:]
+    space = text.rfind(" ", low, high)
+    return text[low : space if space >= 0 else high] + " …"

@@ -1,0 +1,267 @@
+"""Labels of a skill: each points to one version, is moved by whoever may publish, and goes back the way it came.
+
+`label_moves` is append-only and says all; `labels` is its last line for each label, for resolving. A move names the one
+to which a rollback goes back (`back_id`), so that rollbacks go on down the history instead of back and forth.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, Select, delete, func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from skillery import access
+from skillery.backends import Identity
+from skillery.errors import NothingToGoBackTo, NotPublished, TooManyLabels
+from skillery.formats.version_spec import VersionSpec
+from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.lifecycle import lock_skill
+from skillery.registry.resolving import find_skill, label_not_found, resolve, skill_not_found
+from skillery.tables import RESOLVABLE, label_moves, labels, skill_versions
+
+MoveName = Literal["set", "rollback", "remove"]
+MOST_LABELS = 100
+"""Of one skill: an answer lists them all."""
+
+_DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
+_of_version = skill_versions.alias("of_version")
+_of_previous = skill_versions.alias("of_previous")
+
+
+class MovedLabel(msgspec.Struct, frozen=True):
+    """What each move answers. Of a label that was removed there is no version."""
+
+    name: str
+    label: str
+    version: str | None
+    status: str | None
+    digest: str | None
+    previous: str | None
+    """The version that it pointed to before."""
+
+
+class _Move(NamedTuple):
+    """The last move of a label."""
+
+    id: int
+    version_id: int | None
+    version: str | None
+    back_id: int | None
+
+
+class _Goal(NamedTuple):
+    version_id: int
+    version: str
+    status: str
+    digest: str
+    back_id: int | None
+    """Of the move that is gone back to."""
+
+
+# -- moving --------------------------------------------------------------------------------------------------------
+
+
+def set_label(connection: Connection, identity: Identity, name: str, label: str, spec: VersionSpec) -> MovedLabel:
+    """Point a label to the version that the spec means now.
+
+    Raises NotAllowed, SkillNotFound, VersionNotFound, LabelNotFound; NotPublished where it is no published version,
+    TooManyLabels. Once more to the same version is recorded, and is nothing that a rollback goes back to.
+    """
+    access.require_namespace(identity, "publish", name)
+    skill_id = lock_skill(connection, identity, name)
+    row = resolve(connection, identity, name, spec)
+    if row.status not in RESOLVABLE:
+        raise NotPublished(
+            f"'{name}' {row.version} is {row.status.replace('_', ' ')}: no label points to it",
+            hint="A label points to a published or deprecated version.",
+            name=name,
+            version=row.version,
+            status=row.status,
+        )
+    last = _last_move(connection, skill_id, label)
+    if last is None or last.version_id is None:
+        _check_number(connection, skill_id, name)
+    back_id = last and (last.back_id if last.version_id in (None, row.version_id) else last.id)
+    _move(connection, identity, skill_id, label, "set", row.version_id, last, back_id)
+    return MovedLabel(name, label, row.version, row.status, row.digest, last and last.version)
+
+
+def rollback_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
+    """Point a label to what it pointed to before its last move, and again to what was before that.
+
+    What does not resolve any more, for it was yanked, is passed over. Brings back a label that was removed. Raises
+    NotAllowed, SkillNotFound, LabelNotFound; NothingToGoBackTo.
+    """
+    access.require_namespace(identity, "publish", name)
+    skill_id = lock_skill(connection, identity, name)
+    last = _last_move(connection, skill_id, label)
+    if last is None:
+        raise label_not_found(connection, skill_id, name, label)
+    goal = _goal(connection, last)
+    if goal is None:
+        raise NothingToGoBackTo(
+            f"the label '{label}' of '{name}' has nothing to go back to: "
+            + ("nothing that it pointed to before still resolves" if last.back_id else "this was its first version"),
+            hint="Move it with set_label, or take it away with remove_label; list_labels shows its history.",
+            name=name,
+            label=label,
+        )
+    if last.version_id is None:
+        _check_number(connection, skill_id, name)
+    _move(connection, identity, skill_id, label, "rollback", goal.version_id, last, goal.back_id)
+    return MovedLabel(name, label, goal.version, goal.status, goal.digest, last.version)
+
+
+def remove_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
+    """Take a label away. Its history stays, and a rollback brings it back. Raises as `rollback_label`."""
+    access.require_namespace(identity, "publish", name)
+    skill_id = lock_skill(connection, identity, name)
+    last = _last_move(connection, skill_id, label)
+    if last is None or last.version_id is None:
+        raise label_not_found(connection, skill_id, name, label)
+    _move(connection, identity, skill_id, label, "remove", None, last, last.id)
+    return MovedLabel(name, label, None, None, None, last.version)
+
+
+def _last_move(connection: Connection, skill_id: int, label: str) -> _Move | None:
+    statement = (
+        select(label_moves.c.id, label_moves.c.version_id, skill_versions.c.version, label_moves.c.back_id)
+        .outerjoin_from(label_moves, skill_versions, skill_versions.c.id == label_moves.c.version_id)
+        .where(label_moves.c.skill_id == skill_id, label_moves.c.label == label)
+        .order_by(label_moves.c.id.desc())
+        .limit(1)
+    )
+    found = connection.execute(statement).one_or_none()
+    return _Move(*found) if found else None
+
+
+def _goal(connection: Connection, last: _Move) -> _Goal | None:
+    """The nearest on the way back that resolves and is another version than now."""
+    columns = (label_moves.c.id, label_moves.c.version_id, label_moves.c.back_id)
+    way = select(*columns).where(label_moves.c.id == last.back_id).cte("way", recursive=True)
+    way = way.union_all(select(*columns).join(way, label_moves.c.id == way.c.back_id))
+    of = skill_versions.c
+    statement = (
+        select(of.id, of.version, of.status, of.digest, way.c.back_id)
+        .join_from(way, skill_versions, of.id == way.c.version_id)
+        .where(of.status.in_(RESOLVABLE), of.id != (last.version_id or 0))
+        .order_by(way.c.id.desc())
+        .limit(1)
+    )
+    found = connection.execute(statement).one_or_none()
+    return _Goal(*found) if found else None
+
+
+def _check_number(connection: Connection, skill_id: int, name: str) -> None:
+    if (connection.scalar(select(func.count()).where(labels.c.skill_id == skill_id)) or 0) >= MOST_LABELS:
+        raise TooManyLabels(
+            f"'{name}' has {MOST_LABELS} labels, as many as a skill may have",
+            hint="Move one that is there, or take one away with remove_label.",
+            name=name,
+        )
+
+
+def _move(
+    connection: Connection,
+    identity: Identity,
+    skill_id: int,
+    label: str,
+    move: MoveName,
+    version_id: int | None,
+    last: _Move | None,
+    back_id: int | None,
+) -> None:
+    moved = insert(label_moves).values(
+        skill_id=skill_id,
+        label=label,
+        move=move,
+        version_id=version_id,
+        previous_version_id=last and last.version_id,
+        back_id=back_id,
+        identity=identity.name,
+        identity_kind=identity.kind,
+        created_at=datetime.now(UTC),
+    )
+    move_id = connection.execute(moved).inserted_primary_key[0]  # type: ignore[index]  # one row, one key
+    if version_id is None:
+        connection.execute(delete(labels).where(labels.c.skill_id == skill_id, labels.c.label == label))
+        return
+    now = {"version_id": version_id, "move_id": move_id}
+    place = _DIALECTS[connection.dialect.name].insert(labels).values(skill_id=skill_id, label=label, **now)
+    connection.execute(place.on_conflict_do_update(index_elements=["skill_id", "label"], set_=now))
+
+
+# -- looking -------------------------------------------------------------------------------------------------------
+
+
+def list_labels(
+    connection: Connection, identity: Identity, key: bytes, *, name: str, label: str, limit: int, cursor: str
+) -> dict[str, Any]:
+    """`name`, `labels` as they are now, and a page of `history`, newest first, with `next_cursor`.
+
+    `label` "" is all of them; one that was removed still has its history. Raises SkillNotFound, LabelNotFound,
+    InvalidCursor.
+    """
+    skill_id = find_skill(connection, identity, name)
+    if skill_id is None:
+        raise skill_not_found(connection, identity, name)
+    if label and _last_move(connection, skill_id, label) is None:
+        raise label_not_found(connection, skill_id, name, label)
+    bound_to = ("list_labels", name, label)
+    before = int(read_cursor(key, bound_to, cursor, 1)[0]) if cursor else None
+    rows = connection.execute(_history(skill_id, label, before).limit(limit + 1)).all()
+    page, more = rows[:limit], len(rows) > limit
+    return {
+        "name": name,
+        "labels": [_label(row) for row in connection.execute(_now(skill_id, label))],
+        "history": [_moved(row) for row in page],
+        "next_cursor": make_cursor(key, bound_to, (str(page[-1].id),)) if more else None,
+    }
+
+
+def _now(skill_id: int, label: str) -> Select[Any]:
+    of = skill_versions.c
+    by = (label_moves.c.identity, label_moves.c.identity_kind, label_moves.c.created_at)
+    statement = (
+        select(labels.c.label, of.version, of.digest, of.status, *by)
+        .join_from(labels, skill_versions, of.id == labels.c.version_id)
+        .join(label_moves, label_moves.c.id == labels.c.move_id)
+        .where(labels.c.skill_id == skill_id)
+        .order_by(labels.c.label)
+    )
+    return statement.where(labels.c.label == label) if label else statement
+
+
+def _history(skill_id: int, label: str, before: int | None) -> Select[Any]:
+    statement = (
+        select(label_moves, _of_version.c.version, _of_version.c.digest, _of_previous.c.version.label("previous"))
+        .outerjoin_from(label_moves, _of_version, _of_version.c.id == label_moves.c.version_id)
+        .outerjoin(_of_previous, _of_previous.c.id == label_moves.c.previous_version_id)
+        .where(label_moves.c.skill_id == skill_id)
+        .order_by(label_moves.c.id.desc())
+    )
+    if label:
+        statement = statement.where(label_moves.c.label == label)
+    return statement if before is None else statement.where(label_moves.c.id < before)
+
+
+def _label(row: Any) -> dict[str, Any]:
+    return {"label": row.label, "version": row.version, "digest": row.digest, "status": row.status, **_by(row)}
+
+
+def _moved(row: Any) -> dict[str, Any]:
+    of = {"label": row.label, "move": row.move, "version": row.version, "digest": row.digest, "previous": row.previous}
+    return {**of, **_by(row)}
+
+
+def _by(row: Any) -> dict[str, str]:
+    # SQLite gives times back without their zone.
+    at = row.created_at.astimezone(UTC) if row.created_at.tzinfo else row.created_at.replace(tzinfo=UTC)
+    return {
+        "by": row.identity,
+        "kind": row.identity_kind,
+        "at": at.isoformat(timespec="seconds").replace("+00:00", "Z"),
+    }
