@@ -33,7 +33,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        end_servers_below(common_folder(config))
     config.stash[STACK].close()
+
+
+def end_servers_below(folder: Path) -> None:
+    """Of a worker that was killed, or had no time to end them: their homes are ours."""
+    home = f"{folder}/".encode()
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            arguments = process.read_bytes().split(b"\0")
+            if b"serve" in arguments and any(argument.startswith(home) for argument in arguments):
+                os.kill(int(process.parent.name), signal.SIGTERM)
 
 
 def postgres_url(config: pytest.Config) -> str:
