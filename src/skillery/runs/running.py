@@ -48,6 +48,8 @@ from skillery.runs.needs import degraded, needs_of, why_refused
 from skillery.runs.queueing import Place, Queue
 from skillery.runs.recording import Method, finish_run, start_run
 from skillery.runs.redaction import Redaction
+from skillery.runs.trying import Trial, Tried, Unpublished, trial_job
+from skillery.runs.withholding import no_secrets, permitted, withheld
 from skillery.threads import REDACTION
 
 log = logging.getLogger(__name__)
@@ -79,7 +81,7 @@ class _Prepared(msgspec.Struct, frozen=True):
 
     method: Method
     job: Job
-    version: VersionRow | None = None
+    version: VersionRow | Unpublished | None = None
     failure: Failure | None = None
     """Set where the run fails before any code: args that the skill's inputs refuse."""
     secrets: tuple[str, ...] = ()
@@ -88,6 +90,8 @@ class _Prepared(msgspec.Struct, frozen=True):
     """Mounted skills with permissions of their own, by name: what the code may call."""
     parent_run_id: str | None = None
     """The run whose code called it."""
+    why_less: str = ""
+    """Why it lacks some of what its skill lists."""
 
 
 class _Recorded(NamedTuple):
@@ -163,6 +167,9 @@ class Runner:
         named = [*request.input_blobs, *(blob_args(manifest.inputs, args) if failure is None else ())]
         rows = await self._find_blobs(identity, named)
         limits = self._limits.for_skill(manifest.runtime.limits, request.timeout_ms)
+        permissions = permitted(identity, version, manifest)
+        why_less = withheld(permissions, version, manifest)
+        failure = failure or no_secrets(why_less, manifest)
         job = Job(
             run_id=new_run_id(),
             call=SkillCall(version.name, manifest.runtime.export),
@@ -170,10 +177,18 @@ class Runner:
             skills=await self._mounts([version]),
             blobs=await self._blob_mounts(rows),
             limits=limits,
-            network=tuple(pattern.text for pattern in manifest.permissions.network),
+            network=tuple(pattern.text for pattern in permissions.network),
         )
-        prepared = _Prepared("execute_skill", job, version, failure, manifest.permissions.secrets)
-        return await self._run(identity, prepared)
+        prepared = _Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
+        return (await self._run(identity, prepared)).answer
+
+    async def try_skill(self, identity: Identity, trial: Trial) -> Tried:
+        """As execute_skill, for files that are no version yet. Raises Busy, Unavailable."""
+        job, failure = trial_job(trial, self._limits)
+        subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
+        secrets = trial.permissions.secrets
+        prepared = _Prepared("execute_skill", job, subject, failure, secrets, why_less=trial.why_less)
+        return Tried(job.run_id, (await self._run(identity, prepared)).outcome)
 
     async def run_code(self, identity: Identity, request: CodeRequest) -> dict[str, Any]:
         """As execute_skill, for code that came with the request."""
@@ -194,7 +209,7 @@ class Runner:
             limits=limits,
         )
         stubs = {version.name: version for version, mount in zip(mounted, job.skills, strict=True) if mount.stub}
-        return await self._run(identity, _Prepared("run_code", job, stubs=stubs))
+        return (await self._run(identity, _Prepared("run_code", job, stubs=stubs))).answer
 
     async def close(self, grace_seconds: float) -> None:
         """Let the runs under way finish, up to a grace period; kill and record the rest, and start no more."""
@@ -208,7 +223,7 @@ class Runner:
 
     # -- the three steps -----------------------------------------------------------------------------------------
 
-    async def _run(self, identity: Identity, prepared: _Prepared) -> dict[str, Any]:
+    async def _run(self, identity: Identity, prepared: _Prepared) -> _Recorded:
         """The run goes on and is recorded even where whoever asked for it has gone."""
         place = await self._queue.enter(identity.name, _size(prepared.job))
         if self._closed:
@@ -221,7 +236,7 @@ class Runner:
         task = asyncio.create_task(self._run_and_record(identity, prepared, host, _Stopper()))
         self._active.add(task)
         task.add_done_callback(partial(self._ended, place))
-        return (await asyncio.shield(task)).answer
+        return await asyncio.shield(task)
 
     def _ended(self, place: Place, task: asyncio.Task[_Recorded]) -> None:
         self._active.discard(task)
@@ -237,9 +252,18 @@ class Runner:
         manifest = _manifest_of(version)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
-        job = called_job(caller, version, manifest, function, args, limits)
-        secrets = manifest.permissions.secrets
-        prepared = _Prepared("execute_skill", job, version, secrets=secrets, parent_run_id=caller.run_id)
+        permissions = permitted(identity, version, manifest)
+        why_less = withheld(permissions, version, manifest)
+        job = called_job(caller, version, permissions, function, args, limits)
+        prepared = _Prepared(
+            "execute_skill",
+            job,
+            version,
+            no_secrets(why_less, manifest),
+            permissions.secrets,
+            parent_run_id=caller.run_id,
+            why_less=why_less,
+        )
         stopper = _Stopper()
         task = asyncio.create_task(self._run_and_record(identity, prepared, CalledHost(host), stopper))
         self._active.add(task)
@@ -297,7 +321,7 @@ class Runner:
         if refusal is not None:
             return Outcome(failure=refusal)
         if prepared.version is None or not prepared.secrets:
-            return await checked(await self._sandboxed(prepared.job, host, Redaction({})))
+            return await checked(await self._sandboxed(prepared.job, host, Redaction({}), prepared.why_less))
         try:
             values = await asyncio.to_thread(self._secrets.values, prepared.version.name, prepared.secrets)
         except SecretsRefused as refused:
@@ -322,9 +346,9 @@ class Runner:
             return Failure("SandboxError", "the sandbox of this server failed")
         return why_refused(self._sandbox_name, self._sandbox.capabilities, prepared.job, needs)
 
-    async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction) -> Outcome:
+    async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction, why_less: str = "") -> Outcome:
         try:
-            outcome = advised(job, await self._sandbox.run(job, host))
+            outcome = advised(job, await self._sandbox.run(job, host), why_less)
             return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
         except SkilleryError as error:
             return Outcome(failure=Failure("SandboxError", error.message))
