@@ -105,6 +105,10 @@ class TokenNotFound(NotFound):
     type = "token_not_found"
 
 
+class WaiverNotFound(NotFound):
+    type = "waiver_not_found"
+
+
 class ContentMissing(NotFound):
     """A storage backend holds nothing under this digest."""
 

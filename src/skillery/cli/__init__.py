@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens
+from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens, waivers
 from skillery.cli.failing import EXIT_CODES, Commands
 
 
@@ -54,6 +54,7 @@ for _command in (
     lifecycle.deprecate,
     lifecycle.undeprecate,
     lifecycle.visibility,
+    waivers.waiver,
     blobs.blob,
     secrets.secret,
     tokens.token,

@@ -10,7 +10,7 @@ from skillery.formats.manifest import Permissions
 from skillery.formats.network import covers
 
 
-class PermissionNames(msgspec.Struct, frozen=True, omit_defaults=True):
+class PermissionNames(msgspec.Struct, frozen=True):
     """Permissions as a manifest writes them."""
 
     network: tuple[str, ...] = ()

@@ -29,6 +29,8 @@ def describe_skill(
     ]
     if detail != "manifest":
         parts.append(f'"skill_md_frontmatter":{row.frontmatter_json}')
+        # As it is stored, `verified` first; most versions have nothing to say.
+        parts.append(row.checks_json[1:-1] if row.checks_json else '"verified":false')
     if detail == "full":
         skill_md = read_file(connection, storage, row, "SKILL.md").decode()
         files = [

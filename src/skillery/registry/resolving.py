@@ -45,6 +45,7 @@ class VersionRow(NamedTuple):
     publisher: str
     publisher_kind: Literal["person", "agent"]
     standing_json: str | None
+    checks_json: str | None
 
 
 _COLUMNS = (
@@ -62,6 +63,7 @@ _COLUMNS = (
     skill_versions.c.publisher,
     skill_versions.c.publisher_kind,
     skill_versions.c.standing_json,
+    skill_versions.c.checks_json,
 )
 _OF_SKILL = select(*_COLUMNS).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
 _OF_NAMED_SKILL = _OF_SKILL.where(skills.c.name == bindparam("name"))

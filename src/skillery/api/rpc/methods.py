@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,21 +17,27 @@ from skillery.api.services import Services
 from skillery.backends import Identity, KeepsTokens, Language, Scope
 from skillery.errors import InvalidParams
 from skillery.formats.bundle import BundleFile
+from skillery.formats.moments import parse_until
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.paths import parse_path
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Latest, VersionSpec, parse_version_spec
+from skillery.publishing import CheckedSkill
 from skillery.registry import (
     NewVersion,
+    Waiver,
     deprecate_skill,
     describe_skill,
     list_skills,
+    list_waivers,
     read_skill_file,
     reject_version,
+    revoke_waiver,
     set_visibility,
     submit_version,
     undeprecate_skill,
     unyank_version,
+    waive_finding,
     yank_version,
 )
 from skillery.runs import CodeRequest, SkillRequest
@@ -120,6 +127,11 @@ async def _create_skill(services: Services, identity: Identity, asked: params.Cr
     return await services.publisher.create_skill(identity, asked.manifest, asked.skill_md, files)
 
 
+async def _check_skill(services: Services, identity: Identity, asked: params.CheckSkill) -> CheckedSkill:
+    files = await asyncio.to_thread(_files, asked.files)
+    return await services.publisher.check_skill(identity, asked.manifest, asked.skill_md, files)
+
+
 async def _submit_version(services: Services, identity: Identity, asked: params.SubmitVersion) -> NewVersion:
     name, version = parse_skill_name(asked.name), Version.parse(asked.version)
     return await services.database.write(partial(submit_version, identity=identity, name=name, version=version))
@@ -166,6 +178,31 @@ async def _set_visibility(services: Services, identity: Identity, asked: params.
     return await services.database.write(work)
 
 
+async def _waive_finding(services: Services, identity: Identity, asked: params.WaiveFinding) -> Waiver:
+    work = partial(
+        waive_finding,
+        identity=identity,
+        name=parse_skill_name(asked.name),
+        rule=_text(asked.rule, "rule"),
+        reason=_text(asked.reason, "reason"),
+        until=parse_until(asked.until, datetime.now(UTC)),
+        file=parse_path(asked.file) if asked.file else None,
+        version=Version.parse(asked.version) if asked.version else None,
+    )
+    return await services.database.write(work)
+
+
+async def _list_waivers(services: Services, identity: Identity, asked: params.ListWaivers) -> Any:
+    name = parse_skill_name(asked.name) if asked.name else ""
+    key, limit, cursor = services.cursor_key, asked.limit, asked.cursor
+    work = partial(list_waivers, identity=identity, key=key, name=name, limit=limit, cursor=cursor)
+    return await services.database.read(work)
+
+
+async def _revoke_waiver(services: Services, identity: Identity, asked: params.RevokeWaiver) -> Waiver:
+    return await services.database.write(partial(revoke_waiver, identity=identity, waiver_id=_id(asked.id)))
+
+
 async def _create_token(services: Services, identity: Identity, asked: params.CreateToken) -> CreatedToken:
     work = partial(
         create_token,
@@ -208,6 +245,7 @@ METHODS: dict[str, Method] = {
     "read_blob": Method(_read_blob, params.ReadBlob, "read"),
     "load_skills_protocol_guide": Method(_load_guide, params.LoadSkillsProtocolGuide, "read"),
     "create_skill": Method(_create_skill, params.CreateSkill, "publish", is_tool=False),
+    "check_skill": Method(_check_skill, params.CheckSkill, "publish", is_tool=False),
     "submit_version": Method(_submit_version, params.SubmitVersion, "publish", is_tool=False),
     "approve_version": Method(_approve_version, params.ApproveVersion, "review", is_tool=False),
     "reject_version": Method(_reject_version, params.RejectVersion, "review", is_tool=False),
@@ -216,6 +254,9 @@ METHODS: dict[str, Method] = {
     "deprecate_skill": Method(_deprecate_skill, params.DeprecateSkill, "publish", is_tool=False),
     "undeprecate_skill": Method(_undeprecate_skill, params.UndeprecateSkill, "publish", is_tool=False),
     "set_visibility": Method(_set_visibility, params.SetVisibility, "publish", is_tool=False),
+    "waive_finding": Method(_waive_finding, params.WaiveFinding, "review", is_tool=False),
+    "list_waivers": Method(_list_waivers, params.ListWaivers, "review", is_tool=False),
+    "revoke_waiver": Method(_revoke_waiver, params.RevokeWaiver, "review", is_tool=False),
     "create_token": Method(_create_token, params.CreateToken, "admin", is_tool=False),
     "list_tokens": Method(_list_tokens, params.ListTokens, "admin", is_tool=False),
     "revoke_token": Method(_revoke_token, params.RevokeToken, "admin", is_tool=False),
@@ -249,6 +290,12 @@ def _text(value: str, where: str) -> str:
         reason = "holds a NUL" if "\0" in value else "is blank"
         raise InvalidParams(f"'{where}' {reason}", hint="Write a sentence.", param=where)
     return value.strip()
+
+
+def _id(text: str) -> str:
+    if "\0" in text:
+        raise InvalidParams("an id holds no NUL", hint="Pass the id as it was answered.", param="id")
+    return text
 
 
 def _set(value: int | msgspec.UnsetType) -> int | None:
