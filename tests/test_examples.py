@@ -409,6 +409,7 @@ def test_a_draft_runs_without_network_and_secrets_except_for_its_reviewers(org: 
     agent = Caller(org.url, Who("bot", "read run publish", f"{new_name}.*", "agent"))
     reviewer = Caller(org.url, Who("eve", "read run review"))
     admin = Caller(org.url, Who("boss", "admin"))
+    both = Caller(org.url, Who("both", "read run publish review", f"{new_name}.*", "agent"))
     asked = {"name": name, "version": "1.0.0", "args": {}}
     agent("create_skill", **skill(name, NEEDY, permissions=PERMISSIONS))
     by_agent, by_reviewer = (who("execute_skill", **asked)["error"] for who in (agent, reviewer))
@@ -425,6 +426,10 @@ def test_a_draft_runs_without_network_and_secrets_except_for_its_reviewers(org: 
     mounted = agent("run_code", language="python", code=code, mount_skills=[f"{new_name}.b@1.0.0"])
     assert "once a reviewer has approved it" in mounted["error"]["message"]
     assert admin("execute_skill", **asked | {"name": f"{new_name}.b"})["network"]
+    # Who reviews others' versions is the author of this one.
+    both("create_skill", **skill(f"{new_name}.c", NEEDY, permissions=PERMISSIONS))
+    own = both("execute_skill", **asked | {"name": f"{new_name}.c"})
+    assert "once a reviewer has approved it" in own["error"]["message"]
 
 
 def test_runs_of_examples_belong_to_who_publishes(org: Server, new_name: str) -> None:

@@ -10,11 +10,12 @@ from skillery.registry.seeing import WAS_PUBLISHED
 
 
 def permitted(identity: Identity, version: VersionRow, manifest: Manifest) -> Permissions:
-    """What a run gets. Network and secrets of a version that was never published are for those who review it: else its
-    author would have them without anybody having looked."""
-    if version.status in WAS_PUBLISHED or access.reviews(identity, version.name):
-        return manifest.permissions
-    return Permissions()
+    """What a run gets. Network and secrets of a version that was never published are for those who could approve it:
+    else its author would have them without anybody having looked."""
+    could_approve = access.is_admin(identity) or (
+        access.reviews(identity, version.name) and identity.name != version.publisher
+    )
+    return manifest.permissions if version.status in WAS_PUBLISHED or could_approve else Permissions()
 
 
 def withheld(permissions: Permissions, version: VersionRow, manifest: Manifest) -> str:
@@ -28,7 +29,7 @@ def withheld(permissions: Permissions, version: VersionRow, manifest: Manifest) 
     )
     return (
         f"'{version.name}' {version.version} is {version.status}: it gets its {what} once a reviewer has approved it, "
-        "or in a run of a reviewer's"
+        "or in a run of a reviewer's own"
     )
 
 
