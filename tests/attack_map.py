@@ -86,5 +86,9 @@ ATTACKS: tuple[tuple[str, str], ...] = (
     ("a zygote that hangs", "test_a_zygote_that_hangs_is_replaced"),
     ("a full disk", "test_a_full_disk_is_an_error_in_band_and_the_server_lives"),
     ("a foreign host or origin", "test_a_host_that_only_begins_like_ours_is_refused"),
+    ("an example that never ends", "test_examples_may_take_so_long_together"),
+    ("secrets by a draft of one's own", "test_a_draft_runs_without_network_and_secrets_except_for_its_reviewers"),
+    ("secrets by an example", "test_an_example_runs_without_network_and_secrets"),
+    ("wider permissions past the review, by a yank", "test_a_yank_makes_no_version_the_first"),
     ("a source that is slow to compile", "test_a_source_that_is_slow_to_compile_is_refused_and_holds_up_nobody"),
 )

@@ -28,11 +28,29 @@ def skillery_authenticator():
     return Offer("people", lambda settings, place: People())
 """
 
+CHECKS = """
+from skillery import hookimpl
+from skillery.backends import Finding
+
+
+@hookimpl
+def before_publish(publication):
+    found = []
+    for file in publication.files:
+        for number, line in enumerate(file.content.split(b"\\n"), 1):
+            for word, severity in ((b"FORBIDDEN", "error"), (b"UGLY", "warning"), (b"ODD", "info")):
+                if word in line:
+                    rule = f"no-{word.decode().lower()}"
+                    found.append(Finding(rule, f"{word.decode()} stands there", severity, file.path, number))
+    return found
+"""
+
 
 def people_settings(folder: Path, **more: str) -> dict[str, str]:
-    """Settings of a server with the authenticator, whose module is written to `folder`."""
+    """Settings of a server with the authenticator and a check, whose modules are written to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "people.py").write_text(PLUGIN)
+    (folder / "checks.py").write_text(CHECKS)
     return {"SKILLERY_PLUGINS_FOLDER": str(folder), "SKILLERY_AUTH": "people", **more}
 
 

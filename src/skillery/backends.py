@@ -478,7 +478,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a check says about a version. Severity `error` refuses it."""
+    """What a check says about a version. Severity `error` refuses it, unless a reviewer has waived the rule there."""
 
     rule: str
     message: str

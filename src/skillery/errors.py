@@ -115,6 +115,10 @@ class RunNotFound(NotFound):
     type = "run_not_found"
 
 
+class WaiverNotFound(NotFound):
+    type = "waiver_not_found"
+
+
 class ContentMissing(NotFound):
     """A storage backend holds nothing under this digest."""
 

@@ -34,8 +34,8 @@ def skillery_secrets() -> Offer:  # type: ignore[empty-body]
 
 @hookspec
 def before_publish(publication: Publication) -> list[Finding]:  # type: ignore[empty-body]
-    """Look at a version before anything of it is claimed. A finding of severity `error` refuses it (-32007); a
-    hook that raises refuses it too. Called in a worker thread."""
+    """Look at a version before anything of it is claimed. A finding of severity `error` refuses it (-32007) unless a
+    reviewer has waived it; others are kept with it. A hook that raises refuses it too. Called in a worker thread."""
 
 
 @hookspec

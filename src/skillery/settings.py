@@ -65,10 +65,12 @@ Landing = typing.Literal["publish", "draft"]
 
 
 class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose new versions are published at once, and whose wait for a review. With `auth = "open"` none waits."""
+    """Which new versions are published at once, and which wait for a review. With `auth = "open"` none waits."""
 
     people: Landing = "publish"
     agents: Landing = "draft"
+    first_permissions: Landing = "publish"
+    examples_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
 
 
 class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

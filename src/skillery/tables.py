@@ -116,6 +116,8 @@ skill_versions = Table(
     Column("standing_json", Text, nullable=True),
     # Of a SKILL.md that lies in the storage: as much of its body as can be searched. None where it is small.
     Column("skill_md_start", Text, nullable=True),
+    # What was found when it was checked: skillery.registry.checks. None: nothing to say.
+    Column("checks_json", Text, nullable=True),
     # Versions that differ only in build metadata are one version.
     UniqueConstraint("skill_id", "precedence"),
     CheckConstraint("status IN ('draft', 'in_review', 'published', 'deprecated', 'yanked', 'rejected')", name="status"),
@@ -205,6 +207,29 @@ labels = Table(
     comment="Where each label points now.",
 )
 Index("ix_labels_version", labels.c.version_id)
+waivers = Table(
+    "waivers",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    # The name that others know it by.
+    Column("waiver", String(32), nullable=False),
+    # Of a skill, which may not be there yet.
+    Column("name", Name, nullable=False),
+    Column("rule", String(255), nullable=False),
+    # None: whatever the file, whatever the version.
+    Column("file", Text, nullable=True),
+    Column("version", Text, nullable=True),
+    Column("reason", Text, nullable=False),
+    Column("identity", String(255), nullable=False),
+    Column("identity_kind", String(16), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("until", Moment, nullable=True),
+    Column("revoked_at", Moment, nullable=True),
+    Column("revoked_by", String(255), nullable=True),
+    UniqueConstraint("waiver"),
+    comment="Findings that keep no version back, by whom, why and until when.",
+)
+Index("ix_waivers_name", waivers.c.name, waivers.c.id)
 
 objects = Table(
     "objects",

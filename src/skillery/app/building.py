@@ -30,7 +30,7 @@ from skillery.errors import StartupError
 from skillery.formats.bundle import BundleLimits
 from skillery.idempotency import Once
 from skillery.plugins import Plugins
-from skillery.publishing import Publisher, PublishingRules
+from skillery.publishing import ExampleRuns, Publisher, PublishingRules
 from skillery.registry import cursor_key
 from skillery.request import begin, current
 from skillery.runs import Runner
@@ -85,24 +85,26 @@ def _services(
     secrets: Secrets,
 ) -> Services:
     blobs = Blobs(database, storage)
+    cache = Cache(home.path / "cache", database, storage, blobs)
+    runner = Runner(
+        database=database,
+        blobs=blobs,
+        cache=cache,
+        sandbox=sandbox,
+        sandbox_name=settings.sandbox,
+        secrets=GrantedSecrets(database, secrets),
+        moments=plugins.moments,
+        limits=_limit_rules(settings),
+        queue=Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB),
+        server=home.server_id,
+    )
     return Services(
         database=database,
         storage=storage,
         sandbox=sandbox,
         authenticator=authenticator,
         blobs=blobs,
-        runner=Runner(
-            database=database,
-            blobs=blobs,
-            cache=Cache(home.path / "cache", database, storage, blobs),
-            sandbox=sandbox,
-            sandbox_name=settings.sandbox,
-            secrets=GrantedSecrets(database, secrets),
-            moments=plugins.moments,
-            limits=_limit_rules(settings),
-            queue=Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB),
-            server=home.server_id,
-        ),
+        runner=runner,
         publisher=Publisher(
             database,
             storage,
@@ -110,6 +112,7 @@ def _services(
             BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files),
             _publishing_rules(settings),
             msgspec.structs.asdict(settings.max_limits),
+            ExampleRuns(runner, cache, settings.publishing.examples_seconds),
         ),
         refusals=Refusals(database),
         once=Once(database, home.server_id),
@@ -127,7 +130,14 @@ def _publishing_rules(settings: Settings) -> PublishingRules:
     if settings.auth == "open":
         # Whoever can connect could approve it as well.
         return PublishingRules(visibility=settings.default_visibility)
-    return PublishingRules(settings.publishing.people, settings.publishing.agents, settings.default_visibility)
+    chosen = settings.publishing
+    return PublishingRules(
+        chosen.people,
+        chosen.agents,
+        settings.default_visibility,
+        increases="draft",
+        first_permissions=chosen.first_permissions,
+    )
 
 
 def _limit_rules(settings: Settings) -> LimitRules:

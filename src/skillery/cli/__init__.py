@@ -28,6 +28,7 @@ from skillery.cli import (
     serving,
     skills,
     tokens,
+    waivers,
 )
 from skillery.cli.failing import EXIT_CODES, Commands
 
@@ -79,6 +80,7 @@ for _command in (
     labels.label,
     locks.lock,
     installing.install,
+    waivers.waiver,
     blobs.blob,
     secrets.secret,
     tokens.token,

@@ -1,54 +1,64 @@
-"""`skillery publish`, `list`, `describe`, `read`: the methods create_skill, list_skills, describe_skill,
+"""`skillery publish`, `list`, `describe`, `read`: the methods create_skill, check_skill, list_skills, describe_skill,
 read_skill_file."""
 
 from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.failing import ANSWERED_ERROR, AnsweredError, object_of, print_error
+from skillery.cli.failing import ANSWERED_ERROR, CHECK_FAILED, AnsweredError, object_of, print_error
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.printing import clean, is_terminal, print_fields, print_json, print_rows
 from skillery.errors import SkilleryError
 
 if TYPE_CHECKING:
     from skillery.cli.client import Client
+    from skillery.publishing import SkillFolder
 
 MOST_AT_ONCE = 1000
+SAID = ("warnings", "verified", "examples", "findings", "permissions_diff")
+"""What `publish` shows of a description."""
 
 
 @click.command()
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Say what publishing would say and run the examples; publish nothing.")
 @target_options
 @json_option
-def publish(folders: Sequence[Path], target: Target, as_json: bool) -> None:
+def publish(folders: Sequence[Path], dry_run: bool, target: Target, as_json: bool) -> None:
     """Publish the skill in each DIR (skill.toml, SKILL.md, code/, resources/).
 
     What begins with a dot is left out, and what interpreters and editors leave behind (__pycache__, node_modules).
     Each is published whole or not at all, and one that is refused does not keep the others back. The same bundle again
-    answers as the first time did.
+    answers as the first time did. The examples in skill.toml are run first, and have to pass.
     """
     from skillery.cli.connecting import with_client
 
-    answers: list[dict[str, Any]] = with_client(target, lambda client: _publish_all(client, folders))
+    send = _check if dry_run else _publish
+    answers: list[dict[str, Any]] = with_client(target, lambda client: _all(client, folders, send))
     if as_json:
         print_json(answers)
     for answer in answers if not as_json else ():
         _print_published(answer)
     if any("error" in answer for answer in answers):
         raise click.exceptions.Exit(ANSWERED_ERROR)
+    if not all(answer.get("ok", True) for answer in answers):
+        raise click.exceptions.Exit(CHECK_FAILED)
 
 
-async def _publish_all(client: Client, folders: Sequence[Path]) -> list[dict[str, Any]]:
+Send = Callable[["Client", Path], Awaitable[dict[str, Any]]]
+
+
+async def _all(client: Client, folders: Sequence[Path], send: Send) -> list[dict[str, Any]]:
     answers = []
     for folder in folders:
         try:
-            answers.append({"folder": str(folder), **await _publish(client, folder)})
+            answers.append({"folder": str(folder), **await send(client, folder)})
         except AnsweredError as error:
             answers.append({"folder": str(folder), "error": error.error})
         except SkilleryError as error:
@@ -57,17 +67,31 @@ async def _publish_all(client: Client, folders: Sequence[Path]) -> list[dict[str
 
 
 async def _publish(client: Client, folder: Path) -> dict[str, Any]:
+    skill, asked = _read(folder)
+    created: dict[str, Any] = await client.call("create_skill", **asked)
+    described = await client.call("describe_skill", name=created["name"], version=created["version"])
+    said = {key: described["skill"][key] for key in SAID if key in described["skill"]}
+    return {**created, **_counts(skill), **said}
+
+
+async def _check(client: Client, folder: Path) -> dict[str, Any]:
+    skill, asked = _read(folder)
+    checked: dict[str, Any] = await client.call("check_skill", **asked)
+    return {**checked, **_counts(skill)}
+
+
+def _read(folder: Path) -> tuple[SkillFolder, dict[str, Any]]:
+    """The skill, and the params that say it."""
     from skillery.publishing import read_skill_folder
 
     skill = read_skill_folder(folder)
     files = [_file(file.path, file.content, file.executable) for file in skill.files]
-    created: dict[str, Any] = await client.call(
-        "create_skill", manifest=skill.manifest, skill_md=skill.skill_md, files=files
-    )
-    described = await client.call("describe_skill", name=created["name"], version=created["version"], detail="manifest")
+    return skill, {"manifest": skill.manifest, "skill_md": skill.skill_md, "files": files}
+
+
+def _counts(skill: SkillFolder) -> dict[str, Any]:
     total = sum(len(file.content) for file in skill.files)
-    more = {"files": len(skill.files), "size_bytes": total, "skipped": skill.skipped}
-    return {**created, **more, "warnings": described["skill"]["warnings"]}
+    return {"files": len(skill.files), "size_bytes": total, "skipped": skill.skipped}
 
 
 def _file(path: str, content: bytes, executable: bool) -> dict[str, Any]:
@@ -82,12 +106,50 @@ def _print_published(answer: Mapping[str, Any]) -> None:
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["folder"]})
         return
-    status = "" if answer["status"] == "published" else f" ({answer['status']})"
-    click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']}{status}"))
+    click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']}{_became(answer)}"))
     skipped = f"; skipped {', '.join(answer['skipped'])}" if answer["skipped"] else ""
     click.echo(clean(f"  {answer['files']} files, {answer['size_bytes']} bytes{skipped}"), err=True)
+    for line in (*_example_lines(answer), *_finding_lines(answer), *_permission_lines(answer)):
+        click.echo(clean(f"  {line}"), err=True)
     for warning in answer["warnings"]:
         click.echo(clean(f"  warning: {warning}"), err=True)
+    if "ok" not in answer and answer["status"] == "draft":
+        click.echo(clean(f"  next: skillery submit {answer['name']}@{answer['version']}, then a reviewer"), err=True)
+
+
+def _became(answer: Mapping[str, Any]) -> str:
+    """What has become of it, or with --dry-run what would."""
+    if "ok" not in answer:
+        return "" if answer["status"] == "published" else f" ({answer['status']})"
+    return f" would be {answer['status']}" if answer["ok"] else " would be refused"
+
+
+def _example_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    examples = answer.get("examples") or ()
+    counts = {status: sum(one["status"] == status for one in examples) for status in ("passed", "failed", "not_run")}
+    told = [f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count]
+    waiting = sum(one["status"] == "waiting" for one in examples)
+    if waiting:
+        told.append(f"{waiting} to be run when it is published, because they need permissions")
+    if told:
+        yield f"examples: {', '.join(told)}"
+
+
+def _finding_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    for finding in answer.get("findings") or ():
+        where = f"{finding['file']}:{finding['line']}: " if finding["line"] else ""
+        waiver = finding.get("waiver")
+        waived = f" (waived by {waiver['by']}: {waiver['reason']})" if waiver else ""
+        yield f"{finding['severity']}: {where}{finding['message']} [{finding['rule']}]{waived}"
+
+
+def _permission_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    diff = answer.get("permissions_diff")
+    added = [*diff["added"]["network"], *diff["added"]["secrets"]] if diff else []
+    if diff and added:
+        since = f"more than {diff['against']}" if diff["against"] else "as its first version"
+        review = "; a reviewer has to approve that" if answer["status"] == "draft" else ""
+        yield f"permissions: it may {since} use {', '.join(added)}{review}"
 
 
 @click.command("list")

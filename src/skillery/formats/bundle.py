@@ -10,7 +10,8 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from skillery.errors import BundleTooLarge, InvalidBundle, InvalidParams, InvalidPath
+from skillery.errors import BundleTooLarge, InvalidBundle, InvalidManifest, InvalidParams, InvalidPath
+from skillery.formats.examples import Examples, read_examples
 from skillery.formats.json_values import difference
 from skillery.formats.manifest import Manifest, Runtime, parse_manifest
 from skillery.formats.paths import PATH_HINT, check_paths, path_problem
@@ -68,6 +69,7 @@ class Bundle(msgspec.Struct, frozen=True):
     digest: str
     size_bytes: int
     warnings: tuple[str, ...]
+    examples: Examples
 
 
 def digest_of(files: Iterable[BundleFile]) -> str:
@@ -113,13 +115,15 @@ class _Maker:
         self.check_paths()
         generated = [self.skill_toml(manifest), self.skill_md(skill_md)]
         self.check_entrypoint(manifest)
-        if manifest is None or skill_md is None or self.problems:
+        examples = self.examples(manifest)
+        if manifest is None or examples is None or skill_md is None or self.problems:
             kind = next(iter(self.hints)) if len(self.hints) == 1 else InvalidBundle
             raise_problems(kind, self.problems, hint=next(iter(self.hints.values())))
         files = tuple(_sorted([*self.files, *(file for file in generated if file)]))
         _check_size(files, limits)
         warnings = (*manifest.warnings, *skill_md.warnings, *self.syntax_warnings(manifest.runtime))
-        return Bundle(manifest, skill_md, files, digest_of(files), sum(file.size for file in files), warnings)
+        size = sum(file.size for file in files)
+        return Bundle(manifest, skill_md, files, digest_of(files), size, warnings, examples)
 
     def check_paths(self) -> None:
         for file in self.files:
@@ -174,6 +178,17 @@ class _Maker:
         if problem:
             self.problems.append(problem)
             self.hints.setdefault(InvalidBundle, _HINT)
+
+    def examples(self, manifest: Manifest | None) -> Examples | None:
+        if manifest is None:
+            return None
+        given = self.by_path.get(SKILL_TOML)
+        text = given.content.decode("utf-8", "replace") if given else None
+        examples = read_examples(manifest, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}), text)
+        self.problems.extend(examples.problems)
+        if examples.problems:
+            self.hints.setdefault(InvalidManifest, "Mend the examples and publish again; nothing was stored.")
+        return examples
 
     def syntax_warnings(self, runtime: Runtime | None) -> Iterator[str]:
         """What does not compile beside the entrypoint: it may be data, or never imported."""

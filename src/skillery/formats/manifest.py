@@ -48,7 +48,8 @@ KINDS: tuple[Kind, ...] = ("action", "instruction")
 
 _KEYS = ("name", "version", "description", "kind", "namespace", "tags", "runtime", "inputs", "permissions")
 _LATER_KEYS = ("tests", "examples")
-"""Kept for other readers of the manifest, and not looked at here."""
+"""Kept for other readers of the manifest, and not looked at here: of examples that is skillery.formats.examples, which
+also needs the files."""
 _RUNTIME_KEYS = ("language", "entrypoint", "export", "limits")
 _LIMIT_KEYS = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 _INPUT_KEYS = ("type", "description", "enum", "default", "required")

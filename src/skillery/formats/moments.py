@@ -1,11 +1,17 @@
-"""Moments as callers write them."""
+"""Moments as people write them: a date, a time, or how long from now."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DURATION = re.compile(r"([1-9][0-9]{0,6})([smhdw])")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_LONGEST = timedelta(days=36_500)
 
 
 def parse_moment(text: str, param: str) -> datetime:
@@ -22,3 +28,43 @@ def parse_moment(text: str, param: str) -> datetime:
             hint="Write it as 2026-11-22 or 2026-11-22T09:30:00Z.",
             param=param,
         ) from None
+
+
+def parse_until(text: str, now: datetime) -> datetime | None:
+    """`90d` from now (also `s`, `m`, `h`, `w`), a date such as `2027-01-31` with all of that day (UTC), or a time with
+    its zone as in RFC 3339. None, for ever, for `""` and `never`. Raises InvalidParams, for the past too."""
+    if text in {"", "never"}:
+        return None
+    until = _parsed(text, now)
+    if until is None:
+        raise _refused(f"{quoted(text)} is no time")
+    if not now < until <= now + _LONGEST:
+        raise _refused(f"{quoted(text)} is {'past' if until <= now else 'too far away'}")
+    return until
+
+
+def _parsed(text: str, now: datetime) -> datetime | None:
+    duration = _DURATION.fullmatch(text)
+    if duration:
+        return now + min(timedelta(**{_UNITS[duration[2]]: int(duration[1])}), 2 * _LONGEST)
+    try:
+        if _DATE.fullmatch(text):
+            return datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=1)
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone(UTC) if moment.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _refused(message: str) -> InvalidParams:
+    hint = "Write a date such as 2027-01-31, a time such as 2027-01-31T12:00:00Z, or how long: 90d, 12h."
+    return InvalidParams(message, hint=hint, param="until")
+
+
+def shown_moment(moment: datetime | None) -> str | None:
+    """RFC 3339 in UTC, to the second."""
+    if moment is None:
+        return None
+    # SQLite answers without the zone.
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -76,6 +76,15 @@ def parse_network_pattern(text: str) -> NetworkPattern | str:
     return NetworkPattern(scheme, host, port, wildcard, f"{scheme}://{'*.' if wildcard else ''}{host}{shown_port}")
 
 
+def covers(wider: NetworkPattern, pattern: NetworkPattern) -> bool:
+    """Whether every host that `pattern` lets a run reach is one that `wider` does."""
+    if (wider.scheme, wider.port) != (pattern.scheme, pattern.port):
+        return False
+    if wider.wildcard and pattern.host.endswith(f".{wider.host}"):
+        return True
+    return wider.host == pattern.host and wider.wildcard == pattern.wildcard
+
+
 def is_open_to_anybody(pattern: NetworkPattern) -> bool:
     """Whether it is a wildcard over a domain below which strangers have names: `*.com`, `*.co.uk`, `*.github.io`."""
     *above, last = pattern.host.split(".")

@@ -1,4 +1,4 @@
-"""create_skill, and approve_version, which publishes what create_skill left as a draft."""
+"""create_skill; approve_version, which publishes what that left as a draft; check_skill, which only looks."""
 
 from __future__ import annotations
 
@@ -6,47 +6,69 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection
 
 from skillery import access
-from skillery.backends import Identity, Moments, Publication, PublishedFile, Storage
+from skillery.backends import Finding, Identity, Moments, Publication, PublishedFile, Storage
 from skillery.contents import is_inline, put_large
 from skillery.database import Database
 from skillery.errors import Refused, SkilleryError
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, make_bundle
+from skillery.formats.examples import read_examples
+from skillery.formats.manifest import parse_manifest
+from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.publishing.compiling import look_apart
+from skillery.publishing.rules import PublishingRules
+from skillery.publishing.trying_examples import ExampleRuns, Subject
 from skillery.registry import (
+    CheckedExample,
+    CheckFinding,
+    Checks,
     NewVersion,
-    Visibility,
+    VersionRow,
     approve_version,
+    checks_of,
+    compare_permissions,
     files_of,
     insert_version,
+    judge,
+    look_at_approval,
     resolve,
     version_if_taken,
+    with_examples,
 )
 from skillery.registry.reading import read_file
 
 log = logging.getLogger(__name__)
 
-Landing = Literal["publish", "draft"]
+MOST_FINDINGS = 500
+"""That are kept with a version; errors that nobody waived come first."""
 
 
-class PublishingRules(NamedTuple):
-    """How new versions and new skills begin."""
+class CheckedSkill(msgspec.Struct, frozen=True):
+    """What `check_skill` answers. `status` is the one that the version would begin with."""
 
-    people: Landing = "publish"
-    agents: Landing = "publish"
-    visibility: Visibility = "public"
-    """Of a new skill."""
+    ok: bool
+    name: str
+    version: str
+    digest: str
+    status: str
+    warnings: tuple[str, ...]
+    findings: tuple[CheckFinding, ...]
+    examples: tuple[CheckedExample, ...]
+    permissions_diff: PermissionsDiff
 
-    def status_for(self, identity: Identity) -> str:
-        landing = self.agents if identity.kind == "agent" else self.people
-        return "draft" if landing == "draft" else "published"
+
+class _Before(NamedTuple):
+    """What is there before a version is."""
+
+    taken: NewVersion | None
+    diff: PermissionsDiff
 
 
 class Publisher:
@@ -60,6 +82,7 @@ class Publisher:
         limits: BundleLimits,
         rules: PublishingRules,
         most_of: Mapping[str, float],
+        examples: ExampleRuns,
     ) -> None:
         """`most_of` is the server's maximum of each limit that a skill can ask for."""
         self._database = database
@@ -68,6 +91,7 @@ class Publisher:
         self._limits = limits
         self._rules = rules
         self._most_of = most_of
+        self._examples = examples
 
     async def create_skill(
         self,
@@ -83,29 +107,60 @@ class Publisher:
         `rules` are the publisher's own unless others are given. A draft is the author's and the reviewers' alone.
         The same bundle again answers as the first time did.
         """
-        bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
-        bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
-        # Before anything is said of what is there already.
-        access.require_namespace(identity, "publish", bundle.manifest.name)
-        taken = await self._database.read(partial(version_if_taken, bundle=bundle, identity=identity))
-        if taken is not None:
-            return taken
+        rules = rules or self._rules
+        bundle, before = await self._look(identity, manifest, skill_md, files)
+        if before.taken is not None:
+            return before.taken
         publication = _publication(bundle, identity)
-        await self._ask(publication)
+        findings = await self._ask(publication, bundle.manifest.version)
+        _refuse(publication.name, publication.version, findings, ())
+        checks = Checks(False, findings=findings[:MOST_FINDINGS])
+        if rules.examples:
+            permitted = rules.status_for(identity, before.diff) == "published"
+            checks = await self._test(identity, bundle, checks, permitted)
         # Large files first, rows last: a crash leaves an unused file, never a version without its files.
         await asyncio.to_thread(self._store_large, bundle)
-        created = await self._database.write(
-            partial(self._insert, bundle=bundle, identity=identity, rules=rules or self._rules)
-        )
+        insert = partial(self._insert, bundle=bundle, identity=identity, rules=rules, checks=checks)
+        created = await self._database.write(insert)
         if created.status == "published":
             await self._moments.after_publish(publication)
         return created
+
+    async def check_skill(
+        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
+    ) -> CheckedSkill:
+        """All that create_skill would look at, and nothing stored but the runs of the examples. What the checks find is
+        answered; all else is raised as there. Of a version that is there already it looks at its examples again."""
+        bundle, before = await self._look(identity, manifest, skill_md, files)
+        publication = _publication(bundle, identity)
+        findings = await self._ask(publication, bundle.manifest.version)
+        status = before.taken.status if before.taken else self._rules.status_for(identity, before.diff)
+        # Nothing is published: no run gets what only a published version may have.
+        subject = Subject(bundle.manifest, bundle.digest, publication.files)
+        tested = await self._examples.test(identity, subject, bundle.examples, permitted=False)
+        findings = (*findings, *_as_found(tested.findings))
+        return CheckedSkill(
+            ok=not any(finding.refuses for finding in findings),
+            name=publication.name,
+            version=publication.version,
+            digest=bundle.digest,
+            status=status,
+            warnings=bundle.warnings,
+            findings=findings,
+            examples=tested.examples,
+            permissions_diff=before.diff,
+        )
 
     async def approve_version(
         self, identity: Identity, name: str, version: Version, digest: str | None, note: str
     ) -> NewVersion:
         """As the registry's `approve_version`; then the version is published, and whoever listens is told."""
-        work = partial(approve_version, identity=identity, name=name, version=version, digest=digest, note=note)
+        look = partial(look_at_approval, identity=identity, name=name, version=version, digest=digest)
+        row = await self._database.read(look)
+        checks = await self._test_waiting(identity, row) if checks_of(row.checks_json).waiting else None
+        work = partial(
+            approve_version, identity=identity, name=name, version=version, digest=digest, note=note, checks=checks
+        )
         approved = await self._database.write(work)
         stored = partial(self._stored, identity=identity, name=name, version=version)
         try:
@@ -116,6 +171,53 @@ class Publisher:
         else:
             await self._moments.after_publish(publication)
         return approved
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    async def _look(
+        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
+    ) -> tuple[Bundle, _Before]:
+        bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
+        bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
+        # Before anything is said of what is there already.
+        access.require_namespace(identity, "publish", bundle.manifest.name)
+
+        def look(connection: Connection) -> _Before:
+            taken = version_if_taken(connection, bundle=bundle, identity=identity)
+            return _Before(taken, compare_permissions(connection, bundle.manifest))
+
+        return bundle, await self._database.read(look)
+
+    async def _ask(self, publication: Publication, version: Version) -> tuple[CheckFinding, ...]:
+        """What the plugins say, what refuses first; waived where somebody has waived it."""
+        findings = await self._moments.before_publish(publication)
+        if not findings:
+            return ()
+        judged = await self._database.read(partial(judge, name=publication.name, version=version, findings=findings))
+        return tuple(sorted(judged, key=lambda finding: not finding.refuses))
+
+    async def _test(self, identity: Identity, bundle: Bundle, checks: Checks, permitted: bool) -> Checks:
+        """The checks with what the examples have shown. Raises Refused, Busy, Unavailable."""
+        if not bundle.examples.read:
+            return checks
+        manifest = bundle.manifest
+        subject = Subject(manifest, bundle.digest, _published(bundle.files))
+        tested = await self._examples.test(identity, subject, bundle.examples, permitted=permitted)
+        _refuse(manifest.name, str(manifest.version), _as_found(tested.findings), tested.examples)
+        return with_examples(checks, tested.examples)
+
+    async def _test_waiting(self, identity: Identity, row: VersionRow) -> Checks:
+        """The examples that need permissions, run as the reviewer who has just agreed to them."""
+        stored = partial(self._stored, identity=identity, name=row.name, version=Version.parse(row.version))
+        publication = await asyncio.to_thread(self._database.read_now, stored)
+        toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
+        manifest = parse_manifest(publication.manifest)
+        examples = read_examples(manifest, frozenset(file.path for file in publication.files), toml)
+        checks = checks_of(row.checks_json)
+        subject = Subject(manifest, row.digest, publication.files)
+        tested = await self._examples.test(identity, subject, examples, permitted=True, known=checks.examples)
+        _refuse(row.name, row.version, _as_found(tested.findings), tested.examples)
+        return with_examples(checks, tested.examples)
 
     def _stored(self, connection: Connection, identity: Identity, name: str, version: Version) -> Publication:
         row = resolve(connection, identity, name, Exact(version))
@@ -140,26 +242,44 @@ class Publisher:
                     f"(max_limits.{key}): its runs get {self._most_of[key]}"
                 )
 
-    async def _ask(self, publication: Publication) -> None:
-        findings = await self._moments.before_publish(publication)
-        refusing = [finding for finding in findings if finding.severity == "error"]
-        if refusing:
-            first = refusing[0]
-            raise Refused(
-                f"'{publication.name}' {publication.version} is refused: {first.message}",
-                hint="Mend what the findings name and publish again; nothing was stored.",
-                findings=findings,
-            )
-
     def _store_large(self, bundle: Bundle) -> None:
         for file in bundle.files:
             if not is_inline(file.size):
                 put_large(self._storage, file.sha256, file.content)
 
-    def _insert(self, connection: Connection, bundle: Bundle, identity: Identity, rules: PublishingRules) -> NewVersion:
+    def _insert(
+        self, connection: Connection, bundle: Bundle, identity: Identity, rules: PublishingRules, checks: Checks
+    ) -> NewVersion:
+        def landing(diff: PermissionsDiff) -> str:
+            # What waits is run by an approval: a version is not published before.
+            return "draft" if checks.waiting else rules.status_for(identity, diff)
+
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
-        status = rules.status_for(identity)
-        return insert_version(connection, bundle, identity, inline, status=status, visibility=rules.visibility)
+        return insert_version(
+            connection, bundle, identity, inline, landing=landing, visibility=rules.visibility, checks=checks
+        )
+
+
+def _refuse(name: str, version: str, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]) -> None:
+    """Raises Refused where a finding stands against it."""
+    refusing = [finding for finding in findings if finding.refuses]
+    if not refusing:
+        return
+    more = f" (and {len(refusing) - 1} more)" if len(refusing) > 1 else ""
+    raise Refused(
+        f"'{name}' {version} is refused: {refusing[0].message}{more}",
+        hint="Mend what the findings name and publish again; nothing was stored.",
+        findings=findings[:MOST_FINDINGS],
+        **({"examples": examples} if examples else {}),
+    )
+
+
+def _as_found(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
+    return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
+
+
+def _published(files: Sequence[BundleFile]) -> tuple[PublishedFile, ...]:
+    return tuple(PublishedFile(file.path, file.content, file.executable) for file in files)
 
 
 def _publication(bundle: Bundle, identity: Identity) -> Publication:
@@ -168,6 +288,6 @@ def _publication(bundle: Bundle, identity: Identity) -> Publication:
         version=str(bundle.manifest.version),
         digest=bundle.digest,
         manifest=bundle.manifest.raw,
-        files=tuple(PublishedFile(file.path, file.content, file.executable) for file in bundle.files),
+        files=_published(bundle.files),
         identity=identity,
     )

@@ -1,5 +1,6 @@
 """The registry: which skills and versions there are. Rules and SQL; no sandbox, no publishing checks."""
 
+from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
 from skillery.registry.describing import describe_skill
 from skillery.registry.inserting import NewVersion, insert_version, version_if_taken
@@ -7,6 +8,7 @@ from skillery.registry.labels import MovedLabel, list_labels, remove_label, roll
 from skillery.registry.lifecycle import (
     approve_version,
     deprecate_skill,
+    look_at_approval,
     reject_version,
     set_visibility,
     submit_version,
@@ -21,8 +23,12 @@ from skillery.registry.resolving import VersionRow, resolve
 from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
 from skillery.registry.usage import Usage, count_run, usage_of
+from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
+    "CheckFinding",
+    "CheckedExample",
+    "Checks",
     "Locked",
     "MovedLabel",
     "NewVersion",
@@ -31,20 +37,27 @@ __all__ = [
     "Verified",
     "VersionRow",
     "Visibility",
+    "Waiver",
     "approve_version",
+    "checks_of",
+    "compare_permissions",
     "count_run",
     "cursor_key",
     "deprecate_skill",
     "describe_skill",
     "files_of",
     "insert_version",
+    "judge",
     "list_labels",
     "list_skills",
+    "list_waivers",
+    "look_at_approval",
     "read_skill_file",
     "reject_version",
     "remove_label",
     "resolve",
     "resolve_skills",
+    "revoke_waiver",
     "rollback_label",
     "search_skills",
     "set_label",
@@ -55,5 +68,7 @@ __all__ = [
     "usage_of",
     "verify_lock",
     "version_if_taken",
+    "waive_finding",
+    "with_examples",
     "yank_version",
 ]

@@ -32,6 +32,8 @@ def describe_skill(
         usage = usage_of(connection, row.version_id)
         labels = sorted(row.labels_text.split(",")) if row.labels_text else []
         parts.append(f'"labels":{_json(labels)},"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
+        # As it is stored, `verified` first; most versions have nothing to say.
+        parts.append(row.checks_json[1:-1] if row.checks_json else '"verified":false')
     if detail == "full":
         skill_md = read_file(connection, storage, row, "SKILL.md").decode()
         files = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,7 +15,9 @@ from skillery.contents import is_inline, record
 from skillery.database import Statement
 from skillery.errors import NameTaken, VersionExists
 from skillery.formats.bundle import Bundle
+from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
+from skillery.registry.checks import NOTHING, Checks, checks_json, compare_permissions, record_runs
 from skillery.registry.indexing import MAX_BODY, SKILL_MD, index_latest
 from skillery.registry.seeing import Visibility, sees_skill, sees_version
 from skillery.tables import RESOLVABLE, skill_files, skill_versions, skills
@@ -57,6 +59,9 @@ _POINT = (
     .values(latest_version_id=bindparam("latest"), namespace=bindparam("in_namespace"))
 )
 _POINT_TO_NONE = update(skills).where(skills.c.id == bindparam("skill_id")).values(latest_version_id=None)
+
+Landing = Callable[[PermissionsDiff], str]
+"""The status with which a version begins, by what it may do beyond others of its skill."""
 
 
 class NewVersion(msgspec.Struct, frozen=True):
@@ -107,21 +112,26 @@ def insert_version(
     identity: Identity,
     inline: Mapping[str, bytes],
     *,
-    status: str = "published",
+    landing: Landing = lambda _: "published",
     visibility: Visibility = "public",
+    checks: Checks = NOTHING,
 ) -> NewVersion:
     """Record a version whose large files are in the storage already; `inline` holds the small ones by digest.
 
-    `visibility` is that of a skill which is new with it. Raises VersionExists, NameTaken. The same bundle again answers
-    as the first time did.
+    `landing` is asked while nobody else can publish a version of the skill. `visibility` is that of a skill which is
+    new with it. Raises VersionExists, NameTaken. The same bundle again answers as the first time did.
     """
     name = bundle.manifest.name
     skill_id = _lock_skill(connection, name, visibility)
     taken = version_if_taken(connection, bundle, identity)
     if taken is not None:
         return taken
-    now = datetime.now(UTC)
-    values = _version_values(bundle, identity, skill_id, status, now)
+    diff = compare_permissions(connection, bundle.manifest)
+    status = landing(diff)
+    if diff.is_change:
+        checks = msgspec.structs.replace(checks, permissions_diff=diff)
+    values = _version_values(bundle, identity, skill_id, status, datetime.now(UTC))
+    values["checks_json"] = checks_json(checks)
     version_id = connection.execute(_ADD_VERSION, values).inserted_primary_key[0]  # type: ignore[index]  # one row, one key
     record(connection, [(file.sha256, file.size, inline.get(file.sha256)) for file in bundle.files])
     connection.execute(
@@ -137,6 +147,7 @@ def insert_version(
             for file in bundle.files
         ],
     )
+    record_runs(connection, version_id, checks)
     point_to_latest(connection, skill_id)
     created = NewVersion(name, str(bundle.manifest.version), bundle.digest, status)
     after = {"status": status, "digest": bundle.digest}

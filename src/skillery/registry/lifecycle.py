@@ -18,8 +18,9 @@ from skillery.backends import Identity
 from skillery.errors import DigestDiffers, IllegalStep, InvalidParams, NotAllowed
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
+from skillery.registry.checks import Checks, set_checks
 from skillery.registry.inserting import NewVersion, point_to_latest
-from skillery.registry.resolving import find_skill, resolve, skill_not_found
+from skillery.registry.resolving import VersionRow, find_skill, resolve, skill_not_found
 from skillery.registry.seeing import Visibility, sees_version
 from skillery.tables import skill_versions, skills, version_steps
 
@@ -77,15 +78,36 @@ def submit_version(connection: Connection, identity: Identity, name: str, versio
     return _step_one(connection, identity, name, version, "submit")
 
 
+def look_at_approval(
+    connection: Connection, identity: Identity, name: str, version: Version, digest: str | None
+) -> VersionRow:
+    """The version that `approve_version` would publish now; raises what that would."""
+    access.require_namespace(identity, "review", name)
+    row = resolve(connection, identity, name, Exact(version))
+    _check_step(identity, name, _found(row), "approve", digest)
+    return row
+
+
 def approve_version(
-    connection: Connection, identity: Identity, name: str, version: Version, *, digest: str | None, note: str
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    version: Version,
+    *,
+    digest: str | None,
+    note: str,
+    checks: Checks | None = None,
 ) -> NewVersion:
-    """Publish what was submitted. The approval is recorded with the digest of what was approved.
+    """Publish what was submitted. The approval is recorded with the digest of what was approved, and with what its
+    checks have found since.
 
     Raises DigestDiffers where `digest` is not this version's, and NotAllowed for the author, unless it is an admin.
     """
     access.require_namespace(identity, "review", name)
-    return _step_one(connection, identity, name, version, "approve", note=note, digest=digest)
+    approved = _step_one(connection, identity, name, version, "approve", note=note, digest=digest)
+    if checks is not None:
+        set_checks(connection, resolve(connection, identity, name, Exact(version)).version_id, checks)
+    return approved
 
 
 def reject_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
@@ -152,11 +174,8 @@ def _step_one(
     # The lock first: what is read after it is what the step is taken on.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     row = resolve(connection, identity, name, Exact(version))
-    found = _Found(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
-    if found.status not in STEPS[step].starts:
-        raise _illegal(name, found.version, [found.status], step)
-    if step == "approve":
-        _check_approval(identity, name, found, digest)
+    found = _found(row)
+    _check_step(identity, name, found, step, digest)
     status = _take(connection, identity, found, step, note)
     point_to_latest(connection, row.skill_id)
     audit.record(
@@ -247,6 +266,17 @@ def _take(
         )
     )
     return status
+
+
+def _found(row: VersionRow) -> _Found:
+    return _Found(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
+
+
+def _check_step(identity: Identity, name: str, found: _Found, step: StepName, digest: str | None) -> None:
+    if found.status not in STEPS[step].starts:
+        raise _illegal(name, found.version, [found.status], step)
+    if step == "approve":
+        _check_approval(identity, name, found, digest)
 
 
 def _check_approval(identity: Identity, name: str, found: _Found, digest: str | None) -> None:

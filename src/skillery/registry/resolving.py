@@ -47,6 +47,7 @@ class VersionRow(NamedTuple):
     standing_json: str | None
     labels_text: str | None
     """The labels that point to it, with commas between."""
+    checks_json: str | None
 
 
 _shown_labels = labels.alias("shown_labels")
@@ -69,6 +70,7 @@ _COLUMNS = (
     skill_versions.c.standing_json,
     # As a column of each row, because a statement of its own would be another way to Postgres and back.
     select(_JOINED).where(_shown_labels.c.version_id == skill_versions.c.id).scalar_subquery().label("labels_text"),
+    skill_versions.c.checks_json,
 )
 _OF_SKILL = select(*_COLUMNS).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
 _OF_NAMED_SKILL = _OF_SKILL.where(skills.c.name == bindparam("name"))

@@ -1,5 +1,6 @@
 """Runs: joins a skill, blobs, limits and a sandbox. No transaction is open while a sandbox works."""
 
 from skillery.runs.running import CodeRequest, Runner, SkillRequest
+from skillery.runs.trying import Trial, Tried
 
-__all__ = ["CodeRequest", "Runner", "SkillRequest"]
+__all__ = ["CodeRequest", "Runner", "SkillRequest", "Trial", "Tried"]

@@ -17,13 +17,13 @@ NO_NETWORK = (
 )
 
 
-def advised(job: Job, outcome: Outcome) -> Outcome:
+def advised(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
     """The outcome; where code without any network has failed for want of one, its message and its log say what would
-    allow it."""
+    allow it, or `why_less`: why it lacks what its skill lists."""
     failure = outcome.failure
     if failure is None or job.network or not any(word in failure.message + failure.traceback for word in NO_NETWORK):
         return outcome
-    word = how_to_allow(job)
+    word = why_less or how_to_allow(job)
     message = f"{failure.message[: MOST - len(word) - 3]} ({word})"
     log = Log(outcome.log.head, outcome.log.tail + f"network: {word}\n".encode(), outcome.log.dropped)
     if not outcome.log.dropped:

@@ -6,9 +6,10 @@ import contextlib
 import secrets
 import shutil
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
-from skillery.backends import Storage
+from skillery.backends import PublishedFile, Storage
 from skillery.blobs import BlobRow, Blobs
 from skillery.contents import copy_to, inline_data, open_content
 from skillery.database import Database
@@ -47,6 +48,21 @@ class Cache:
             self._make_bundle(version, folder)
         self._known.add(version.digest)
         return folder
+
+    def lend(self, files: Iterable[PublishedFile]) -> Path:
+        """Blocking: a folder with these files, as one of a bundle, until it is given to `take_back`."""
+        folder = self._incoming / secrets.token_hex(16)
+        folder.mkdir()
+        for file in files:
+            path = folder / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.content)
+            path.chmod(0o555 if file.executable else 0o444)
+        return folder
+
+    def take_back(self, folder: Path) -> None:
+        """Blocking."""
+        _remove(folder)
 
     def blob(self, blob: BlobRow) -> Path:
         """Blocking: a read-only file with the content of a blob."""

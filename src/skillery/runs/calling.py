@@ -15,7 +15,7 @@ from skillery.backends import Job, Limits, Outcome, SkillCall
 from skillery.blobs import BlobRow
 from skillery.errors import InvalidParams, NotAllowed, SkillFailed, TooLarge
 from skillery.formats.ids import new_run_id
-from skillery.formats.manifest import Manifest
+from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.wording import quoted
 from skillery.registry import VersionRow
 from skillery.runs.hosting import Host, Writer
@@ -27,7 +27,9 @@ def has_permissions(manifest: Manifest) -> bool:
     return bool(manifest.permissions.network or manifest.permissions.secrets)
 
 
-def called_job(caller: Job, version: VersionRow, manifest: Manifest, function: str, args: bytes, limits: Limits) -> Job:
+def called_job(
+    caller: Job, version: VersionRow, permissions: Permissions, function: str, args: bytes, limits: Limits
+) -> Job:
     """That skill alone, whatever else its caller mounts: the folder of another on `sys.path` could bring code that it
     imports, and that code would have its permissions. Of the caller's blobs those whose ids it is told."""
     mounts = [mount for mount in caller.skills if mount.name == version.name]
@@ -38,7 +40,7 @@ def called_job(caller: Job, version: VersionRow, manifest: Manifest, function: s
         skills=tuple(msgspec.structs.replace(mount, stub=False) for mount in mounts),
         blobs=tuple(blob for blob in caller.blobs if blob.blob_id.encode() in args),
         limits=limits,
-        network=tuple(pattern.text for pattern in manifest.permissions.network),
+        network=tuple(pattern.text for pattern in permissions.network),
     )
 
 

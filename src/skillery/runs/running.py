@@ -60,6 +60,8 @@ from skillery.runs.reading import get_run
 from skillery.runs.recording import Method, NewRun, begin_run, drop_run, finish_run, start_run
 from skillery.runs.redaction import Redaction
 from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, cancelled_by, request_cancel
+from skillery.runs.trying import Trial, Tried, Unpublished, trial_job
+from skillery.runs.withholding import no_secrets, permitted, withheld
 from skillery.threads import REDACTION
 
 log = logging.getLogger(__name__)
@@ -95,7 +97,7 @@ class _Prepared(msgspec.Struct, frozen=True):
 
     method: Method
     job: Job
-    version: VersionRow | None = None
+    version: VersionRow | Unpublished | None = None
     failure: Failure | None = None
     """Set where the run fails before any code: args that the skill's inputs refuse."""
     secrets: tuple[str, ...] = ()
@@ -104,6 +106,8 @@ class _Prepared(msgspec.Struct, frozen=True):
     """Mounted skills with permissions of their own, by name: what the code may call."""
     parent_run_id: str | None = None
     """The run whose code called it."""
+    why_less: str = ""
+    """Why it lacks some of what its skill lists."""
 
 
 class _Recorded(NamedTuple):
@@ -167,6 +171,9 @@ class Runner:
         named = [*request.input_blobs, *(blob_args(manifest.inputs, args) if failure is None else ())]
         rows = await self._find_blobs(identity, named)
         limits = self._limits.for_skill(manifest.runtime.limits, request.timeout_ms)
+        permissions = permitted(identity, version, manifest)
+        why_less = withheld(permissions, version, manifest)
+        failure = failure or no_secrets(why_less, manifest)
         job = Job(
             run_id=new_run_id(),
             call=SkillCall(version.name, manifest.runtime.export),
@@ -174,10 +181,18 @@ class Runner:
             skills=await self._mounts([version]),
             blobs=await self._blob_mounts(rows),
             limits=limits,
-            network=tuple(pattern.text for pattern in manifest.permissions.network),
+            network=tuple(pattern.text for pattern in permissions.network),
         )
-        prepared = _Prepared("execute_skill", job, version, failure, manifest.permissions.secrets)
-        return await self._run(identity, prepared)
+        prepared = _Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
+        return (await self._run(identity, prepared)).answer
+
+    async def try_skill(self, identity: Identity, trial: Trial) -> Tried:
+        """As execute_skill, for files that are no version yet. Raises Busy, Unavailable."""
+        job, failure = trial_job(trial, self._limits)
+        subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
+        secrets = trial.permissions.secrets
+        prepared = _Prepared("execute_skill", job, subject, failure, secrets, why_less=trial.why_less)
+        return Tried(job.run_id, (await self._run(identity, prepared)).outcome)
 
     async def run_code(self, identity: Identity, request: CodeRequest) -> dict[str, Any]:
         """As execute_skill, for code that came with the request."""
@@ -198,7 +213,7 @@ class Runner:
             limits=limits,
         )
         stubs = {version.name: version for version, mount in zip(mounted, job.skills, strict=True) if mount.stub}
-        return await self._run(identity, _Prepared("run_code", job, stubs=stubs))
+        return (await self._run(identity, _Prepared("run_code", job, stubs=stubs))).answer
 
     async def close(self, grace_seconds: float) -> None:
         """Let the runs under way finish, up to a grace period; kill and record the rest, and start no more."""
@@ -228,7 +243,7 @@ class Runner:
 
     # -- the three steps -----------------------------------------------------------------------------------------
 
-    async def _run(self, identity: Identity, prepared: _Prepared) -> dict[str, Any]:
+    async def _run(self, identity: Identity, prepared: _Prepared) -> _Recorded:
         """The run goes on and is recorded even where whoever asked for it has gone."""
         if self._closed:
             raise _stopping()
@@ -240,7 +255,7 @@ class Runner:
         stopper = self._stoppers.add(run.run_id)
         task = self._begin(self._in_its_turn(run, prepared, host, stopper, self._queue.enter_now()), run.run_id)
         try:
-            return (await asyncio.shield(task)).answer
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
             if run.run_id in self._waiting:
                 stopper.stop(CLIENT_GONE)
@@ -323,9 +338,18 @@ class Runner:
         manifest = _manifest_of(version)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
-        job = called_job(caller, version, manifest, function, args, limits)
-        secrets = manifest.permissions.secrets
-        prepared = _Prepared("execute_skill", job, version, secrets=secrets, parent_run_id=caller.run_id)
+        permissions = permitted(identity, version, manifest)
+        why_less = withheld(permissions, version, manifest)
+        job = called_job(caller, version, permissions, function, args, limits)
+        prepared = _Prepared(
+            "execute_skill",
+            job,
+            version,
+            no_secrets(why_less, manifest),
+            permissions.secrets,
+            parent_run_id=caller.run_id,
+            why_less=why_less,
+        )
         run = self._new_run(identity, prepared)
         stopper = self._stoppers.add(run.run_id)
         work = self._run_and_record(run, prepared, CalledHost(host), stopper, on_record=False)
@@ -392,7 +416,7 @@ class Runner:
         if refusal is not None:
             return Outcome(failure=refusal)
         if prepared.version is None or not prepared.secrets:
-            return await checked(await self._sandboxed(prepared.job, host, Redaction({})))
+            return await checked(await self._sandboxed(prepared.job, host, Redaction({}), prepared.why_less))
         try:
             values = await asyncio.to_thread(self._secrets.values, prepared.version.name, prepared.secrets)
         except SecretsRefused as refused:
@@ -417,9 +441,9 @@ class Runner:
             return Failure("SandboxError", "the sandbox of this server failed")
         return why_refused(self._sandbox_name, self._sandbox.capabilities, prepared.job, needs)
 
-    async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction) -> Outcome:
+    async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction, why_less: str = "") -> Outcome:
         try:
-            outcome = advised(job, await self._sandbox.run(job, host))
+            outcome = advised(job, await self._sandbox.run(job, host), why_less)
             return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
         except SkilleryError as error:
             return Outcome(failure=Failure("SandboxError", error.message))

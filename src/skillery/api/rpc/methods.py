@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,23 +18,28 @@ from skillery.backends import Identity, KeepsTokens, Language, Scope
 from skillery.errors import InvalidParams
 from skillery.formats.bundle import BundleFile
 from skillery.formats.labels import parse_label
+from skillery.formats.moments import parse_until
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.paths import parse_path
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Latest, VersionSpec, parse_version_spec
+from skillery.publishing import CheckedSkill
 from skillery.registry import (
     MovedLabel,
     NewVersion,
     Pin,
     Verified,
+    Waiver,
     deprecate_skill,
     describe_skill,
     list_labels,
     list_skills,
+    list_waivers,
     read_skill_file,
     reject_version,
     remove_label,
     resolve_skills,
+    revoke_waiver,
     rollback_label,
     search_skills,
     set_label,
@@ -42,6 +48,7 @@ from skillery.registry import (
     undeprecate_skill,
     unyank_version,
     verify_lock,
+    waive_finding,
     yank_version,
 )
 from skillery.registry.audit_trail import list_audit, parse_filter
@@ -131,6 +138,11 @@ async def _load_guide(services: Services, identity: Identity, _: params.LoadSkil
 async def _create_skill(services: Services, identity: Identity, asked: params.CreateSkill) -> NewVersion:
     files = await asyncio.to_thread(_files, asked.files)
     return await services.publisher.create_skill(identity, asked.manifest, asked.skill_md, files)
+
+
+async def _check_skill(services: Services, identity: Identity, asked: params.CheckSkill) -> CheckedSkill:
+    files = await asyncio.to_thread(_files, asked.files)
+    return await services.publisher.check_skill(identity, asked.manifest, asked.skill_md, files)
 
 
 async def _submit_version(services: Services, identity: Identity, asked: params.SubmitVersion) -> NewVersion:
@@ -261,6 +273,31 @@ async def _search_skills(services: Services, identity: Identity, asked: params.S
     return await asyncio.to_thread(services.database.read_now, work)
 
 
+async def _waive_finding(services: Services, identity: Identity, asked: params.WaiveFinding) -> Waiver:
+    work = partial(
+        waive_finding,
+        identity=identity,
+        name=parse_skill_name(asked.name),
+        rule=_text(asked.rule, "rule"),
+        reason=_text(asked.reason, "reason"),
+        until=parse_until(asked.until, datetime.now(UTC)),
+        file=parse_path(asked.file) if asked.file else None,
+        version=Version.parse(asked.version) if asked.version else None,
+    )
+    return await services.database.write(work)
+
+
+async def _list_waivers(services: Services, identity: Identity, asked: params.ListWaivers) -> Any:
+    name = parse_skill_name(asked.name) if asked.name else ""
+    key, limit, cursor = services.cursor_key, asked.limit, asked.cursor
+    work = partial(list_waivers, identity=identity, key=key, name=name, limit=limit, cursor=cursor)
+    return await services.database.read(work)
+
+
+async def _revoke_waiver(services: Services, identity: Identity, asked: params.RevokeWaiver) -> Waiver:
+    return await services.database.write(partial(revoke_waiver, identity=identity, waiver_id=_id(asked.id)))
+
+
 async def _create_token(services: Services, identity: Identity, asked: params.CreateToken) -> CreatedToken:
     work = partial(
         create_token,
@@ -334,6 +371,10 @@ METHODS: dict[str, Method] = {
     "resolve_skills": Method(_resolve_skills, params.ResolveSkills, "read", is_tool=False, audits=""),
     "verify_lock": Method(_verify_lock, params.VerifyLock, "read", is_tool=False, audits=""),
     "search_skills": Method(_search_skills, params.SearchSkills, "read", is_tool=False, audits=""),
+    "check_skill": Method(_check_skill, params.CheckSkill, "publish", is_tool=False, audits=""),
+    "waive_finding": Method(_waive_finding, params.WaiveFinding, "review", is_tool=False, audits="name"),
+    "list_waivers": Method(_list_waivers, params.ListWaivers, "review", is_tool=False, audits=""),
+    "revoke_waiver": Method(_revoke_waiver, params.RevokeWaiver, "review", is_tool=False, audits="id"),
     "create_token": Method(_create_token, params.CreateToken, "admin", is_tool=False, audits="name"),
     "list_tokens": Method(_list_tokens, params.ListTokens, "admin", is_tool=False, audits=""),
     "revoke_token": Method(_revoke_token, params.RevokeToken, "admin", is_tool=False, audits="id"),
@@ -368,6 +409,12 @@ def _text(value: str, where: str) -> str:
         reason = "holds a NUL" if "\0" in value else "is blank"
         raise InvalidParams(f"'{where}' {reason}", hint="Write a sentence.", param=where)
     return value.strip()
+
+
+def _id(text: str) -> str:
+    if "\0" in text:
+        raise InvalidParams("an id holds no NUL", hint="Pass the id as it was answered.", param="id")
+    return text
 
 
 def _set(value: int | msgspec.UnsetType) -> int | None:

@@ -267,6 +267,35 @@ class SearchSkills(Params, frozen=True, kw_only=True):
     cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
 
 
+class CheckSkill(CreateSkill, frozen=True, kw_only=True):
+    """Say what create_skill would say, and run the examples, without publishing anything."""
+
+
+class WaiveFinding(Params, frozen=True, kw_only=True):
+    """Let versions of a skill be published in spite of a finding."""
+
+    name: Annotated[str, NAME]
+    rule: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], shown("The finding's rule")]
+    reason: Annotated[Text, shown("Why, for everybody who reads the skill")]
+    until: Annotated[str, shown("Until when: '2027-01-31', a time, or '90d'; omit for ever")] = ""
+    file: Annotated[Annotated[str, Meta(max_length=255)], shown("Only findings in this file")] = ""
+    version: Annotated[str, shown("Only this exact version")] = ""
+
+
+class ListWaivers(Params, frozen=True, kw_only=True):
+    """List the waivers of the skills that the caller reviews, newest first."""
+
+    name: Annotated[str, shown("Only those of this skill")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
+    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+
+
+class RevokeWaiver(Params, frozen=True, kw_only=True):
+    """Make a waiver no longer good. What was published under it stays."""
+
+    id: Annotated[str, shown("The waiver's id")]
+
+
 class CreateToken(Params, frozen=True, kw_only=True):
     """Make a token. It is shown in the answer and never again."""
 

@@ -1,0 +1,108 @@
+"""`skillery waiver`: findings that shall keep no version of a skill back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.printing import clean, print_json, print_rows
+
+COLUMNS = ("id", "skill", "rule", "file", "version", "status", "until", "by", "reason")
+
+
+@click.group()
+def waiver() -> None:
+    """Waivers: what before_publish plugins find and reviewers let pass."""
+
+
+@waiver.command("add")
+@click.argument("name", metavar="NAME")
+@click.argument("rule", metavar="RULE")
+@click.option("--reason", required=True, help="Why, for everybody who reads the skill.")
+@click.option("--until", metavar="TIME", help="2027-01-31, a time, or how long: 90d.  [default: for ever]")
+@click.option("--file", metavar="PATH", help="Only findings in this file of the skill.")
+@click.option("--version", help="Only this exact version.")
+@target_options
+@json_option
+def add(
+    name: str,
+    rule: str,
+    reason: str,
+    until: str | None,
+    file: str | None,
+    version: str | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Let versions of the skill NAME be published in spite of findings of RULE."""
+    asked = {"name": name, "rule": rule, "reason": reason, "until": until, "file": file, "version": version}
+    made = _asked(target, "waive_finding", asked)
+    if as_json:
+        print_json(made)
+    else:
+        until_when = f"until {made['until']}" if made["until"] else "for ever"
+        click.echo(clean(f"{made['id']}: {made['rule']} is waived for {made['name']} {until_when}"))
+
+
+@waiver.command("list")
+@click.argument("name", metavar="[NAME]", required=False)
+@target_options
+@json_option
+def list_(name: str | None, target: Target, as_json: bool) -> None:
+    """List the waivers of the skill NAME, or of every skill that you review; those that are over too."""
+    from skillery.cli.client import Client
+    from skillery.cli.connecting import with_client
+
+    async def pages(client: Client) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        cursor = None
+        while True:
+            page = await client.call("list_waivers", name=name, limit=1000, cursor=cursor)
+            found += page["waivers"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return found
+
+    waivers = with_client(target, pages)
+    if as_json:
+        print_json({"waivers": waivers})
+        return
+    print_rows(
+        COLUMNS,
+        [
+            (
+                one["id"],
+                one["name"],
+                one["rule"],
+                one["file"] or "-",
+                one["version"] or "-",
+                one["status"],
+                one["until"] or "never",
+                one["by"],
+                one["reason"],
+            )
+            for one in waivers
+        ],
+    )
+
+
+@waiver.command("rm")
+@click.argument("waiver_id", metavar="ID")
+@target_options
+@json_option
+def rm(waiver_id: str, target: Target, as_json: bool) -> None:
+    """Make a waiver no longer good. What was published under it stays."""
+    revoked = _asked(target, "revoke_waiver", {"id": waiver_id})
+    if as_json:
+        print_json(revoked)
+    else:
+        click.echo(clean(f"{revoked['id']} ({revoked['rule']} of {revoked['name']}) is revoked"))
+
+
+def _asked(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    from skillery.cli.connecting import with_client
+
+    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
+    return answer

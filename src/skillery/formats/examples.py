@@ -1,0 +1,198 @@
+"""`[[examples]]` of a skill.toml: runs that show what a skill does, tried before a version is published."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import msgspec
+
+from skillery.formats.inputs import Input, InputType
+from skillery.formats.json_values import join, kind_of
+from skillery.formats.manifest import Manifest
+from skillery.formats.paths import path_problem
+from skillery.formats.problems import Problem
+from skillery.formats.shapes import MAX_WORD, Shapes
+from skillery.formats.wording import did_you_mean, printable, quoted
+
+MAX_EXAMPLES = 32
+MAX_FILES = 64
+"""That one example hands over as blobs."""
+
+Expectation = Literal["expect", "expect_subset", "expect_error"]
+EXPECTATIONS: tuple[Expectation, ...] = ("expect", "expect_subset", "expect_error")
+
+_KEYS = ("name", "args", "blobs", "input_blobs", *EXPECTATIONS, "needs_permissions")
+_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*(?:examples|\"examples\"|'examples')[ \t]*\]\]", re.MULTILINE)
+_FORM = '{ args = {…}, blobs = { ARGUMENT = "resources/FILE" }, expect_subset = {…} }'
+_TAKES_FILE: frozenset[InputType] = frozenset({"blob", "string", "any"})
+_TAKES_FILES: frozenset[InputType] = frozenset({"array", "any"})
+
+
+class Example(msgspec.Struct, frozen=True):
+    """One run, and what is expected of it. Without an expectation it has to complete and no more."""
+
+    name: str
+    args: dict[str, Any]
+    blobs: dict[str, str | tuple[str, ...]]
+    """For an argument the file of the bundle, or the files, whose blob it names."""
+    input_blobs: tuple[str, ...]
+    """Further files of the bundle that the run is given as blobs."""
+    expectation: Expectation | None = None
+    expected: Any = None
+    needs_permissions: bool = False
+    """It runs with the skill's network and secrets, and so only when the version is published."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file that it hands over, each once."""
+        named = [path for value in self.blobs.values() for path in ([value] if isinstance(value, str) else value)]
+        return tuple(dict.fromkeys([*named, *self.input_blobs]))
+
+
+class Examples(msgspec.Struct, frozen=True):
+    """What was read, or what is wrong with it. `lines` are those of skill.toml, where it is known."""
+
+    read: tuple[Example, ...]
+    problems: tuple[Problem, ...]
+    lines: tuple[int | None, ...]
+
+
+def read_examples(manifest: Manifest, paths: frozenset[str], skill_toml: str | None) -> Examples:
+    """The examples of a checked manifest. `paths` are the files of its bundle, `skill_toml` its text where given."""
+    reader = _Reader(manifest, paths)
+    read = reader.examples()
+    lines = _lines(skill_toml or "", len(read))
+    problems = tuple(_located(problem, lines) for problem in reader.problems)
+    return Examples(read, problems, lines)
+
+
+def _lines(skill_toml: str, count: int) -> tuple[int | None, ...]:
+    """The line of each `[[examples]]`; None where they are written in another way."""
+    found = [skill_toml.count("\n", 0, match.start()) + 1 for match in _HEADER.finditer(skill_toml)]
+    return tuple(found) if len(found) == count else (None,) * count
+
+
+def _located(problem: Problem, lines: tuple[int | None, ...]) -> Problem:
+    """In skill.toml, which says what the manifest says."""
+    place = re.match(r"examples\[(\d+)\]", problem.path or "")
+    number = int(place[1]) if place else -1
+    line = lines[number] if 0 <= number < len(lines) else None
+    return msgspec.structs.replace(problem, file="skill.toml", line=line)
+
+
+class _Reader(Shapes):
+    def __init__(self, manifest: Manifest, paths: frozenset[str]) -> None:
+        super().__init__()
+        self.manifest = manifest
+        self.paths = paths
+
+    def examples(self) -> tuple[Example, ...]:
+        given = self.manifest.raw.get("examples", [])
+        if not isinstance(given, list):
+            self.problem("examples", f"is {kind_of(given)}, expected are tables [[examples]], each {_FORM}")
+            return ()
+        if given and self.manifest.runtime is None:
+            self.problem("examples", "are runs, and without [runtime] there is nothing to run; leave them out")
+        if len(given) > MAX_EXAMPLES:
+            self.problem("examples", f"has {len(given)} entries, at most {MAX_EXAMPLES} are allowed")
+            return ()
+        read = tuple(self.example(number, each) for number, each in enumerate(given))
+        names = [one.name for one in read]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                self.problem(f"examples[{number}].name", f"is {quoted(name)}, as that of another example")
+        return read
+
+    def example(self, number: int, given: object) -> Example:
+        where = f"examples[{number}]"
+        if not isinstance(given, Mapping):
+            self.problem(where, f"is {kind_of(given)}, expected is a table {_FORM}")
+            return Example(where, {}, {}, ())
+        for key in given:
+            # Not a warning as elsewhere: an expectation that is misspelt would expect nothing.
+            if key not in _KEYS:
+                known = ", ".join(_KEYS)
+                self.problem(join(where, key), f"is no key of an example{did_you_mean(key, _KEYS)}; it has {known}")
+        args = cast(dict[str, Any], dict(self.table(given, "args", f"{where}.args") or {}))
+        expectation = self.expectation(given, where)
+        example = Example(
+            name=self.name(given, where, number),
+            args=args,
+            blobs=self.blobs(given, where, args),
+            input_blobs=self.input_blobs(given, where),
+            expectation=expectation,
+            expected=given[expectation] if expectation else None,
+            needs_permissions=self.flag(given, "needs_permissions", f"{where}.needs_permissions"),
+        )
+        if len(example.files) > MAX_FILES:
+            self.problem(where, f"hands over {len(example.files)} files, at most {MAX_FILES} are allowed")
+        permissions = self.manifest.permissions
+        if example.needs_permissions and not (permissions.network or permissions.secrets):
+            self.problem(f"{where}.needs_permissions", "is true, but the skill has no [permissions]; leave it out")
+        return example
+
+    def name(self, given: Mapping[str, object], where: str, number: int) -> str:
+        name = self.text(given, "name", f"{where}.name")
+        if name is None:
+            return f"example {number + 1}"
+        if not name.strip() or len(name) > MAX_WORD or not name.isprintable():
+            self.problem(f"{where}.name", f"is blank, longer than {MAX_WORD} characters or not printable")
+        return name
+
+    def expectation(self, given: Mapping[str, object], where: str) -> Expectation | None:
+        said = [key for key in EXPECTATIONS if key in given]
+        if len(said) > 1:
+            self.problem(where, f"has {' and '.join(said)}; it expects one thing")
+        if "expect_error" in said:
+            error = self.text(given, "expect_error", f"{where}.expect_error") or "Error"
+            if not error.isidentifier() or len(error) > MAX_WORD:
+                self.problem(f"{where}.expect_error", f"is {quoted(error)}, which is no type of an error: 'ValueError'")
+        return said[0] if said else None
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def blobs(
+        self, given: Mapping[str, object], where: str, args: Mapping[str, object]
+    ) -> dict[str, str | tuple[str, ...]]:
+        table = self.table(given, "blobs", f"{where}.blobs") or {}
+        found: dict[str, str | tuple[str, ...]] = {}
+        for argument, value in table.items():
+            place = join(f"{where}.blobs", argument)
+            if argument in args:
+                self.problem(place, "is an argument that 'args' gives, too; leave one of them out")
+            self.check_input(place, argument, isinstance(value, list))
+            found[argument] = self.files(value, place) if isinstance(value, list) else self.file(value, place)
+        return found
+
+    def check_input(self, place: str, argument: str, several: bool) -> None:
+        declared: Input | None = self.manifest.inputs.get(argument)
+        if declared is None:
+            return
+        takes = _TAKES_FILES if several else _TAKES_FILE
+        if declared.type not in takes:
+            what = "a list of files" if several else "a file"
+            self.problem(place, f"is {what}, which an input of type {declared.type} does not take")
+
+    def input_blobs(self, given: Mapping[str, object], where: str) -> tuple[str, ...]:
+        value = given.get("input_blobs", [])
+        if not isinstance(value, list):
+            self.problem(f"{where}.input_blobs", f"is {kind_of(value)}, expected is an array of paths")
+            return ()
+        return self.files(value, f"{where}.input_blobs")
+
+    def files(self, values: list[object], place: str) -> tuple[str, ...]:
+        return tuple(self.file(value, f"{place}[{number}]") for number, value in enumerate(values))
+
+    def file(self, value: object, place: str) -> str:
+        if not isinstance(value, str):
+            self.problem(place, f"is {kind_of(value)}, expected is the path of a file of the bundle")
+            return ""
+        wrong = path_problem(value)
+        if wrong:
+            self.problem(place, f"is {quoted(value)}: the path {wrong}")
+        elif value not in self.paths:
+            near = did_you_mean(printable(value), self.paths)
+            self.problem(place, f"is {quoted(value)}, which is not in the bundle{near}")
+        return value

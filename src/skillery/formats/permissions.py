@@ -1,0 +1,51 @@
+"""What a version of a skill may do beyond others of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from skillery.formats.manifest import Permissions
+from skillery.formats.network import covers
+
+
+class PermissionNames(msgspec.Struct, frozen=True):
+    """Permissions as a manifest writes them."""
+
+    network: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+
+
+class PermissionsDiff(msgspec.Struct, frozen=True):
+    """`against` names the version compared with; None where there was none."""
+
+    against: str | None
+    added: PermissionNames
+    removed: PermissionNames
+
+    @property
+    def is_increase(self) -> bool:
+        return bool(self.added.network or self.added.secrets)
+
+    @property
+    def is_change(self) -> bool:
+        return self.is_increase or bool(self.removed.network or self.removed.secrets)
+
+
+def beyond(new: Permissions, old: Permissions) -> PermissionNames:
+    """What `new` allows and `old` does not: hosts that no pattern of it covers, secrets that it does not name."""
+    network = tuple(one.text for one in new.network if not any(covers(other, one) for other in old.network))
+    return PermissionNames(network, tuple(name for name in new.secrets if name not in old.secrets))
+
+
+def permissions_diff(
+    new: Permissions, previous: Permissions, others: Sequence[Permissions], against: str | None
+) -> PermissionsDiff:
+    """Added is what `previous` or any of the `others` lacks; removed what `previous` had alone."""
+    lacking = [beyond(new, each) for each in (previous, *others)]
+    added = PermissionNames(
+        tuple(dict.fromkeys(text for each in lacking for text in each.network)),
+        tuple(dict.fromkeys(name for each in lacking for name in each.secrets)),
+    )
+    return PermissionsDiff(against, added, beyond(previous, new))

@@ -1,0 +1,152 @@
+"""What is kept of the checks that a version went through, and what it may do that others of its skill may not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from sqlalchemy import Connection, bindparam, case, literal_column, select, update
+
+from skillery.database import Statement
+from skillery.formats.manifest import Manifest, Permissions
+from skillery.formats.network import parse_network_pattern
+from skillery.formats.permissions import PermissionsDiff, permissions_diff
+from skillery.registry.seeing import WAS_PUBLISHED
+from skillery.tables import RESOLVABLE, runs, skill_versions, skills
+
+Severity = Literal["error", "warning", "info"]
+
+
+class WaiverNote(msgspec.Struct, frozen=True):
+    """Of a waiver, what stands beside the finding that it waives."""
+
+    id: str
+    by: str
+    kind: str
+    at: str
+    reason: str
+    until: str | None
+
+
+class CheckFinding(msgspec.Struct, frozen=True):
+    """What a check said of a version, and who has waived it."""
+
+    rule: str
+    message: str
+    severity: Severity
+    file: str | None = None
+    line: int | None = None
+    waiver: WaiverNote | None = None
+
+    @property
+    def refuses(self) -> bool:
+        return self.severity == "error" and self.waiver is None
+
+
+class CheckedExample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An example and the run that tried it. One that needs permissions waits until the version is published."""
+
+    name: str
+    status: Literal["passed", "failed", "waiting", "not_run"]
+    run_id: str | None = None
+    duration_ms: float | None = None
+
+
+class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
+    """As `describe_skill` shows it."""
+
+    verified: bool
+    """It has examples, and all of them have passed with these very contents."""
+    examples: tuple[CheckedExample, ...] = ()
+    findings: tuple[CheckFinding, ...] = ()
+    permissions_diff: PermissionsDiff | None = None
+
+    @property
+    def waiting(self) -> bool:
+        return any(example.status == "waiting" for example in self.examples)
+
+
+NOTHING = Checks(False)
+
+
+def checks_of(checks_json: str | None) -> Checks:
+    return msgspec.json.decode(checks_json, type=Checks) if checks_json else NOTHING
+
+
+def with_examples(checks: Checks, examples: Sequence[CheckedExample]) -> Checks:
+    verified = bool(examples) and all(example.status == "passed" for example in examples)
+    return msgspec.structs.replace(checks, examples=tuple(examples), verified=verified)
+
+
+def checks_json(checks: Checks) -> str | None:
+    return None if checks == NOTHING else msgspec.json.encode(checks).decode()
+
+
+def record_runs(connection: Connection, version_id: int, checks: Checks) -> None:
+    """The runs that tried a version's examples are runs of it, from when it has a row."""
+    run_ids = [example.run_id for example in checks.examples if example.run_id]
+    if run_ids:
+        skill_id = select(skill_versions.c.skill_id).where(skill_versions.c.id == version_id).scalar_subquery()
+        ours = update(runs).where(runs.c.id.in_(run_ids))
+        connection.execute(ours.values(version_id=version_id, skill_id=skill_id))
+
+
+def set_checks(connection: Connection, version_id: int, checks: Checks) -> None:
+    connection.execute(
+        update(skill_versions).where(skill_versions.c.id == version_id).values(checks_json=checks_json(checks))
+    )
+    record_runs(connection, version_id, checks)
+
+
+# -- permissions -----------------------------------------------------------------------------------------------------
+
+_standing = case((skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]), 0), else_=1)
+_OF_SKILL = (
+    select(skill_versions.c.version, skill_versions.c.manifest_json)
+    .join(skills, skills.c.id == skill_versions.c.skill_id)
+    .where(
+        skills.c.name == bindparam("name"),
+        skill_versions.c.status.in_([literal_column(f"'{status}'") for status in WAS_PUBLISHED]),
+    )
+)
+# What resolves first. Yanked versions count where nothing else does: else a yank would make the next version the first.
+_BELOW = Statement(
+    _OF_SKILL.where(skill_versions.c.precedence < bindparam("precedence"))
+    .order_by(_standing, skill_versions.c.precedence.desc())
+    .limit(literal_column("1"))
+)
+_LATEST = Statement(
+    _OF_SKILL.order_by(_standing, skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc()).limit(
+        literal_column("1")
+    )
+)
+
+
+def compare_permissions(connection: Connection, manifest: Manifest) -> PermissionsDiff:
+    """With the version that this one follows (the highest published one below it) and with the latest: what either of
+    them lacks is added. Whoever moves up to this version, from below or by `latest`, gets nothing that nobody reviewed.
+    """
+    below = _BELOW.rows(connection, name=manifest.name, precedence=manifest.version.precedence)
+    latest = _LATEST.rows(connection, name=manifest.name)
+    if not latest:
+        return permissions_diff(manifest.permissions, Permissions(), (), None)
+    version, manifest_json = (below or latest)[0]
+    others = [_permissions(row[1]) for row in latest if row[0] != version]
+    return permissions_diff(manifest.permissions, _permissions(manifest_json), others, version)
+
+
+class _Listed(msgspec.Struct):
+    network: list[str] = []
+    secrets: list[str] = []
+
+
+class _Stored(msgspec.Struct):
+    permissions: _Listed = msgspec.field(default_factory=_Listed)
+
+
+def _permissions(manifest_json: str) -> Permissions:
+    """Just these: a whole manifest takes too long to be read while others wait."""
+    listed = msgspec.json.decode(manifest_json, type=_Stored).permissions
+    patterns = [parse_network_pattern(text) for text in listed.network]
+    return Permissions(tuple(one for one in patterns if not isinstance(one, str)), tuple(listed.secrets))

@@ -1,0 +1,175 @@
+"""Waivers: findings of `before_publish` plugins that keep no version of a skill back, by whom, why and until when."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, true, update
+
+from skillery import access
+from skillery.backends import Finding, Identity
+from skillery.errors import InvalidParams, WaiverNotFound
+from skillery.formats.moments import shown_moment
+from skillery.formats.semver import Version
+from skillery.registry.checks import CheckFinding, WaiverNote
+from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.tables import waivers
+
+BUILT_IN_RULES = {
+    "examples": "examples have to pass; mend the skill or the example",
+    "before_publish": "it says that a check did not work; its admin has to mend the check",
+}
+"""What nobody can waive."""
+
+
+class Waiver(msgspec.Struct, frozen=True):
+    """`file` and `version` None: whatever they are."""
+
+    id: str
+    name: str
+    rule: str
+    file: str | None
+    version: str | None
+    reason: str
+    status: Literal["live", "expired", "revoked"]
+    by: str
+    kind: str
+    at: str
+    until: str | None
+    revoked_by: str | None
+    revoked_at: str | None
+
+
+def waive_finding(
+    connection: Connection,
+    identity: Identity,
+    *,
+    name: str,
+    rule: str,
+    reason: str,
+    until: datetime | None,
+    file: str | None,
+    version: Version | None,
+) -> Waiver:
+    """Whether the skill is there is not asked: most often its first version is what a finding keeps back.
+
+    Raises NotAllowed, InvalidParams.
+    """
+    access.require_namespace(identity, "review", name)
+    if rule in BUILT_IN_RULES:
+        raise InvalidParams(f"findings of '{rule}' cannot be waived", hint=f"{BUILT_IN_RULES[rule]}.", param="rule")
+    values = {
+        "waiver": f"waiver_{secrets.token_hex(8)}",
+        "name": name,
+        "rule": rule,
+        "file": file,
+        "version": str(version) if version else None,
+        "reason": reason,
+        "identity": identity.name,
+        "identity_kind": identity.kind,
+        "created_at": datetime.now(UTC),
+        "until": until,
+    }
+    connection.execute(insert(waivers).values(**values))
+    return _find(connection, identity, str(values["waiver"]))
+
+
+def revoke_waiver(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
+    """From now on it waives nothing; what was published under it stays. Revoking again changes nothing. Raises
+    WaiverNotFound, for one of a name that the identity does not review, too."""
+    found = _find(connection, identity, waiver_id)
+    if found.revoked_at is None:
+        live = and_(waivers.c.waiver == found.id, waivers.c.revoked_at.is_(None))
+        values = {"revoked_at": datetime.now(UTC), "revoked_by": identity.name}
+        connection.execute(update(waivers).where(live).values(**values))
+    return _find(connection, identity, waiver_id)
+
+
+def list_waivers(
+    connection: Connection, identity: Identity, key: bytes, *, name: str, limit: int, cursor: str
+) -> dict[str, Any]:
+    """`waivers, next_cursor`: those of the names that the identity reviews, newest first; `name` "" is all of them.
+    Raises InvalidCursor."""
+    access.require(identity, "review")
+    bound_to = ("list_waivers", identity.name, name)
+    where = [_reviewed(identity)]
+    if name:
+        where.append(waivers.c.name == name)
+    if cursor:
+        where.append(waivers.c.id < int(read_cursor(key, bound_to, cursor, 1)[0]))
+    rows = connection.execute(select(waivers).where(*where).order_by(waivers.c.id.desc()).limit(limit + 1)).all()
+    page, now = rows[:limit], datetime.now(UTC)
+    more = make_cursor(key, bound_to, (str(page[-1].id),)) if len(rows) > limit else None
+    return {"waivers": [_waiver(row, now) for row in page], "next_cursor": more}
+
+
+def judge(connection: Connection, name: str, version: Version, findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
+    """The findings of a version, each error with the live waiver that was made for it."""
+    now = datetime.now(UTC)
+    live = [
+        waiver
+        for row in connection.execute(
+            select(waivers).where(waivers.c.name == name, waivers.c.revoked_at.is_(None)).order_by(waivers.c.id.desc())
+        )
+        if (waiver := _waiver(row, now)).status == "live"
+    ]
+    return tuple(
+        CheckFinding(one.rule, one.message, one.severity, one.file, one.line, _note(_waiver_of(one, version, live)))
+        for one in findings
+    )
+
+
+def _waiver_of(finding: Finding, version: Version, live: Sequence[Waiver]) -> Waiver | None:
+    if finding.severity != "error" or finding.rule in BUILT_IN_RULES:
+        return None
+    for waiver in live:
+        same_version = waiver.version is None or Version.parse(waiver.version).precedence == version.precedence
+        if waiver.rule == finding.rule and waiver.file in (None, finding.file) and same_version:
+            return waiver
+    return None
+
+
+def _note(waiver: Waiver | None) -> WaiverNote | None:
+    if waiver is None:
+        return None
+    return WaiverNote(waiver.id, waiver.by, waiver.kind, waiver.at, waiver.reason, waiver.until)
+
+
+def _find(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
+    row = connection.execute(select(waivers).where(waivers.c.waiver == waiver_id)).one_or_none()
+    if row is None or not access.reviews(identity, row.name):
+        raise WaiverNotFound(f"there is no waiver '{waiver_id[:80]}'", hint="list_waivers shows what there is.")
+    return _waiver(row, datetime.now(UTC))
+
+
+def _reviewed(identity: Identity) -> ColumnElement[bool]:
+    """Conditions on names that say what `access.reviews` says."""
+    if access.is_admin(identity) or not identity.namespaces or "*" in identity.namespaces:
+        return true()
+    # "." is followed by "/" in the order of bytes.
+    below = [grant[:-2] for grant in identity.namespaces if grant.endswith(".*")]
+    return or_(*(and_(waivers.c.name >= f"{one}.", waivers.c.name < f"{one}/") for one in below))
+
+
+def _waiver(row: Any, now: datetime) -> Waiver:
+    until = row.until if row.until is None or row.until.tzinfo else row.until.replace(tzinfo=UTC)
+    expired = until is not None and until <= now
+    return Waiver(
+        id=row.waiver,
+        name=row.name,
+        rule=row.rule,
+        file=row.file,
+        version=row.version,
+        reason=row.reason,
+        status="revoked" if row.revoked_at else "expired" if expired else "live",
+        by=row.identity,
+        kind=row.identity_kind,
+        at=shown_moment(row.created_at) or "",
+        until=shown_moment(until),
+        revoked_by=row.revoked_by,
+        revoked_at=shown_moment(row.revoked_at),
+    )
