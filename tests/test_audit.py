@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -119,6 +120,50 @@ def _visibility(trail: Trail) -> str:
     return name
 
 
+def _set_label(trail: Trail) -> str:
+    which = published(trail)
+    trail.ann("set_label", **which, label="stable")
+    return f"{which['name']}@stable"
+
+
+def _rollback_label(trail: Trail) -> str:
+    subject = _set_label(trail)
+    trail.ann.create(f"{trail.name}.x", "2.0.0")
+    trail.admin("set_label", name=f"{trail.name}.x", label="stable", version="2.0.0")
+    trail.ann("rollback_label", name=f"{trail.name}.x", label="stable")
+    return subject
+
+
+def _remove_label(trail: Trail) -> str:
+    subject = _set_label(trail)
+    trail.ann("remove_label", name=f"{trail.name}.x", label="stable")
+    return subject
+
+
+def _waive(trail: Trail) -> str:
+    trail.rita("waive_finding", name=f"{trail.name}.x", rule="odd", reason="known", until="90d")
+    return f"{trail.name}.x"
+
+
+def _revoke_waiver(trail: Trail) -> str:
+    waived = trail.rita("waive_finding", name=f"{trail.name}.x", rule="odd", reason="known")
+    trail.rita("revoke_waiver", id=waived["id"])
+    return str(waived["id"])
+
+
+def _cancel_run(trail: Trail) -> str:
+    runner = Caller(trail.admin.url, Who(f"{trail.name}-runner", "read run"))
+    with ThreadPoolExecutor(1) as pool:
+        code = "import time\ndef main(args): time.sleep(60)"
+        waiting = pool.submit(runner, "run_code", language="python", code=code)
+        while not (found := runner("list_runs", status="started")["runs"]):
+            assert not waiting.done(), waiting.result()
+            time.sleep(0.02)
+        runner("cancel_run", run_id=found[0]["run_id"])
+        assert waiting.result()["error"]["type"] == "Cancelled"
+    return str(found[0]["run_id"])
+
+
 def _create_token(trail: Trail) -> str:
     made = trail.admin("create_token", name=trail.name, scopes=["read"])
     return str(made["id"])
@@ -141,6 +186,12 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "deprecate_skill": _deprecate,
     "undeprecate_skill": _undeprecate,
     "set_visibility": _visibility,
+    "set_label": _set_label,
+    "rollback_label": _rollback_label,
+    "remove_label": _remove_label,
+    "waive_finding": _waive,
+    "revoke_waiver": _revoke_waiver,
+    "cancel_run": _cancel_run,
     "create_token": _create_token,
     "revoke_token": _revoke_token,
 }
@@ -188,6 +239,9 @@ PARAMS: dict[str, Any] = {
     "id": "none",
     "scopes": ["read"],
     "manifest": {"name": "no.such.skill", "version": "1.0.0"},
+    "label": "stable",
+    "rule": "none",
+    "run_id": "none",
     "skill_md": "x",
 }
 

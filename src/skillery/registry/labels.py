@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Connection, Select, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery import access
+from skillery import access, audit
 from skillery.backends import Identity
 from skillery.errors import NothingToGoBackTo, NotPublished, TooManyLabels
 from skillery.formats.version_spec import VersionSpec
@@ -86,7 +86,8 @@ def set_label(connection: Connection, identity: Identity, name: str, label: str,
         _check_number(connection, skill_id, name)
     back_id = last and (last.back_id if last.version_id in (None, row.version_id) else last.id)
     _move(connection, identity, skill_id, label, "set", row.version_id, last, back_id)
-    return MovedLabel(name, label, row.version, row.status, row.digest, last and last.version)
+    moved = MovedLabel(name, label, row.version, row.status, row.digest, last and last.version)
+    return _audited(connection, identity, "set_label", moved)
 
 
 def rollback_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
@@ -112,7 +113,8 @@ def rollback_label(connection: Connection, identity: Identity, name: str, label:
     if last.version_id is None:
         _check_number(connection, skill_id, name)
     _move(connection, identity, skill_id, label, "rollback", goal.version_id, last, goal.back_id)
-    return MovedLabel(name, label, goal.version, goal.status, goal.digest, last.version)
+    moved = MovedLabel(name, label, goal.version, goal.status, goal.digest, last.version)
+    return _audited(connection, identity, "rollback_label", moved)
 
 
 def remove_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
@@ -123,7 +125,13 @@ def remove_label(connection: Connection, identity: Identity, name: str, label: s
     if last is None or last.version_id is None:
         raise label_not_found(connection, skill_id, name, label)
     _move(connection, identity, skill_id, label, "remove", None, last, last.id)
-    return MovedLabel(name, label, None, None, None, last.version)
+    return _audited(connection, identity, "remove_label", MovedLabel(name, label, None, None, None, last.version))
+
+
+def _audited(connection: Connection, identity: Identity, action: str, moved: MovedLabel) -> MovedLabel:
+    before, after = ({"version": version} for version in (moved.previous, moved.version))
+    audit.record(connection, identity, action, f"{moved.name}@{moved.label}", before=before, after=after)
+    return moved
 
 
 def _last_move(connection: Connection, skill_id: int, label: str) -> _Move | None:

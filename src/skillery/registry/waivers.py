@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, true, update
 
-from skillery import access
+from skillery import access, audit
 from skillery.backends import Finding, Identity
 from skillery.errors import InvalidParams, WaiverNotFound
 from skillery.formats.moments import shown_moment
@@ -75,7 +75,11 @@ def waive_finding(
         "until": until,
     }
     connection.execute(insert(waivers).values(**values))
-    return _find(connection, identity, str(values["waiver"]))
+    waiver = _find(connection, identity, str(values["waiver"]))
+    told = ("id", "rule", "file", "version", "reason", "until")
+    after = {key: value for key in told if (value := getattr(waiver, key)) is not None}
+    audit.record(connection, identity, "waive_finding", name, after=after)
+    return waiver
 
 
 def revoke_waiver(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
@@ -86,6 +90,8 @@ def revoke_waiver(connection: Connection, identity: Identity, waiver_id: str) ->
         live = and_(waivers.c.waiver == found.id, waivers.c.revoked_at.is_(None))
         values = {"revoked_at": datetime.now(UTC), "revoked_by": identity.name}
         connection.execute(update(waivers).where(live).values(**values))
+        before, after = {"name": found.name, "rule": found.rule, "status": found.status}, {"status": "revoked"}
+        audit.record(connection, identity, "revoke_waiver", found.id, before=before, after=after)
     return _find(connection, identity, waiver_id)
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, bindparam, literal_column, select, update
 
+from skillery import audit
 from skillery.backends import Failure, Identity
 from skillery.database import Database, Statement
 from skillery.errors import RunEnded, SkilleryError
@@ -50,6 +51,7 @@ def request_cancel(connection: Connection, *, identity: Identity, run_id: str) -
             run_id=run_id,
             status=status,
         )
+    audit.record(connection, identity, "cancel_run", run_id, after={"cancel": "requested"})
 
 
 class Stopped(Exception):
