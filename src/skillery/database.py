@@ -13,14 +13,16 @@ decides on which thread that happens, because that is what the two databases dif
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import CompoundSelect, Connection, Engine, Select, create_engine, event, exc
+from sqlalchemy import CompoundSelect, Connection, Engine, Select, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 
 from skillery.errors import StartupError, StorageFull, Unavailable
@@ -28,6 +30,8 @@ from skillery.errors import StartupError, StorageFull, Unavailable
 T = TypeVar("T")
 POSTGRES_CONNECTIONS = 16
 BUSY_TIMEOUT_SECONDS = 30
+FOREIGN_KEY_VIOLATION = "23503"
+MOST_TRIES = 5
 
 
 class Statement:
@@ -66,6 +70,7 @@ class Database:
         self._threads = ThreadPoolExecutor(1 if self.is_sqlite else POSTGRES_CONNECTIONS, "database")
         self._reader: Connection | None = None
         self._reading = threading.Lock()
+        self._alone = threading.Lock()
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """What `work` makes of a connection that it only reads from. It must be short: see `read_now`."""
@@ -92,8 +97,38 @@ class Database:
         return self._in_transaction(work)
 
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
-        with _speaking(), self.engine.begin() as connection:
-            return work(connection)
+        """On Postgres a content can be swept between the statement that found it there and the one that refers to it.
+        Nothing has happened then; once more, and the first statement stores it anew."""
+        for number in range(1, MOST_TRIES + 1):
+            try:
+                with _speaking(), self.engine.begin() as connection:
+                    return work(connection)
+            except exc.IntegrityError as error:
+                is_swept = getattr(error.orig, "sqlstate", None) == FOREIGN_KEY_VIOLATION
+                if not is_swept or number == MOST_TRIES:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    @contextmanager
+    def alone(self, task: str) -> Iterator[bool]:
+        """Blocking: whether no other server on this database (on SQLite: nobody in this process) is at this task. It is
+        held until the end, and let go of by the database where this process dies."""
+        if self.is_sqlite:
+            is_alone = self._alone.acquire(blocking=False)
+            try:
+                yield is_alone
+            finally:
+                if is_alone:
+                    self._alone.release()
+            return
+        with _speaking(), self._reads.connect() as connection:
+            key = {"key": _lock_key("task", task)}
+            is_alone = bool(connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), key))
+            try:
+                yield is_alone
+            finally:
+                if is_alone:
+                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), key)
 
     def ping(self) -> None:
         """Blocking: raises Unavailable where the database does not answer."""
@@ -104,6 +139,36 @@ class Database:
         if self._reader is not None:
             self._reader.close()
         self.engine.dispose()
+
+
+def take_turns(connection: Connection, kind: str, name: str) -> None:
+    """Until the end of the transaction nobody else gets past this call with the same words. On SQLite there is one
+    writer at a time anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_TAKE_TURNS, {"key": _lock_key(kind, name)})
+
+
+_TAKE_TURNS = text("SELECT pg_advisory_xact_lock(:key)")
+
+
+def _lock_key(kind: str, name: str) -> int:
+    digest = hashlib.blake2b(f"{kind} {name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def in_utc(moment: datetime | str) -> datetime:
+    """A moment as it came from the database. SQLite gives it back without its zone, which is UTC, and past SQLAlchemy
+    as text; Postgres in the zone of its session."""
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def as_stored(connection: Connection, moment: datetime) -> datetime | str:
+    """A moment as a parameter of a Statement: past SQLAlchemy, SQLite is given the text that it keeps."""
+    if connection.dialect.name == "sqlite":
+        return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return moment
 
 
 def parse_database_url(text: str) -> URL:

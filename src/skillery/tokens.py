@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import Connection, bindparam, exists, insert, or_, select, text, update
 
 from skillery.backends import Identity, Scope
-from skillery.database import Statement
+from skillery.database import Statement, in_utc
 from skillery.errors import Conflict, InvalidParams, TokenNotFound
 from skillery.formats.tokens import id_of, new_token, parse_grants, parse_lifetime, parse_token_name
 from skillery.formats.wording import did_you_mean, quoted
@@ -256,9 +256,4 @@ def _token(row: Any) -> Token:
 
 
 def _in_utc(moment: datetime | str | None) -> datetime | None:
-    """SQLite gives moments back without their zone, which is UTC, and past SQLAlchemy as text."""
-    if moment is None:
-        return None
-    if isinstance(moment, str):
-        moment = datetime.fromisoformat(moment)
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return None if moment is None else in_utc(moment)

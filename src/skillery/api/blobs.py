@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qs
 
 from skillery import access
 from skillery.api.errors import INVALID_REQUEST, encode, plain_error
 from skillery.api.http import HttpRefusal, authenticate, chunks_of, only, send_bytes
+from skillery.api.rpc.params import MOST_TTL
 from skillery.api.services import Services
+from skillery.errors import InvalidParams
+from skillery.formats.wording import quoted
 
 CHUNK_BYTES = 256 * 1024
 DEFAULT_KIND = "application/octet-stream"
 MOST_RANGE = 200
 """Characters: no blob needs more, and Python reads no number of thousands of digits."""
+_DIGITS = re.compile(r"[0-9]{1,9}")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -23,8 +29,24 @@ async def receive_blob(services: Services, scope: Any, receive: Any, send: Any, 
     identity = await authenticate(services, scope, headers)
     access.require(identity, "run")
     kind = headers.get("content-type") or DEFAULT_KIND
-    blob = await services.blobs.receive(identity, _gathered(chunks_of(receive)), kind)
+    blob = await services.blobs.receive(identity, _gathered(chunks_of(receive)), kind, _ttl(scope))
     await send_bytes(send, 201, encode(blob), headers=[("location", f"/blobs/{blob.blob_id}")])
+
+
+def _ttl(scope: Any) -> timedelta | None:
+    """`?ttl=SECONDS`. Raises InvalidParams."""
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    unknown = sorted(query.keys() - {"ttl"})
+    if unknown:
+        raise InvalidParams(f"there is no parameter {quoted(unknown[0])}", hint="POST /blobs takes ttl, in seconds.")
+    if "ttl" not in query:
+        return None
+    text = query["ttl"][-1]
+    if not _DIGITS.fullmatch(text) or not 1 <= int(text) <= MOST_TTL:
+        raise InvalidParams(
+            f"the parameter 'ttl' is {quoted(text)}", hint=f"It is seconds, from 1 to {MOST_TTL}.", param="ttl"
+        )
+    return timedelta(seconds=int(text))
 
 
 async def _gathered(chunks: Any) -> Any:

@@ -9,7 +9,9 @@ from skillery.api.readiness import Readiness
 from skillery.backends import Authenticator, Sandbox, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
+from skillery.garbage import Collector
 from skillery.publishing import Publisher
+from skillery.quotas import Quotas
 from skillery.runs import Runner
 
 
@@ -21,6 +23,8 @@ class Services(NamedTuple):
     blobs: Blobs
     runner: Runner
     publisher: Publisher
+    quotas: Quotas
+    collector: Collector
     cursor_key: bytes
     readiness: Readiness
     max_body_bytes: int

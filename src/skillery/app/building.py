@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,11 +22,13 @@ from skillery.api.routes import make_routes
 from skillery.api.services import Services
 from skillery.app.bundled import publish_bundled
 from skillery.app.home import Home
+from skillery.app.quotas import quotas_of
 from skillery.backends import Authenticator, Limits, Sandbox, Secrets, Storage
-from skillery.blobs import Blobs
+from skillery.blobs import Blobs, Lifetimes
 from skillery.database import Database
 from skillery.errors import StartupError
 from skillery.formats.bundle import BundleLimits
+from skillery.garbage import Collector, Step, cached_files, expired_blobs, leftovers, unused_contents
 from skillery.plugins import Plugins
 from skillery.publishing import Publisher, PublishingRules
 from skillery.registry import cursor_key
@@ -55,6 +60,7 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         stack.push_async_callback(sandbox.close)
         secrets: Secrets = plugins.open("secrets", settings, database)
         services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets)
+        stack.push_async_callback(asyncio.to_thread, services.collector.close)
         stack.push_async_callback(services.runner.close, settings.grace_seconds)
         closed = await database.write(lambda connection: close_left_over(connection, home.server_id))
         if closed:
@@ -73,7 +79,9 @@ def _services(
     authenticator: Authenticator,
     secrets: Secrets,
 ) -> Services:
-    blobs = Blobs(database, storage)
+    quotas = quotas_of(settings)
+    blobs = Blobs(database, storage, _lifetimes(settings), quotas)
+    cache = Cache(home.path / "cache", database, storage, blobs)
     return Services(
         database=database,
         storage=storage,
@@ -83,13 +91,14 @@ def _services(
         runner=Runner(
             database=database,
             blobs=blobs,
-            cache=Cache(home.path / "cache", database, storage, blobs),
+            cache=cache,
             sandbox=sandbox,
             sandbox_name=settings.sandbox,
             secrets=GrantedSecrets(database, secrets),
             moments=plugins.moments,
             limits=_limit_rules(settings),
             queue=Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB),
+            quotas=quotas,
             server=home.server_id,
         ),
         publisher=Publisher(
@@ -99,7 +108,10 @@ def _services(
             BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files),
             _publishing_rules(settings),
             msgspec.structs.asdict(settings.max_limits),
+            quotas,
         ),
+        quotas=quotas,
+        collector=Collector(database, _garbage_steps(settings, database, storage, cache)),
         cursor_key=database.write_now(cursor_key),
         readiness=Readiness(database, storage, sandbox),
         max_body_bytes=settings.max_body_mb * MIB,
@@ -107,6 +119,22 @@ def _services(
         allowed_hosts=frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host)),
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
     )
+
+
+def _garbage_steps(settings: Settings, database: Database, storage: Storage, cache: Cache) -> list[Step]:
+    """In the order in which one makes work for the next."""
+    grace, unused_for = timedelta(minutes=settings.gc.grace_minutes), timedelta(days=settings.gc.cache_days)
+    return [
+        Step("expired_blobs", partial(expired_blobs, database, grace)),
+        Step("unused_contents", partial(unused_contents, database, storage, grace)),
+        Step("leftover_files", partial(leftovers, database, storage, grace)),
+        Step("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),
+    ]
+
+
+def _lifetimes(settings: Settings) -> Lifetimes:
+    hours = settings.blobs
+    return Lifetimes(timedelta(hours=hours.input_hours) or None, timedelta(hours=hours.output_hours) or None)
 
 
 def _publishing_rules(settings: Settings) -> PublishingRules:

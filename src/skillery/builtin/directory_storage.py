@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,6 +52,14 @@ class DirectoryStorage:
 
     def delete(self, digest: str) -> None:
         self.path_of(digest).unlink(missing_ok=True)
+
+    def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
+        until = moment.timestamp()
+        for path in self._folder.glob("[0-9a-f][0-9a-f]/*"):
+            with suppress(FileNotFoundError, ContentMissing):  # deleted meanwhile; somebody else's file
+                found = self.path_of(path.name).stat()
+                if found.st_mtime < until:
+                    yield path.name, found.st_size
 
     def check(self) -> None:
         upload = self.begin()

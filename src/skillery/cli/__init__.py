@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens
+from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens, upkeep
 from skillery.cli.failing import EXIT_CODES, Commands
 
 
@@ -55,6 +55,8 @@ for _command in (
     lifecycle.undeprecate,
     lifecycle.visibility,
     blobs.blob,
+    upkeep.quota,
+    upkeep.gc,
     secrets.secret,
     tokens.token,
     database.db,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +20,7 @@ from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, make_bundl
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.publishing.compiling import look_apart
+from skillery.quotas import Quotas
 from skillery.registry import (
     NewVersion,
     Visibility,
@@ -30,6 +31,7 @@ from skillery.registry import (
     version_if_taken,
 )
 from skillery.registry.reading import read_file
+from skillery.uploads import Uploading
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class Publisher:
         limits: BundleLimits,
         rules: PublishingRules,
         most_of: Mapping[str, float],
+        quotas: Quotas,
     ) -> None:
         """`most_of` is the server's maximum of each limit that a skill can ask for."""
         self._database = database
@@ -68,6 +71,7 @@ class Publisher:
         self._limits = limits
         self._rules = rules
         self._most_of = most_of
+        self._quotas = quotas
 
     async def create_skill(
         self,
@@ -76,11 +80,13 @@ class Publisher:
         skill_md: str,
         files: Sequence[BundleFile],
         rules: PublishingRules | None = None,
+        quotas: Quotas | None = None,
     ) -> NewVersion:
         """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant
-        covers the name), NameTaken, VersionExists, Refused.
+        covers the name), NameTaken, VersionExists, Refused, QuotaExceeded.
 
-        `rules` are the publisher's own unless others are given. A draft is the author's and the reviewers' alone.
+        `rules` and `quotas` are the publisher's own unless others are given. A draft is the author's and the reviewers'
+        alone.
         The same bundle again answers as the first time did.
         """
         bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
@@ -92,11 +98,10 @@ class Publisher:
             return taken
         publication = _publication(bundle, identity)
         await self._ask(publication)
-        # Large files first, rows last: a crash leaves an unused file, never a version without its files.
-        await asyncio.to_thread(self._store_large, bundle)
-        created = await self._database.write(
-            partial(self._insert, bundle=bundle, identity=identity, rules=rules or self._rules)
+        insert = partial(
+            self._insert, bundle=bundle, identity=identity, rules=rules or self._rules, quotas=quotas or self._quotas
         )
+        created = await self._store(bundle, insert)
         if created.status == "published":
             await self._moments.after_publish(publication)
         return created
@@ -151,15 +156,33 @@ class Publisher:
                 findings=findings,
             )
 
-    def _store_large(self, bundle: Bundle) -> None:
-        for file in bundle.files:
-            if not is_inline(file.size):
-                put_large(self._storage, file.sha256, file.content)
+    async def _store(self, bundle: Bundle, insert: Callable[[Connection], NewVersion]) -> NewVersion:
+        """Large files first, rows last: a crash leaves an unused file, never a version without its files."""
+        large = {file.sha256: file.content for file in bundle.files if not is_inline(file.size)}
+        if not large:
+            return await self._database.write(insert)
+        upload = await asyncio.to_thread(Uploading, self._database, self._storage, large)
 
-    def _insert(self, connection: Connection, bundle: Bundle, identity: Identity, rules: PublishingRules) -> NewVersion:
+        def settle(connection: Connection) -> NewVersion:
+            upload.settle(connection)
+            return insert(connection)
+
+        try:
+            for sha256, content in large.items():
+                await asyncio.to_thread(put_large, self._storage, sha256, content)
+            return await self._database.write(settle)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(upload.give_up))
+            raise
+
+    def _insert(
+        self, connection: Connection, bundle: Bundle, identity: Identity, rules: PublishingRules, quotas: Quotas
+    ) -> NewVersion:
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
         status = rules.status_for(identity)
-        return insert_version(connection, bundle, identity, inline, status=status, visibility=rules.visibility)
+        return insert_version(
+            connection, bundle, identity, inline, quotas=quotas, status=status, visibility=rules.visibility
+        )
 
 
 def _publication(bundle: Bundle, identity: Identity) -> Publication:

@@ -15,6 +15,7 @@ from skillery.database import Statement
 from skillery.errors import NameTaken, VersionExists
 from skillery.formats.bundle import Bundle
 from skillery.formats.semver import Version
+from skillery.quotas import Quotas, check_bundle
 from skillery.registry.seeing import Visibility, sees_skill, sees_version
 from skillery.tables import RESOLVABLE, skill_files, skill_versions, skills
 
@@ -105,18 +106,20 @@ def insert_version(
     identity: Identity,
     inline: Mapping[str, bytes],
     *,
+    quotas: Quotas,
     status: str = "published",
     visibility: Visibility = "public",
 ) -> NewVersion:
     """Record a version whose large files are in the storage already; `inline` holds the small ones by digest.
 
-    `visibility` is that of a skill which is new with it. Raises VersionExists, NameTaken. The same bundle again answers
-    as the first time did.
+    `visibility` is that of a skill which is new with it. Raises VersionExists, NameTaken, QuotaExceeded. The same
+    bundle again answers as the first time did.
     """
     skill_id = _lock_skill(connection, bundle.manifest.name, visibility)
     taken = version_if_taken(connection, bundle, identity)
     if taken is not None:
         return taken
+    check_bundle(connection, quotas, bundle.manifest.name, bundle.size_bytes)
     now = datetime.now(UTC)
     values = _version_values(bundle, identity, skill_id, status, now)
     version_id = connection.execute(_ADD_VERSION, values).inserted_primary_key[0]  # type: ignore[index]  # one row, one key

@@ -1,8 +1,7 @@
-"""What is written down of a run: a row when it starts, its outcome and its blobs in one transaction when it ends."""
+"""What is written down of a run: a row when it starts, its outcome when it ends. Its blobs have rows as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ import msgspec
 from sqlalchemy import Connection, bindparam, insert, update
 
 from skillery.backends import Identity
-from skillery.blobs import BlobRow, insert_blobs
+from skillery.quotas import Quotas, check_run
 from skillery.tables import runs
 
 Method = Literal["execute_skill", "run_code"]
@@ -27,8 +26,12 @@ def start_run(
     version_id: int | None,
     identity: Identity,
     server: str,
+    quotas: Quotas,
     parent_run_id: str | None = None,
 ) -> None:
+    """Raises RateLimited."""
+    if parent_run_id is None:
+        check_run(connection, quotas, identity.name)
     connection.execute(
         _START,
         {
@@ -45,8 +48,7 @@ def start_run(
     )
 
 
-def finish_run(connection: Connection, run_id: str, answer: dict[str, Any], blobs: Sequence[BlobRow]) -> None:
-    insert_blobs(connection, blobs, run_id)
+def finish_run(connection: Connection, run_id: str, answer: dict[str, Any]) -> None:
     error = answer.get("error")
     connection.execute(
         _FINISH,

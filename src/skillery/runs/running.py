@@ -30,11 +30,12 @@ from skillery.backends import (
 )
 from skillery.blobs import BlobRow, Blobs, find_blob
 from skillery.database import Database
-from skillery.errors import InvalidParams, NotExecutable, SkilleryError, Unavailable
+from skillery.errors import InvalidParams, NotExecutable, QuotaExceeded, SkilleryError, Unavailable
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
 from skillery.formats.manifest import Manifest, parse_manifest
 from skillery.formats.version_spec import parse_version_spec
+from skillery.quotas import Quotas
 from skillery.registry import VersionRow, resolve
 from skillery.runs.advice import advised
 from skillery.runs.answering import checked, error_of, large_output, logs_preview, small_output, summary_of
@@ -132,6 +133,7 @@ class Runner:
         moments: Moments,
         limits: LimitRules,
         queue: Queue,
+        quotas: Quotas,
         server: str,
     ) -> None:
         self._database = database
@@ -143,6 +145,7 @@ class Runner:
         self._moments = moments
         self._limits = limits
         self._queue = queue
+        self._quotas = quotas
         self._server = server
         self._active: set[asyncio.Task[_Recorded]] = set()
         self._stoppable: set[_Stopper] = set()
@@ -214,7 +217,7 @@ class Runner:
         if self._closed:
             place.leave()
             raise Unavailable("the server is stopping", hint="Nothing was run. Try again in a moment.")
-        host = Host(self._blobs, identity, prepared.job.limits)
+        host = Host(self._blobs, identity, prepared.job)
         if prepared.stubs:
             run = partial(self._run_called, identity, prepared.job, host)
             host.calls = Calls(prepared.stubs, prepared.job.limits, run)
@@ -264,17 +267,19 @@ class Runner:
                 version_id=version_id,
                 identity=identity,
                 server=self._server,
+                quotas=self._quotas,
                 parent_run_id=prepared.parent_run_id,
             )
         )
         outcome = await self._stoppable_outcome(prepared, host, stopper)
         try:
             answer = await self._answer(prepared, outcome, host)
-        except SkilleryError as error:  # a full disk, when the output became a blob
-            failure = Failure("SandboxError", f"the output could not be stored: {error.message}")
+        except SkilleryError as error:  # a full disk or a quota, when the output became a blob
+            kind = "QuotaExceeded" if isinstance(error, QuotaExceeded) else "SandboxError"
+            failure = Failure(kind, f"the output could not be stored: {error.message}")
             outcome = msgspec.structs.replace(outcome, result=None, failure=failure)
             answer = await self._answer(prepared, outcome, host)
-        await self._database.write(partial(finish_run, run_id=job.run_id, answer=answer, blobs=host.written))
+        await self._database.write(partial(finish_run, run_id=job.run_id, answer=answer))
         await self._moments.run_finished(_finished(identity, prepared, answer))
         return _Recorded(outcome, answer)
 
