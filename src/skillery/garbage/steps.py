@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
@@ -59,10 +59,10 @@ def unused_contents(database: Database, storage: Storage, grace: timedelta, swee
     while not sweep.stopped():
         found = database.read_now(partial(_find_unused, after=last))
         gone = database.write_now(partial(_delete_unused, digests=found)) if found else []
-        for sha256, size, is_inline in gone:
-            swept += Swept(1, size)
-            if not is_inline:
-                drop_file(database, storage, sha256)
+        for one in gone:
+            swept += Swept(1, one.size_bytes)
+            if one.has_file:
+                drop_file(database, storage, one.sha256)
         if len(found) < AT_ONCE:
             break
         last = found[-1]
@@ -93,15 +93,21 @@ def _find_unused(connection: Connection, after: str) -> list[str]:
     return list(connection.scalars(unused.order_by(objects.c.sha256).limit(AT_ONCE)))
 
 
-def _delete_unused(connection: Connection, digests: list[str]) -> list[Any]:
+class _Gone(NamedTuple):
+    sha256: str
+    size_bytes: int
+    has_file: bool
+
+
+def _delete_unused(connection: Connection, digests: list[str]) -> list[_Gone]:
     """Those that are unused still. They are locked first and looked at again by a statement of its own: it sees whoever
     came to refer to one before the lock, and after it nobody can. A content that somebody is just referring to is not
     waited for."""
-    locked = select(objects.c.sha256).where(objects.c.sha256.in_(digests)).with_for_update(skip_locked=True)
-    held = list(connection.scalars(locked))
-    unused = delete(objects).where(objects.c.sha256.in_(held), _IS_UNUSED)
-    gone = unused.returning(objects.c.sha256, objects.c.size_bytes, objects.c.data.is_not(None))
-    return [tuple(row) for row in connection.execute(gone)]
+    wanted = select(objects.c.sha256, objects.c.size_bytes, objects.c.data.is_(None).label("has_file"))
+    locked = wanted.where(objects.c.sha256.in_(digests)).with_for_update(skip_locked=True)
+    held = {row.sha256: _Gone(*row) for row in connection.execute(locked)}
+    unused = delete(objects).where(objects.c.sha256.in_(held), _IS_UNUSED).returning(objects.c.sha256)
+    return [held[sha256] for sha256 in connection.scalars(unused)]
 
 
 def leftovers(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
