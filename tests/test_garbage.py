@@ -214,8 +214,7 @@ def test_cached_files_go_when_no_run_has_used_them_for_long(swept: Server, ada: 
 
 
 def test_a_run_keeps_what_it_was_given_and_what_it_writes_while_sweeps_go_on(ada: Caller) -> None:
-    """The blob is deleted while the code waits for the word that it may go on: a file in its own workspace can't come
-    from outside, so it writes until the sweeps are over."""
+    """Its blobs have no owner but the run, and no row but their own, until it ends."""
     blob_id = put(ada, b"g" * LARGE)
     code = (
         "import time, pathlib\nfrom runtime import blobs\n\ndef main(args):\n"
@@ -334,6 +333,19 @@ def in_storage(storage: DirectoryStorage, sha256: str) -> bool:
 
 
 SHA256 = "12" * 32
+
+
+def test_a_server_that_starts_removes_what_dead_ones_were_writing_and_nothing_of_the_living(tmp_path: Path) -> None:
+    storage = DirectoryStorage(tmp_path)
+    upload = storage.begin()
+    upload.write(b"x" * LARGE)
+    (tmp_path / "incoming" / "of-a-dead-one").write_bytes(b"half")
+
+    DirectoryStorage(tmp_path)
+    upload.commit(SHA256)
+
+    assert in_storage(storage, SHA256)
+    assert list((tmp_path / "incoming").iterdir()) == []
 
 
 def bring(storage: DirectoryStorage, sha256: str) -> None:

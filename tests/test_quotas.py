@@ -269,7 +269,7 @@ def test_one_sees_ones_own_usage_and_an_admin_that_of_all(place: Place) -> None:
 
     assert own["identity"] == "small-seen"
     assert own["blob_bytes"] == {"used": 5, "limit": MIB}
-    assert own["blobs"] == {"used": 1, "limit": 100_000}
+    assert own["blobs"] == {"used": 1, "limit": 20_000}
     assert own["runs_per_minute"] == {"used": 0, "limit": 500}
     assert [one["namespace"] for one in own["namespaces"]] == ["other.*", "tiny.*"]
     assert admin("get_usage", identity="small-seen")["blob_bytes"] == own["blob_bytes"]

@@ -31,13 +31,20 @@ _UNDER_WAY = Statement(
     select(func.count()).where(_OWN, runs.c.status == "started", runs.c.started_at > bindparam("since"))
 )
 _PACE = Statement(select(func.count()).where(_OWN, runs.c.started_at > bindparam("since")))
-# The one that has to be a minute old before the next may start.
-_NTH_LATEST = Statement(
-    select(runs.c.started_at)
-    .where(_OWN, runs.c.started_at > bindparam("since"))
-    .order_by(runs.c.started_at.desc())
-    .limit(1)
-    .offset(bindparam("others"))
+# Both questions of a start at once, each being a way to Postgres and back: how many are under way, and when the one
+# began that has to be a minute old before the next may start.
+_AT_START = Statement(
+    select(
+        select(func.count())
+        .where(_OWN, runs.c.status == "started", runs.c.started_at > bindparam("left_over"))
+        .scalar_subquery(),
+        select(runs.c.started_at)
+        .where(_OWN, runs.c.started_at > bindparam("since"))
+        .order_by(runs.c.started_at.desc())
+        .limit(1)
+        .offset(bindparam("others"))
+        .scalar_subquery(),
+    )
 )
 
 
@@ -158,33 +165,33 @@ def check_run(connection: Connection, quotas: Quotas, identity: str) -> None:
     if not quota.runs_per_minute and not quota.concurrent_runs:
         return
     take_turns(connection, "runs of", identity)
-    if quota.concurrent_runs:
-        _check_concurrent(connection, identity, quota.concurrent_runs)
-    if quota.runs_per_minute:
-        _check_pace(connection, identity, quota.runs_per_minute)
-
-
-def _check_concurrent(connection: Connection, identity: str, limit: int) -> None:
-    count = runs_under_way(connection, identity)
-    if count >= limit:
-        raise RateLimited(
-            f"{identity!r} has {count} runs under way, as many as it may",
-            hint="Nothing was run. Wait until one has ended, or ask an admin for a larger quota.",
-            retry_after_ms=CONCURRENT_RETRY_MS,
-            quota="concurrent_runs",
-            used=count,
-            limit=limit,
-        )
-
-
-def _check_pace(connection: Connection, identity: str, limit: int) -> None:
     now = datetime.now(UTC)
-    since = as_stored(connection, now - MINUTE)
-    rows = _NTH_LATEST.rows(connection, identity=identity, since=since, others=limit - 1)
-    if not rows:
-        return
-    left = in_utc(rows[0][0]) + MINUTE - now
-    raise RateLimited(
+    under_way, nth_latest = _AT_START.rows(
+        connection,
+        identity=identity,
+        left_over=as_stored(connection, now - LONGEST_RUN),
+        since=as_stored(connection, now - MINUTE),
+        others=max(0, quota.runs_per_minute - 1),
+    )[0]
+    if quota.concurrent_runs and under_way >= quota.concurrent_runs:
+        raise _too_many_at_once(identity, under_way, quota.concurrent_runs)
+    if quota.runs_per_minute and nth_latest is not None:
+        raise _too_fast(identity, quota.runs_per_minute, in_utc(nth_latest) + MINUTE - now)
+
+
+def _too_many_at_once(identity: str, count: int, limit: int) -> RateLimited:
+    return RateLimited(
+        f"{identity!r} has {count} runs under way, as many as it may",
+        hint="Nothing was run. Wait until one has ended, or ask an admin for a larger quota.",
+        retry_after_ms=CONCURRENT_RETRY_MS,
+        quota="concurrent_runs",
+        used=count,
+        limit=limit,
+    )
+
+
+def _too_fast(identity: str, limit: int, left: timedelta) -> RateLimited:
+    return RateLimited(
         f"{identity!r} has started {limit} runs within a minute, as many as it may",
         hint="Nothing was run. Try again after retry_after_ms, or ask an admin for a larger quota.",
         retry_after_ms=max(1, round(left / timedelta(milliseconds=1))),

@@ -93,7 +93,7 @@ class NamespaceQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an identity and a namespace may use; 0 is no limit. With `auth = "open"` only the entries by name count."""
 
-    blobs: Natural = 100_000
+    blobs: Natural = 20_000
     blobs_mb: Natural = 10_240
     runs_per_minute: Natural = 1_200
     concurrent_runs: Natural = 100

@@ -8,6 +8,7 @@ other: this holds however long either takes, and no clock plays a part in it.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,8 +18,10 @@ from sqlalchemy import Connection, bindparam, delete, exists, insert, or_, selec
 
 from skillery.backends import Storage
 from skillery.database import Database, take_turns
-from skillery.errors import Unavailable
+from skillery.errors import SkilleryError, Unavailable
 from skillery.tables import objects, uploads
+
+log = logging.getLogger(__name__)
 
 Settle = Callable[[Connection], None]
 _BEGIN = insert(uploads)
@@ -50,12 +53,16 @@ class Uploading:
             raise Unavailable("storing this took too long", hint="Nothing was stored. Try again.")
 
     def give_up(self) -> None:
-        """What came in and is of no use to anybody goes again."""
+        """What came in and is of no use to anybody goes again. Where that fails, a sweep does it a day later: what the
+        caller has to know is why this is given up."""
         if not self._digests:
             return
-        self._database.write_now(lambda connection: connection.execute(_SETTLE, {"upload": self._id}))
-        for digest in self._digests:
-            drop_file(self._database, self._storage, digest)
+        try:
+            self._database.write_now(lambda connection: connection.execute(_SETTLE, {"upload": self._id}))
+            for digest in self._digests:
+                drop_file(self._database, self._storage, digest)
+        except SkilleryError as error:
+            log.warning("what an upload left behind is still there: %s", error.message)
 
     def _begin(self, connection: Connection) -> None:
         for digest in self._digests:
