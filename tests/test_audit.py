@@ -176,7 +176,15 @@ def _revoke_token(trail: Trail) -> str:
 
 
 # A change by each method; the answer is the subject of its entry.
+def _delete_blob(trail: Trail) -> str:
+    bot = Caller(trail.admin.url, Who(f"{trail.name}-runner", "run"))
+    blob_id: str = bot("create_blob", content="x", kind="text/plain")["blob_id"]
+    bot("delete_blob", blob_id=blob_id)
+    return blob_id
+
+
 CHANGES: dict[str, Callable[[Trail], str]] = {
+    "delete_blob": _delete_blob,
     "create_skill": _create_skill,
     "submit_version": _submit,
     "approve_version": _approve,
@@ -230,7 +238,21 @@ def test_every_change_leaves_an_entry(method: str, trail: Trail) -> None:
     assert (entry["code"], entry["type"], entry["count"]) == (None, None, 1)
 
 
+def test_a_sweep_leaves_one_entry_with_what_it_removed(start_server: Callable[..., Server]) -> None:
+    rpc = start_server(env={"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0"}).rpc
+    rpc("delete_blob", blob_id=rpc("create_blob", content="nobody's", kind="text/plain")["blob_id"])
+
+    for dry_run in (True, False, False):
+        rpc("collect_garbage", dry_run=dry_run)
+
+    (entry,) = rpc("list_audit", action="collect_garbage")["entries"]
+    one = {"count": 1, "bytes": 8}
+    assert (entry["outcome"], entry["before"]) == ("done", None)
+    assert entry["after"] == {"expired_blobs": one, "unused_contents": one}
+
+
 PARAMS: dict[str, Any] = {
+    "blob_id": "none",
     "name": "no.such.skill",
     "version": "1.0.0",
     "reason": "x",

@@ -32,6 +32,7 @@ def test_what_goes_in_comes_out(rpc: Rpc) -> None:
         "truncated": False,
         "kind": "text/plain",
         "size_bytes": made["size_bytes"],
+        "expires_at": made["expires_at"],
     }
 
 

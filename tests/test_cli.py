@@ -410,6 +410,7 @@ def test_a_blob_goes_round_with_a_server(served: Callable[..., Ended], tmp_path:
     to_stdout = served("blob", "get", put["blob_id"])
 
     assert (put["kind"], put["size_bytes"]) == ("text/csv", len(BINARY) * 5)
+    assert put.pop("expires_at")
     assert got == {**put, "path": str(target)}
     assert target.read_bytes() == to_stdout.raw == BINARY * 5
 

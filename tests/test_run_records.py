@@ -445,22 +445,19 @@ def test_old_runs_are_forgotten_in_batches_and_their_blobs_stay(database: Databa
     assert tuple(row) == (None, None)
 
 
-def test_a_server_forgets_what_its_settings_say_and_keeps_the_counts(start_server: Callable[..., Server]) -> None:
-    server = start_server(env={"SKILLERY_RUNS_KEEP_COUNT": "2"})
-    publisher(server.rpc)("a.b")
-    made = [server.rpc("execute_skill", name="a.b")["run_id"] for _ in range(5)]
-    server.stop()
+def test_a_sweep_forgets_what_the_settings_say_and_keeps_the_counts(start_server: Callable[..., Server]) -> None:
+    rpc = start_server(env={"SKILLERY_RUNS_KEEP_COUNT": "2", "SKILLERY_GC_INTERVAL_MINUTES": "0"}).rpc
+    publisher(rpc)("a.b")
+    made = [rpc("execute_skill", name="a.b")["run_id"] for _ in range(5)]
 
-    again = start_server(env={"SKILLERY_RUNS_KEEP_COUNT": "2"})
+    would = rpc("collect_garbage", dry_run=True)["removed"]["runs"]
+    swept = rpc("collect_garbage")["removed"]["runs"]
+    again = rpc("collect_garbage")["removed"]["runs"]
 
-    for _ in range(200):
-        listed = again.rpc("list_runs")["runs"]
-        if len(listed) == 2:
-            break
-        time.sleep(0.05)
-    assert [row["run_id"] for row in listed] == made[:-3:-1]
-    assert again.rpc.error("get_run", run_id=made[0])["code"] == NOT_FOUND
-    assert again.rpc("describe_skill", name="a.b")["skill"]["usage"]["runs"] == 5
+    assert (would["count"], swept["count"], again["count"]) == (3, 3, 0)
+    assert [row["run_id"] for row in rpc("list_runs")["runs"]] == made[:-3:-1]
+    assert rpc.error("get_run", run_id=made[0])["code"] == NOT_FOUND
+    assert rpc("describe_skill", name="a.b")["skill"]["usage"]["runs"] == 5
 
 
 # -- the command line -----------------------------------------------------------------------------------------------

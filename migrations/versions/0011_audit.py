@@ -1,6 +1,6 @@
 """the audit trail, append-only by triggers, and its head
 
-Revision: 0011, after 0009
+Revision: 0011, after 0010
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0011"
-down_revision = "0009"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 

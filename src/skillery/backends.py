@@ -6,7 +6,8 @@ built from) and `skillery.testing`, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
@@ -97,6 +98,16 @@ class Storage(Protocol):
 
     def check(self) -> None:
         """Raises where the store cannot be used now."""
+        ...
+
+
+@runtime_checkable
+class ListsContents(Protocol):
+    """A Storage that can say what it holds; in one that cannot, what a killed server left behind stays for ever."""
+
+    def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
+        """Digest and size in bytes of every content that was stored before, in any order. What comes or goes meanwhile
+        may be among them or not."""
         ...
 
 

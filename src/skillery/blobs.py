@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, or_, select, update
 
+from skillery import audit
 from skillery.backends import Identity, Storage
 from skillery.contents import Content, Incoming, open_content
-from skillery.database import Database, Statement
+from skillery.database import Database, Statement, in_utc
 from skillery.errors import BlobNotFound, BlobTooLarge, InvalidParams
 from skillery.formats.ids import new_blob_id
+from skillery.quotas import Quotas, check_blob, past_room, room_for_blob
 from skillery.tables import blobs
 
 Mode = Literal["sample_head", "sample_tail", "full"]
@@ -35,21 +37,39 @@ class BlobRow(NamedTuple):
     sha256: str
     is_text: bool
     owner: str
+    expires_at: datetime | None = None
 
 
-class NewBlob(msgspec.Struct, frozen=True):
+class NewBlob(msgspec.Struct, frozen=True, omit_defaults=True):
     """What `create_blob` answers."""
 
     blob_id: str
     size_bytes: int
+    expires_at: datetime | None = None
+    """Left out where it is kept until somebody deletes it."""
+
+
+class Lifetimes(msgspec.Struct, frozen=True):
+    """How long blobs are kept where nobody says; None is until somebody deletes them."""
+
+    inputs: timedelta | None = None
+    """What callers bring."""
+    outputs: timedelta | None = None
+    """What runs write."""
 
 
 First = Callable[[Connection, Content, NewBlob], NewBlob]
 
 _BLOB = Statement(
-    select(blobs.c.id, blobs.c.kind, blobs.c.size_bytes, blobs.c.sha256, blobs.c.is_text, blobs.c.owner).where(
-        blobs.c.id == bindparam("id")
-    )
+    select(
+        blobs.c.id,
+        blobs.c.kind,
+        blobs.c.size_bytes,
+        blobs.c.sha256,
+        blobs.c.is_text,
+        blobs.c.owner,
+        blobs.c.expires_at,
+    ).where(blobs.c.id == bindparam("id"))
 )
 
 
@@ -59,59 +79,130 @@ _ADD = insert(blobs)
 class Blobs:
     """Puts blobs into the registry and gets them out again."""
 
-    def __init__(self, database: Database, storage: Storage) -> None:
+    def __init__(self, database: Database, storage: Storage, lifetimes: Lifetimes, quotas: Quotas) -> None:
         self._database = database
         self._storage = storage
+        self._lifetimes = lifetimes
+        self._quotas = quotas
 
     # -- in ------------------------------------------------------------------------------------------------------
 
-    async def create_blob(self, identity: Identity, content: bytes, kind: str) -> NewBlob:
-        """Store a content that is in memory already. Raises InvalidParams for a kind that is no MIME type."""
+    async def create_blob(self, identity: Identity, content: bytes, kind: str, ttl: timedelta | None = None) -> NewBlob:
+        """Store a content that is in memory already, for `ttl` where one is given. Raises InvalidParams for a kind that
+        is no MIME type, QuotaExceeded."""
         parse_kind(kind)
-        return await asyncio.to_thread(self._store_whole, identity, content, kind)
+        return await asyncio.to_thread(self._store_whole, identity, content, kind, ttl)
 
     async def receive(
-        self, identity: Identity, chunks: AsyncIterator[bytes], kind: str, first: First | None = None
+        self,
+        identity: Identity,
+        chunks: AsyncIterator[bytes],
+        kind: str,
+        ttl: timedelta | None = None,
+        first: First | None = None,
+        *,
+        is_again: bool = False,
     ) -> NewBlob:
-        """Store a content of any size as it comes, at constant memory. A stream that breaks off leaves nothing.
+        """Store a content of any size as it comes, at constant memory. A stream that breaks off leaves nothing, and one
+        that passes a quota is not read to its end.
 
-        `first` says in the transaction that would record the blob which blob it is: this one, or one from before.
+        `first` says in the transaction that would record the blob which blob it is: this one, or one from before;
+        `is_again` that it will be one from before, for which there has been room.
         """
         parse_kind(kind)
-        incoming = self.incoming()
+        incoming = self.incoming(await self._database.read(partial(self._check_room, identity, is_again)))
         try:
             async for chunk in chunks:
                 await asyncio.to_thread(incoming.write, chunk)
-            return await asyncio.to_thread(_commit, incoming, identity, kind, first)
+            return await asyncio.to_thread(self._commit_input, incoming, identity, kind, ttl, first)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(incoming.abort))
             raise
 
-    def incoming(self, max_bytes: int | None = None) -> Incoming:
-        return Incoming(self._database, self._storage, max_bytes=max_bytes)
+    def incoming(self, check: Callable[[int], None] | None = None) -> Incoming:
+        return Incoming(self._database, self._storage, check)
 
-    async def store(self, identity: Identity, content: bytes, kind: str) -> BlobRow:
-        """Store a content of the server's own making; the row that is answered is for the caller to record."""
+    def commit_output(self, incoming: Incoming, identity: Identity, kind: str, run_id: str, position: int) -> BlobRow:
+        """Blocking: keep what a run wrote, and the host for it; its run has a row already. Raises QuotaExceeded."""
+        return self._commit(incoming, identity, kind, self._lifetimes.outputs, run_id, position)
+
+    async def keep_beside(self, identity: Identity, content: bytes, kind: str) -> BlobRow:
+        """Store a content of the server's own making about a run, none of its outputs. Raises QuotaExceeded."""
 
         def work() -> BlobRow:
             incoming = self.incoming()
             try:
                 incoming.write(content)
-                return row_of(incoming.commit(), new_blob_id(), kind, identity)
+                return self._commit(incoming, identity, kind, self._lifetimes.outputs)
             except BaseException:
                 incoming.abort()
                 raise
 
         return await asyncio.to_thread(work)
 
-    def _store_whole(self, identity: Identity, content: bytes, kind: str) -> NewBlob:
+    def _check_room(self, identity: Identity, is_again: bool, connection: Connection) -> Callable[[int], None]:
+        limit = self._quotas.of(identity.name).blob_bytes
+        # What is sent again takes no more room, and is no larger than it was.
+        room = (limit or None) if is_again else room_for_blob(connection, self._quotas, identity.name)
+
+        def check(size_bytes: int) -> None:
+            if room is not None and size_bytes > room:
+                raise past_room(identity.name, size_bytes, room, limit)
+
+        return check
+
+    def _store_whole(self, identity: Identity, content: bytes, kind: str, ttl: timedelta | None) -> NewBlob:
         incoming = self.incoming()
         try:
             incoming.write(content)
-            return _commit(incoming, identity, kind)
+            return self._commit_input(incoming, identity, kind, ttl)
         except BaseException:
             incoming.abort()
             raise
+
+    def _commit_input(
+        self, incoming: Incoming, identity: Identity, kind: str, ttl: timedelta | None, first: First | None = None
+    ) -> NewBlob:
+        answered: list[NewBlob] = []
+
+        def is_new(connection: Connection, content: Content, row: BlobRow) -> bool:
+            made = NewBlob(row.id, row.size_bytes, row.expires_at)
+            answered.append(first(connection, content, made) if first else made)
+            return answered[-1].blob_id == row.id
+
+        self._commit(incoming, identity, kind, ttl or self._lifetimes.inputs, is_new=is_new)
+        return answered[-1]
+
+    def _commit(
+        self,
+        incoming: Incoming,
+        identity: Identity,
+        kind: str,
+        lifetime: timedelta | None,
+        run_id: str | None = None,
+        position: int | None = None,
+        is_new: Callable[[Connection, Content, BlobRow], bool] = lambda *_: True,
+    ) -> BlobRow:
+        blob_id, now = new_blob_id(), datetime.now(UTC)
+        expires_at = now + lifetime if lifetime else None
+
+        def row_of(content: Content) -> BlobRow:
+            return BlobRow(
+                blob_id, kind, content.size_bytes, content.sha256, content.is_text, identity.name, expires_at
+            )
+
+        def add(connection: Connection, content: Content) -> None:
+            row = row_of(content)
+            if not is_new(connection, content, row):
+                return
+            check_blob(connection, self._quotas, identity.name, content.size_bytes)
+            connection.execute(_ADD, row._asdict() | {"run_id": run_id, "position": position, "created_at": now})
+
+        return row_of(incoming.commit(add))
+
+    async def delete_blob(self, identity: Identity, blob_id: str) -> BlobRow:
+        """From now on it is not found; a sweep takes it away. Raises BlobNotFound."""
+        return await self._database.write(partial(delete_blob, identity=identity, blob_id=blob_id))
 
     # -- out -----------------------------------------------------------------------------------------------------
 
@@ -119,10 +210,8 @@ class Blobs:
         """Raises BlobNotFound; ids are opaque, so that is the answer to anything that is not one."""
         return await self._database.read(partial(find_blob, identity=identity, blob_id=blob_id))
 
-    async def read_blob(
-        self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None
-    ) -> dict[str, str | int | bool]:
-        """`content, encoding, truncated, kind, size_bytes`; never splits a character. Raises BlobNotFound,
+    async def read_blob(self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None) -> dict[str, Any]:
+        """`content, encoding, truncated, kind, size_bytes, expires_at`; never splits a character. Raises BlobNotFound,
         BlobTooLarge (`full` without `max_bytes` of more than 1 MiB)."""
         blob = await self.find_blob(identity, blob_id)
         if mode == "full" and max_bytes is None and blob.size_bytes > MAX_READ_BYTES:
@@ -144,6 +233,7 @@ class Blobs:
             "truncated": len(data) < blob.size_bytes,
             "kind": blob.kind,
             "size_bytes": blob.size_bytes,
+            **({"expires_at": blob.expires_at} if blob.expires_at else {}),
         }
 
     def read_range(self, blob: BlobRow, start: int, length: int) -> bytes:
@@ -161,29 +251,26 @@ class Blobs:
         return self._storage.local_path(blob.sha256)
 
 
-def _commit(incoming: Incoming, identity: Identity, kind: str, first: First | None = None) -> NewBlob:
-    blob_id = new_blob_id()
-    answered: list[NewBlob] = []
-
-    def record(connection: Connection, content: Content) -> None:
-        made = NewBlob(blob_id, content.size_bytes)
-        answered.append(first(connection, content, made) if first else made)
-        if answered[-1].blob_id == blob_id:
-            insert_blobs(connection, [row_of(content, blob_id, kind, identity)])
-
-    incoming.commit(record)
-    return answered[-1]
-
-
 def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> BlobRow:
     if "\0" in blob_id:
         raise InvalidParams("a blob id holds no NUL", hint="Pass the blob_id that create_blob answered.")
     rows = _BLOB.rows(connection, id=blob_id)
-    # A blob belongs to its identity; somebody else's is not there.
+    # A blob belongs to its identity; somebody else's is not there. Nor is one whose time is over.
     if rows and (rows[0][5] == identity.name or "admin" in identity.scopes):
-        blob_id, kind, size, sha256, is_text, owner = rows[0]
-        return BlobRow(blob_id, kind, size, sha256, bool(is_text), owner)
+        blob_id, kind, size, sha256, is_text, owner, expiry = rows[0]
+        expires_at = in_utc(expiry) if expiry else None
+        if expires_at is None or expires_at > datetime.now(UTC):
+            return BlobRow(blob_id, kind, size, sha256, bool(is_text), owner, expires_at)
     raise BlobNotFound(f"there is no blob '{blob_id}'", hint="create_blob or POST /blobs stores one.", blob_id=blob_id)
+
+
+def delete_blob(connection: Connection, identity: Identity, blob_id: str) -> BlobRow:
+    """Its time is over now, and the rest is as for any other: a run that was given it before is not disturbed."""
+    blob = find_blob(connection, identity=identity, blob_id=blob_id)
+    connection.execute(update(blobs).where(blobs.c.id == blob.id).values(expires_at=datetime.now(UTC)))
+    before = {"owner": blob.owner, "kind": blob.kind, "size_bytes": blob.size_bytes}
+    audit.record(connection, identity, "delete_blob", blob.id, before=before)
+    return blob
 
 
 def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
@@ -193,18 +280,9 @@ def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
 
 def output_blobs(connection: Connection, run_id: str) -> list[str]:
     """The blobs that a run wrote and that are still there, in the order in which it wrote them."""
-    return list(connection.scalars(select(blobs.c.id).where(blobs.c.run_id == run_id).order_by(blobs.c.position)))
-
-
-def insert_blobs(connection: Connection, rows: Iterable[BlobRow], run_id: str | None = None) -> None:
-    """Record blobs whose contents are stored; of a run, in the order in which it wrote them."""
-    now = datetime.now(UTC)
-    values = [
-        row._asdict() | {"run_id": run_id, "position": place if run_id else None, "created_at": now}
-        for place, row in enumerate(rows)
-    ]
-    if values:
-        connection.execute(_ADD, values)
+    is_there = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > datetime.now(UTC))
+    found = select(blobs.c.id).where(blobs.c.run_id == run_id, is_there)
+    return list(connection.scalars(found.order_by(blobs.c.position)))
 
 
 def parse_kind(kind: str) -> str:
@@ -214,10 +292,6 @@ def parse_kind(kind: str) -> str:
     raise InvalidParams(
         f"'kind' is no MIME type: {kind[:80]!r}", hint="Write type/subtype, for example text/csv.", param="kind"
     )
-
-
-def row_of(content: Content, blob_id: str, kind: str, identity: Identity) -> BlobRow:
-    return BlobRow(blob_id, kind, content.size_bytes, content.sha256, content.is_text, identity.name)
 
 
 def _whole_characters(data: bytes) -> bytes:

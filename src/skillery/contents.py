@@ -1,7 +1,8 @@
 """Contents by digest, for files of skills and blobs alike: small ones in the database, large ones in the storage.
 
 The order that keeps the promise: a content first, the row that names it last. A crash in between leaves a content that
-nothing refers to, never a reference to a content that is not there.
+nothing refers to, never a reference to a content that is not there. skillery.uploads keeps a sweep from taking it away
+in between.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Storage, Upload
 from skillery.database import Database
-from skillery.errors import ContentMissing, TooLarge
+from skillery.errors import ContentMissing
 from skillery.tables import objects
+from skillery.uploads import uploading
 
 INLINE_BYTES = 64 * 1024
 CHUNK_BYTES = 1024 * 1024
@@ -39,13 +41,14 @@ class Content(msgspec.Struct, frozen=True):
 class Incoming:
     """A content on its way in, of any size, at constant memory. Blocking: use it from a worker thread.
 
-    `write` what comes, then `commit` (durable and recorded when it returns) or `abort`.
+    `write` what comes, then `commit` (durable and recorded when it returns) or `abort`. `check` is told how many bytes
+    there are so far, and raises where these are too many.
     """
 
-    def __init__(self, database: Database, storage: Storage, *, max_bytes: int | None = None) -> None:
+    def __init__(self, database: Database, storage: Storage, check: Callable[[int], None] | None = None) -> None:
         self._database = database
         self._storage = storage
-        self._max_bytes = max_bytes
+        self._check = check
         self._small = bytearray()
         self._upload: Upload | None = None
         self._hash = hashlib.sha256()
@@ -54,12 +57,8 @@ class Incoming:
 
     def write(self, chunk: bytes) -> None:
         self._size += len(chunk)
-        if self._max_bytes is not None and self._size > self._max_bytes:
-            raise TooLarge(
-                f"more than {self._max_bytes} bytes",
-                hint=f"The limit is {self._max_bytes} bytes.",
-                limit=self._max_bytes,
-            )
+        if self._check is not None:
+            self._check(self._size)
         self._hash.update(chunk)
         self._watch_text(chunk, final=False)
         if self._upload is None and len(self._small) + len(chunk) <= INLINE_BYTES:
@@ -71,20 +70,22 @@ class Incoming:
             self._small.clear()
         self._upload.write(chunk)
 
-    def commit(self, then: Callable[[Connection, Content], None] | None = None) -> Content:
-        """`then` records what refers to the content, in the transaction that records the content itself."""
+    def commit(self, then: Callable[[Connection, Content], None]) -> Content:
+        """`then` records what refers to the content, in the transaction that records the content itself: one that
+        nothing refers to is swept at any time. Where it raises, nothing is stored."""
         self._watch_text(b"", final=True)
         content = Content(self._hash.hexdigest(), self._size, self._decoder is not None)
         data = bytes(self._small) if self._upload is None else None
-        if self._upload is not None:
-            self._upload.commit(content.sha256)
+        with uploading(self._database, self._storage, [content.sha256] if self._upload else ()) as settle:
+            if self._upload is not None:
+                self._upload.commit(content.sha256)
 
-        def work(connection: Connection) -> None:
-            record(connection, [(content.sha256, content.size_bytes, data)])
-            if then is not None:
+            def work(connection: Connection) -> None:
+                settle(connection)
+                record(connection, [(content.sha256, content.size_bytes, data)])
                 then(connection, content)
 
-        self._database.write_now(work)
+            self._database.write_now(work)
         return content
 
     def abort(self) -> None:

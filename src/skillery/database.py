@@ -13,6 +13,7 @@ decides on which thread that happens, because that is what the two databases dif
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import sqlite3
 import threading
@@ -21,9 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
-from sqlalchemy import CompoundSelect, Connection, Engine, Insert, Select, Update, create_engine, event, exc
+from sqlalchemy import CompoundSelect, Connection, Engine, Insert, Select, Update, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 
 from skillery.errors import StartupError, StorageFull, Unavailable
@@ -33,6 +34,8 @@ T = TypeVar("T")
 POSTGRES_CONNECTIONS = 16
 BUSY_TIMEOUT_SECONDS = 30
 _last_work: ContextVar[list[Callable[[Connection], object]]] = ContextVar("last_work")
+FOREIGN_KEY_VIOLATION = "23503"
+MOST_TRIES = 5
 
 
 class Statement:
@@ -89,7 +92,7 @@ class Change:
 
 
 def _stored(value: Any) -> Any:
-    """A moment as SQLAlchemy writes it to SQLite."""
+    """A moment as SQLAlchemy writes it to SQLite; moments are in UTC."""
     return value.replace(tzinfo=None).isoformat(" ", "microseconds") if isinstance(value, datetime) else value
 
 
@@ -104,6 +107,7 @@ class Database:
         self._threads = ThreadPoolExecutor(1 if self.is_sqlite else POSTGRES_CONNECTIONS, "database")
         self._reader: Connection | None = None
         self._reading = threading.Lock()
+        self._alone = threading.Lock()
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """What `work` makes of a connection that it only reads from. It must be short: see `read_now`."""
@@ -135,6 +139,18 @@ class Database:
         return self._in_transaction(work)
 
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
+        """On Postgres a content can be swept between the statement that found it there and the one that refers to it.
+        Nothing has happened then; once more, and the first statement stores it anew."""
+        for number in range(1, MOST_TRIES + 1):
+            try:
+                return self._try(work)
+            except exc.IntegrityError as error:
+                is_swept = getattr(error.orig, "sqlstate", None) == FOREIGN_KEY_VIOLATION
+                if not is_swept or number == MOST_TRIES:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _try(self, work: Callable[[Connection], T]) -> T:
         last: list[Callable[[Connection], object]] = []
         token = _last_work.set(last)
         try:
@@ -145,6 +161,27 @@ class Database:
                 return result
         finally:
             _last_work.reset(token)
+
+    @contextmanager
+    def alone(self, task: str) -> Iterator[bool]:
+        """Blocking: whether no other server on this database (on SQLite: nobody in this process) is at this task. It is
+        held until the end, and let go of by the database where this process dies."""
+        if self.is_sqlite:
+            is_alone = self._alone.acquire(blocking=False)
+            try:
+                yield is_alone
+            finally:
+                if is_alone:
+                    self._alone.release()
+            return
+        with _speaking(), self._reads.connect() as connection:
+            key = {"key": _lock_key("task", task)}
+            is_alone = bool(connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), key))
+            try:
+                yield is_alone
+            finally:
+                if is_alone:
+                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), key)
 
     def ping(self) -> None:
         """Blocking: raises Unavailable where the database does not answer."""
@@ -166,13 +203,40 @@ def before_commit(work: Callable[[Connection], object]) -> None:
         raise RuntimeError("before_commit is for work in a transaction of Database.write") from None
 
 
+def take_turns(connection: Connection, kind: str, name: str) -> None:
+    """Until the end of the transaction nobody else gets past this call with the same words. On SQLite there is one
+    writer at a time anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_TAKE_TURNS, {"key": _lock_key(kind, name)})
+
+
+_TAKE_TURNS = text("SELECT pg_advisory_xact_lock(:key)")
+
+
+def _lock_key(kind: str, name: str) -> int:
+    digest = hashlib.blake2b(f"{kind} {name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+@overload
+def in_utc(moment: None) -> None: ...
+@overload
+def in_utc(moment: datetime | str) -> datetime: ...
+@overload
+def in_utc(moment: datetime | str | None) -> datetime | None: ...
 def in_utc(moment: datetime | str | None) -> datetime | None:
-    """SQLite gives moments back without their zone, which is UTC, and past SQLAlchemy as text."""
+    """A moment as it came from the database. SQLite gives it back without its zone, which is UTC, and past SQLAlchemy
+    as text; Postgres in the zone of its session."""
     if moment is None:
         return None
     if isinstance(moment, str):
         moment = datetime.fromisoformat(moment)
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def as_stored(connection: Connection, moment: datetime) -> datetime | str:
+    """A moment as a parameter of a Statement: past SQLAlchemy, SQLite is given the text that it keeps."""
+    return str(_stored(moment)) if connection.dialect.name == "sqlite" else moment
 
 
 def parse_database_url(text: str) -> URL:

@@ -230,6 +230,18 @@ class BlobTooLarge(TooLarge):
     type = "blob_too_large"
 
 
+class QuotaExceeded(TooLarge):
+    """`data`: `quota` (its name), `used`, `limit`."""
+
+    type = "quota_exceeded"
+
+
+class RateLimited(Busy):
+    """One identity has started as many runs as it may for now. `data`: `quota` (its name), `used`, `limit`."""
+
+    type = "rate_limited"
+
+
 class StorageFull(Unavailable):
     """The same words whether the database or a storage found out, unless it has better ones."""
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, insert, select
 from skillery import audit
 from skillery.audit import Actor
 from skillery.backends import KeepsSecrets, Secrets
-from skillery.database import Database
+from skillery.database import Database, in_utc
 from skillery.errors import NotFound
 from skillery.formats.secret_names import grantees_of
 from skillery.tables import secret_grants, skills
@@ -104,7 +104,7 @@ def revoke(connection: Connection, actor: Actor, secret: str, grantee: str) -> N
 def list_grants(connection: Connection) -> list[Grant]:
     table = secret_grants
     rows = connection.execute(select(table).order_by(table.c.secret, table.c.grantee))
-    return [Grant(row.secret, row.grantee, row.granted_by, _in_utc(row.granted_at)) for row in rows]
+    return [Grant(row.secret, row.grantee, row.granted_by, in_utc(row.granted_at)) for row in rows]
 
 
 def granted(connection: Connection, skill: str, secrets: Collection[str]) -> set[str]:
@@ -112,8 +112,3 @@ def granted(connection: Connection, skill: str, secrets: Collection[str]) -> set
     table = secret_grants
     wanted = select(table.c.secret).where(table.c.secret.in_(secrets), table.c.grantee.in_(grantees_of(skill)))
     return set(connection.scalars(wanted))
-
-
-def _in_utc(moment: datetime) -> datetime:
-    """SQLite gives moments back without their zone, which is UTC; Postgres in the zone of its session."""
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)

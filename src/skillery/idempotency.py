@@ -180,6 +180,13 @@ class Once:
             return found.result_json.encode()
         return await asyncio.shield(self._start(self._make(found, work)))
 
+    async def is_answered(self, identity: Identity, key: str) -> bool:
+        """Whether a call with this key has an answer, which the next one is going to get."""
+        table, oldest = idempotency_keys, datetime.now(UTC) - KEPT
+        is_it = and_(_is(Claim(identity.name, key, self._server)), table.c.result_json.is_not(None))
+        answered = select(table.c.key).where(is_it, table.c.created_at >= oldest)
+        return await self._database.read(lambda connection: connection.scalar(answered) is not None)
+
     def at_once(self, identity: Identity, key: str, connection: Connection, asked: str, result: bytes) -> bytes:
         """For what is done within one transaction: the first answer with this key, which is `result` where there was
         none. Raises IdempotencyKeyReused, InvalidIdempotencyKey."""

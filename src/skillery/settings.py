@@ -80,6 +80,52 @@ class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_count: Annotated[int, msgspec.Meta(ge=0)] = 100_000
 
 
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+MaybeNatural = Natural | msgspec.UnsetType
+
+
+class IdentityQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the identities that a pattern fits, in place of those of all."""
+
+    blobs: MaybeNatural = msgspec.UNSET
+    blobs_mb: MaybeNatural = msgspec.UNSET
+    runs_per_minute: MaybeNatural = msgspec.UNSET
+    concurrent_runs: MaybeNatural = msgspec.UNSET
+
+
+class NamespaceQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the namespace that a grant names."""
+
+    bundles_mb: Natural
+
+
+class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an identity and a namespace may use; 0 is no limit. With `auth = "open"` only the entries by name count."""
+
+    blobs: Natural = 20_000
+    blobs_mb: Natural = 10_240
+    runs_per_minute: Natural = 1_200
+    concurrent_runs: Natural = 100
+    bundles_mb: Natural = 10_240
+    identities: dict[str, IdentityQuotas] = {}
+    namespaces: dict[str, NamespaceQuotas] = {}
+
+
+class BlobLifetimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long blobs are kept where nobody says; 0 is for ever."""
+
+    input_hours: Natural = 720
+    output_hours: Natural = 720
+
+
+class Garbage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When what nothing refers to is taken away."""
+
+    interval_minutes: Natural = 60
+    grace_minutes: Natural = 60
+    cache_days: Natural = 7
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every setting of a server; docs/settings.md explains each."""
 
@@ -112,6 +158,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: RunRecords = RunRecords()
     limits: RunLimits = RunLimits()
     max_limits: MaxLimits = MaxLimits()
+    quotas: Quotas = Quotas()
+    blobs: BlobLifetimes = BlobLifetimes()
+    gc: Garbage = Garbage()
     backends: dict[str, dict[str, dict[str, Any]]] = {}
 
     @property
@@ -123,6 +172,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def runs_at_once(self) -> int:
         """`concurrent_runs`, where 0 stands for two for each processor of this machine."""
         return self.concurrent_runs or 2 * (os.cpu_count() or 1)
+
+
+# Tables whose keys are patterns: they stand in skillery.toml only.
+ENTRIES: dict[str, type[msgspec.Struct]] = {
+    "quotas.identities": IdentityQuotas,
+    "quotas.namespaces": NamespaceQuotas,
+}
 
 
 class Value(typing.NamedTuple):
@@ -140,7 +196,12 @@ class LoadedSettings(typing.NamedTuple):
 
     def values(self) -> list[Value]:
         built = msgspec.to_builtins(self.settings, enc_hook=str)
-        return [Value(name, value, self.sources.get(name, "default")) for name, value in _leaves(built)]
+        return [Value(name, value, _source_of(name, self.sources)) for name, value in _leaves(built)]
+
+
+def _source_of(name: str, sources: Mapping[str, str]) -> str:
+    table = next((table for table in ENTRIES if name.startswith(f"{table}.")), name)
+    return sources.get(table, "default")
 
 
 def load_settings(
@@ -197,7 +258,7 @@ def _fields(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[st
 
 def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     names = _names()
-    by_variable = {PREFIX + name.upper().replace(".", "_"): name for name in names}
+    by_variable = {PREFIX + name.upper().replace(".", "_"): name for name in names if name not in ENTRIES}
     values: dict[str, Any] = {}
     for variable, text in sorted(variables.items()):
         if not variable.startswith(PREFIX) or variable.startswith(SECRET_PREFIX) or variable == TOKEN_VARIABLE:
@@ -244,12 +305,32 @@ def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
     backends = document.pop("backends", {})
     if not isinstance(backends, dict):
         raise StartupError(f"{path}: 'backends' must be a table: [backends.<kind>.<name>]")
+    entries = {table: found for table in ENTRIES if (found := _take_entries(path, document, table))}
     values = dict(_leaves(document))
     names = _names()
     for name in values:
         if name not in names:
             raise StartupError(f"unknown setting '{name}' in {path}{_nearest(name, names)}")
-    return values | {f"backends.{name}": value for name, value in _leaves(backends, stop=3)}
+    return values | entries | {f"backends.{name}": value for name, value in _leaves(backends, stop=3)}
+
+
+def _take_entries(path: Path, document: dict[str, Any], table: str) -> dict[str, Any]:
+    """The entries of a table by pattern, taken out of the document: a pattern may hold any character, points too."""
+    above, _, last = table.partition(".")
+    section = document.get(above)
+    entries = section.pop(last, {}) if isinstance(section, dict) else {}
+    known = ENTRIES[table].__struct_fields__
+    example = f'[{table}."{{}}"]'
+    if not isinstance(entries, dict):
+        raise StartupError(f"{path}: '{table}' must be a table: {example.format('<pattern>')}")
+    for pattern, entry in entries.items():
+        where = example.format(pattern)
+        if not isinstance(entry, dict):
+            raise StartupError(f"{path}: '{pattern}' in [{table}] must be a table: {where}")
+        for name in entry:
+            if name not in known:
+                raise StartupError(f"unknown setting '{name}' in {where} of {path}{_nearest(name, known)}")
+    return entries
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "", stop: int = 9) -> Iterator[tuple[str, Any]]:

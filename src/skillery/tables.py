@@ -134,6 +134,8 @@ Index(
     sqlite_where=_is_resolvable_literal,
 )
 Index("ix_skill_versions_digest", skill_versions.c.skill_id, skill_versions.c.digest)
+# For the sum over a namespace: skillery.quotas.
+Index("ix_skill_versions_size", skill_versions.c.skill_id, skill_versions.c.size_bytes)
 # Whose private skills these are.
 Index("ix_skill_versions_publisher", skill_versions.c.publisher, skill_versions.c.skill_id)
 
@@ -241,6 +243,16 @@ objects = Table(
     comment="Contents by digest: files of skills and blobs alike.",
 )
 
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("sha256", String(64), primary_key=True),
+    Column("begun_at", Moment, nullable=False),
+    comment="Contents on their way into the storage: who has a row here is about to refer to one.",
+)
+Index("ix_uploads_sha256", uploads.c.sha256)
+
 skill_files = Table(
     "skill_files",
     metadata,
@@ -346,6 +358,15 @@ Index(
     sqlite_where=text("status = 'started' AND cancel_requested_at IS NOT NULL"),
 )
 
+# What an identity started of itself and has under way; its pace is read from ix_runs_identity: skillery.quotas.
+Index(
+    "ix_runs_under_way",
+    runs.c.identity,
+    runs.c.started_at,
+    postgresql_where=text("status = 'started' AND parent_run_id IS NULL"),
+    sqlite_where=text("status = 'started' AND parent_run_id IS NULL"),
+)
+
 version_usage = Table(
     "version_usage",
     metadata,
@@ -405,6 +426,16 @@ blobs = Table(
     # Its place among the output blobs of that run.
     Column("position", Integer, nullable=True),
     Column("created_at", Moment, nullable=False),
+    # From then on it is not found; None: for ever.
+    Column("expires_at", Moment, nullable=True),
+)
+# Enough to sum up what an identity has: skillery.quotas.
+Index("ix_blobs_owner", blobs.c.owner, blobs.c.expires_at, blobs.c.size_bytes)
+Index(
+    "ix_blobs_expired",
+    blobs.c.expires_at,
+    postgresql_where=blobs.c.expires_at.is_not(None),
+    sqlite_where=blobs.c.expires_at.is_not(None),
 )
 Index("ix_blobs_sha256", blobs.c.sha256)
 Index(

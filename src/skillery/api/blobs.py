@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import timedelta
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 
 from skillery.api.errors import INVALID_REQUEST, encode, plain_error
 from skillery.api.http import HttpRefusal, admit, chunks_of, only, send_bytes
+from skillery.api.rpc.params import MOST_TTL
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.blobs import NewBlob
 from skillery.contents import Content
+from skillery.errors import InvalidParams
+from skillery.formats.wording import quoted
 from skillery.idempotency import digest_of, parse_key
 
 CHUNK_BYTES = 256 * 1024
 DEFAULT_KIND = "application/octet-stream"
 MOST_RANGE = 200
 """Characters: no blob needs more, and Python reads no number of thousands of digits."""
+_DIGITS = re.compile(r"[0-9]{1,9}")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -28,19 +34,46 @@ async def receive_blob(services: Services, scope: Any, receive: Any, send: Any, 
     only(scope, "POST")
     identity = await admit(services, scope, headers, "run", "create_blob")
     kind = headers.get("content-type") or DEFAULT_KIND
+    ttl = _ttl(scope)
     key = headers.get("idempotency-key")
-    first = None if key is None else partial(_first, services, identity, parse_key(key), kind)
-    blob = await services.blobs.receive(identity, _gathered(chunks_of(receive)), kind, first)
+    first, is_again = None, False
+    if key is not None:
+        first = partial(_first, services, identity, parse_key(key), kind, ttl)
+        is_again = await services.once.is_answered(identity, key)
+    blob = await services.blobs.receive(identity, _gathered(chunks_of(receive)), kind, ttl, first, is_again=is_again)
     await send_bytes(send, 201, encode(blob), headers=[("location", f"/blobs/{blob.blob_id}")])
 
 
 def _first(
-    services: Services, identity: Identity, key: str, kind: str, connection: Any, content: Content, made: NewBlob
+    services: Services,
+    identity: Identity,
+    key: str,
+    kind: str,
+    ttl: timedelta | None,
+    connection: Any,
+    content: Content,
+    made: NewBlob,
 ) -> NewBlob:
-    """The same content and kind under the same key are the same blob."""
-    asked = digest_of(b"POST /blobs", kind.encode(), content.sha256.encode())
+    """The same content, kind and ttl under the same key are the same blob."""
+    asked = digest_of(b"POST /blobs", kind.encode(), content.sha256.encode(), str(ttl or "").encode())
     answer = services.once.at_once(identity, key, connection, asked, encode(made))
     return msgspec.json.decode(answer, type=NewBlob)
+
+
+def _ttl(scope: Any) -> timedelta | None:
+    """`?ttl=SECONDS`. Raises InvalidParams."""
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    unknown = sorted(query.keys() - {"ttl"})
+    if unknown:
+        raise InvalidParams(f"there is no parameter {quoted(unknown[0])}", hint="POST /blobs takes ttl, in seconds.")
+    if "ttl" not in query:
+        return None
+    text = query["ttl"][-1]
+    if not _DIGITS.fullmatch(text) or not 1 <= int(text) <= MOST_TTL:
+        raise InvalidParams(
+            f"the parameter 'ttl' is {quoted(text)}", hint=f"It is seconds, from 1 to {MOST_TTL}.", param="ttl"
+        )
+    return timedelta(seconds=int(text))
 
 
 async def _gathered(chunks: Any) -> Any:

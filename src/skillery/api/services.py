@@ -10,8 +10,10 @@ from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
+from skillery.garbage import Collector
 from skillery.idempotency import Once
 from skillery.publishing import Publisher
+from skillery.quotas import Quotas
 from skillery.runs import Runner
 
 
@@ -25,6 +27,8 @@ class Services(NamedTuple):
     publisher: Publisher
     refusals: Refusals
     once: Once
+    quotas: Quotas
+    collector: Collector
     cursor_key: bytes
     readiness: Readiness
     max_body_bytes: int

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,13 +24,15 @@ from skillery.api.routes import make_routes
 from skillery.api.services import Services
 from skillery.app.bundled import publish_bundled
 from skillery.app.home import Home
+from skillery.app.quotas import quotas_of
 from skillery.app.upkeep import Upkeep
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Limits, Sandbox, Secrets, Storage
-from skillery.blobs import Blobs
+from skillery.blobs import Blobs, Lifetimes
 from skillery.database import Database
 from skillery.errors import StartupError
 from skillery.formats.bundle import BundleLimits
+from skillery.garbage import Collector, Step, cached_files, expired_blobs, leftovers, old_runs, unused_contents
 from skillery.idempotency import Once
 from skillery.plugins import Plugins
 from skillery.publishing import ExampleRuns, Publisher, PublishingRules
@@ -63,12 +68,13 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets)
         stack.push_async_callback(services.refusals.close)
         stack.callback(services.once.close)
+        stack.push_async_callback(asyncio.to_thread, services.collector.close)
         stack.push_async_callback(services.runner.close, settings.grace_seconds)
         closed = await database.write(lambda connection: close_left_over(connection, home.server_id))
         if closed:
             log.warning("%d runs that the last server left open are recorded as failed", closed)
         await publish_bundled(services.publisher, database)
-        upkeep = Upkeep(database, services.runner, home.server_id, settings.runs)
+        upkeep = Upkeep(database, services.runner, home.server_id)
         stack.push_async_callback(upkeep.close)
         upkeep.start()
         yield services
@@ -84,7 +90,8 @@ def _services(
     authenticator: Authenticator,
     secrets: Secrets,
 ) -> Services:
-    blobs = Blobs(database, storage)
+    quotas = quotas_of(settings)
+    blobs = Blobs(database, storage, _lifetimes(settings), quotas)
     cache = Cache(home.path / "cache", database, storage, blobs)
     runner = Runner(
         database=database,
@@ -96,6 +103,7 @@ def _services(
         moments=plugins.moments,
         limits=_limit_rules(settings),
         queue=Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB),
+        quotas=quotas,
         server=home.server_id,
     )
     return Services(
@@ -113,9 +121,12 @@ def _services(
             _publishing_rules(settings),
             msgspec.structs.asdict(settings.max_limits),
             ExampleRuns(runner, cache, settings.publishing.examples_seconds),
+            quotas,
         ),
         refusals=Refusals(database),
         once=Once(database, home.server_id),
+        quotas=quotas,
+        collector=Collector(database, _garbage_steps(settings, database, storage, cache)),
         cursor_key=database.write_now(cursor_key),
         readiness=Readiness(database, storage, sandbox),
         max_body_bytes=settings.max_body_mb * MIB,
@@ -124,6 +135,24 @@ def _services(
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
         log_requests=settings.log_requests,
     )
+
+
+def _garbage_steps(settings: Settings, database: Database, storage: Storage, cache: Cache) -> list[Step]:
+    """In the order in which one makes work for the next."""
+    grace, unused_for = timedelta(minutes=settings.gc.grace_minutes), timedelta(days=settings.gc.cache_days)
+    keep_for, keep_count = timedelta(days=settings.runs.keep_days), settings.runs.keep_count
+    return [
+        Step("runs", partial(old_runs, database, keep_for, keep_count)),
+        Step("expired_blobs", partial(expired_blobs, database, grace)),
+        Step("unused_contents", partial(unused_contents, database, storage, grace)),
+        Step("leftover_files", partial(leftovers, database, storage, grace)),
+        Step("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),
+    ]
+
+
+def _lifetimes(settings: Settings) -> Lifetimes:
+    hours = settings.blobs
+    return Lifetimes(timedelta(hours=hours.input_hours) or None, timedelta(hours=hours.output_hours) or None)
 
 
 def _publishing_rules(settings: Settings) -> PublishingRules:

@@ -17,6 +17,7 @@ from skillery.formats.manifest import toml_manifest
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.publishing import Publisher, PublishingRules, SkillFolder, read_skill_folder
+from skillery.quotas import UNLIMITED
 from skillery.registry import resolve
 
 PACKAGED = Path(__file__).parents[1] / "_skills"
@@ -49,7 +50,8 @@ def _is_there(connection: Connection, manifest: Mapping[str, Any]) -> bool:
 
 async def _publish(publisher: Publisher, skill: SkillFolder) -> None:
     try:
-        await publisher.create_skill(BUNDLER, skill.manifest, skill.skill_md, skill.files, RULES)
+        # No quota keeps a server from starting.
+        await publisher.create_skill(BUNDLER, skill.manifest, skill.skill_md, skill.files, RULES, UNLIMITED)
     except Conflict:
         return  # its version is taken: there is nothing to add
     except Exception as error:

@@ -16,6 +16,7 @@ from litestar import Litestar
 from skillery.app.building import create_app, open_services
 from skillery.app.heads import BoundedHeads
 from skillery.app.home import Home
+from skillery.app.sweeping import sweep_now_and_then
 from skillery.backends import Authenticator, KeepsTokens
 from skillery.errors import StartupError
 from skillery.plugins import Plugins
@@ -65,6 +66,7 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
                 server = _Server(_config(settings, create_app(services)), on_start)
                 ending: list[asyncio.Task[None]] = []
                 loop = asyncio.get_running_loop()
+                sweeping = loop.create_task(sweep_now_and_then(services.collector, settings.gc.interval_minutes))
 
                 def stop() -> None:
                     # The second signal does not wait for those who are still connected.
@@ -79,8 +81,11 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
 
                 for number in (signal.SIGTERM, signal.SIGINT):
                     loop.add_signal_handler(number, stop)
-                await server.serve(sockets=[listener])
-                await asyncio.gather(*ending)
+                try:
+                    await server.serve(sockets=[listener])
+                    await asyncio.gather(*ending)
+                finally:
+                    sweeping.cancel()
     finally:
         home.close()
 

@@ -1,12 +1,11 @@
-"""What a server does by itself, now and then: says that it lives, closes what others left, forgets what is old."""
+"""What a server does by itself, now and then: says that it lives, closes what others left, forgets old keys."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
 from functools import partial
 
 from sqlalchemy import Connection
@@ -16,8 +15,6 @@ from skillery.errors import SkilleryError
 from skillery.idempotency import forget_keys
 from skillery.runs import Runner
 from skillery.runs.leftovers import DEAD, close_lost, close_of_dead, note_seen
-from skillery.runs.recording import cutoff_of, forget_runs
-from skillery.settings import RunRecords
 
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0
@@ -28,11 +25,10 @@ BATCH = 500
 
 
 class Upkeep:
-    def __init__(self, database: Database, runner: Runner, server: str, keep: RunRecords) -> None:
+    def __init__(self, database: Database, runner: Runner, server: str) -> None:
         self._database = database
         self._runner = runner
         self._server = server
-        self._keep = keep
         self._task: asyncio.Task[None] | None = None
         self._beating_since: float | None = None
         """None where the last beat failed or came late: then it is no wonder that nobody else was seen."""
@@ -57,7 +53,7 @@ class Upkeep:
                 await self._beat()
                 if forgotten is None or started - forgotten > FORGET_SECONDS:
                     forgotten = started
-                    await self.forget()
+                    await self._forget()
             except SkilleryError as error:
                 self._beating_since = None
                 log.debug("upkeep: %s", error.message)
@@ -76,20 +72,9 @@ class Upkeep:
             if dead:
                 log.warning("%d runs of servers that are gone are recorded as failed", dead)
 
-    async def forget(self) -> None:
-        """Runs past their time or number, and keys that are a day old."""
-        before = await asyncio.to_thread(self._database.read_now, self._cutoff)
-        if before is not None:
-            await self._in_batches(partial(forget_runs, before=before, limit=BATCH))
-        await self._in_batches(partial(forget_keys, limit=BATCH))
-
-    def _cutoff(self, connection: Connection) -> datetime | None:
-        oldest = datetime.now(UTC) - timedelta(days=self._keep.keep_days) if self._keep.keep_days else None
-        counted = cutoff_of(connection, self._keep.keep_count)
-        return max((one for one in (oldest, counted) if one is not None), default=None)
-
-    async def _in_batches(self, work: Callable[[Connection], int]) -> None:
-        while await self._database.write(work) == BATCH:  # noqa: ASYNC110 - others are let in between
+    async def _forget(self) -> None:
+        """Keys that are a day old."""
+        while await self._database.write(partial(forget_keys, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others are let in between
             await asyncio.sleep(0.05)
 
 

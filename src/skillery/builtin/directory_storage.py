@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,9 +34,9 @@ class DirectoryStorage:
         self._folder = folder
         self._incoming = folder / "incoming"
         self._incoming.mkdir(parents=True, exist_ok=True)
-        for left_over in self._incoming.iterdir():
-            if left_over.is_file() or left_over.is_symlink():
-                left_over.unlink()
+        for path in self._incoming.iterdir():
+            if not _is_being_written(path):
+                path.unlink(missing_ok=True)
 
     def begin(self) -> DirectoryUpload:
         return DirectoryUpload(self, self._incoming / secrets.token_hex(16))
@@ -50,7 +52,16 @@ class DirectoryStorage:
         return path if path.is_file() else None
 
     def delete(self, digest: str) -> None:
-        self.path_of(digest).unlink(missing_ok=True)
+        with _speaking():
+            self.path_of(digest).unlink(missing_ok=True)
+
+    def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
+        until = moment.timestamp()
+        for path in self._folder.glob("[0-9a-f][0-9a-f]/*"):
+            with suppress(FileNotFoundError, ContentMissing):  # deleted meanwhile; somebody else's file
+                found = self.path_of(path.name).stat()
+                if found.st_mtime < until:
+                    yield path.name, found.st_size
 
     def check(self) -> None:
         upload = self.begin()
@@ -70,6 +81,8 @@ class DirectoryUpload:
         self._path = path
         with _speaking():
             self._file = path.open("xb")
+            # Until this process closes it or dies: another server that starts on this folder leaves it alone.
+            fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def write(self, chunk: bytes) -> None:
         with _speaking():
@@ -80,18 +93,31 @@ class DirectoryUpload:
         with _speaking():
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._file.close()
             self._path.chmod(0o444)
             if not target.parent.is_dir():
                 target.parent.mkdir(exist_ok=True)
                 _flush_folder(target.parent.parent)
             self._path.rename(target)
+            self._file.close()
             _flush_folder(target.parent)
 
     def abort(self) -> None:
         with suppress(OSError):  # a full disk may refuse the last buffer; the file goes all the same
             self._file.close()
         self._path.unlink(missing_ok=True)
+
+
+def _is_being_written(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except IsADirectoryError:
+        return True  # none of ours
+    except FileNotFoundError:
+        return False
+    return False
 
 
 def _flush_folder(folder: Path) -> None:

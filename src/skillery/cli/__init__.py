@@ -28,6 +28,7 @@ from skillery.cli import (
     serving,
     skills,
     tokens,
+    upkeep,
     waivers,
 )
 from skillery.cli.failing import EXIT_CODES, Commands
@@ -82,6 +83,8 @@ for _command in (
     installing.install,
     waivers.waiver,
     blobs.blob,
+    upkeep.quota,
+    upkeep.gc,
     secrets.secret,
     tokens.token,
     audit.audit,

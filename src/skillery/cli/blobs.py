@@ -1,4 +1,4 @@
-"""`skillery blob put` and `blob get`: POST /blobs and GET /blobs/{blob_id}, at constant memory."""
+"""`skillery blob put` and `blob get`: POST /blobs and GET /blobs/{blob_id}, at constant memory; and `blob rm`."""
 
 from __future__ import annotations
 
@@ -33,21 +33,23 @@ def blob() -> None:
 @blob.command("put")
 @click.argument("file", metavar="FILE")
 @click.option("--kind", help="MIME type.  [default: guessed from the name]")
+@click.option("--ttl", metavar="TIME", help="How long it is kept: 12h, 90d.  [default: as the server says]")
 @target_options
 @json_option
-def put(file: str, kind: str | None, target: Target, as_json: bool) -> None:
+def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: bool) -> None:
     """Store FILE (- is stdin) as a blob and print its id."""
     from skillery.cli.connecting import with_client
 
     if file != "-" and not Path(file).is_file():
         raise click.UsageError(f"there is no file '{file}'")
     kind = kind or kind_of(file)
+    seconds = _seconds(ttl) if ttl else None
 
     async def upload(client: Client) -> dict[str, Any]:
         if file != "-":
-            return await upload_file(client, Path(file), kind)
+            return await upload_file(client, Path(file), kind, seconds)
         with _progress("stdin", None) as advance:
-            return await client.upload(_chunks(sys.stdin.buffer, advance), kind)
+            return await client.upload(_chunks(sys.stdin.buffer, advance), kind, seconds)
 
     answer = with_client(target, upload)
     if as_json:
@@ -83,6 +85,31 @@ def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None
         print_json({**answer, "path": output})
 
 
+@blob.command("rm")
+@click.argument("blob_id", metavar="ID")
+@target_options
+@json_option
+def rm(blob_id: str, target: Target, as_json: bool) -> None:
+    """Delete a blob. Nobody finds it any more; the next sweeps take its content away."""
+    from skillery.cli.connecting import with_client
+
+    answer = with_client(target, lambda client: client.call("delete_blob", blob_id=blob_id))
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(clean(f"{answer['blob_id']} is deleted"))
+
+
+def _seconds(ttl: str) -> int:
+    from skillery.errors import InvalidParams
+    from skillery.formats.durations import parse_duration
+
+    try:
+        return int(parse_duration(ttl, "ttl").total_seconds())
+    except InvalidParams as error:
+        raise click.BadParameter(f"{error.message}. {error.hint}", param_hint="--ttl") from None
+
+
 def kind_of(name: str) -> str:
     """The MIME type that a file's name suggests."""
     if Path(name).suffix.lower() in KINDS:
@@ -91,14 +118,14 @@ def kind_of(name: str) -> str:
     return kind if kind and not encoding else ANY_KIND
 
 
-async def upload_file(client: Client, path: Path, kind: str) -> dict[str, Any]:
+async def upload_file(client: Client, path: Path, kind: str, ttl: int | None = None) -> dict[str, Any]:
     """Stream a file in: `blob_id` and `size_bytes`."""
     try:
         file = path.open("rb")
     except OSError as error:
         raise click.UsageError(f"cannot read '{path}': {error.strerror}") from None
     with file, _progress(path.name, os.fstat(file.fileno()).st_size) as advance:
-        return await client.upload(_chunks(file, advance), kind)
+        return await client.upload(_chunks(file, advance), kind, ttl)
 
 
 async def _chunks(file: BinaryIO, advance: Callable[[int], None]) -> AsyncIterator[bytes]:

@@ -36,10 +36,11 @@ class Client:
             raise AnsweredError(answer.get("error") or self._strange(response))
         return answer["result"]
 
-    async def upload(self, chunks: AsyncIterator[bytes], kind: str) -> dict[str, Any]:
-        """Stream a new blob in: `blob_id` and `size_bytes`."""
+    async def upload(self, chunks: AsyncIterator[bytes], kind: str, ttl: int | None = None) -> dict[str, Any]:
+        """Stream a new blob in, to be kept for `ttl` seconds where they are given: `blob_id` and `size_bytes`."""
+        address = "/blobs" if ttl is None else f"/blobs?ttl={ttl}"
         with self._speaking():
-            response = await self._http.post("/blobs", content=chunks, headers={"content-type": kind})
+            response = await self._http.post(address, content=chunks, headers={"content-type": kind})
         return self._answer(response)
 
     @asynccontextmanager

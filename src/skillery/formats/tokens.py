@@ -11,21 +11,18 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from skillery.errors import InvalidName, InvalidParams
+from skillery.formats.durations import parse_duration
 from skillery.formats.names import parse_namespace
 from skillery.formats.wording import quoted
 
 PREFIX = "sky_"
 MOST_NAME = 100
 MOST_NAMESPACES = 100
-LONGEST = timedelta(days=3650)
 RESERVED = {"skillery": "the bundled skills are published under it"}
 _ID_LENGTH = 12
 _SECRET = string.ascii_letters + string.digits
 _SECRET_LENGTH = 43  # 62 ** 43 > 2 ** 256
 _TOKEN = re.compile(rf"{PREFIX}([0-9a-z]{{{_ID_LENGTH}}})_([0-9A-Za-z]{{{_SECRET_LENGTH}}})")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_DURATION = re.compile(r"([1-9][0-9]{0,8})([smhdw])")
-_ALMOST = re.compile(r"([1-9][0-9]{0,8})\s*([a-z]+)", re.IGNORECASE)
 
 
 class NewToken(NamedTuple):
@@ -92,29 +89,7 @@ def parse_lifetime(text: str) -> timedelta | None:
     """`90d` (also `s`, `m`, `h`, `w`); None, for ever, for `""` and `never`. Raises InvalidParams."""
     if text in {"", "never"}:
         return None
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        almost = _ALMOST.fullmatch(text.strip())
-        near = f"{almost[1]}{almost[2][0].lower()}" if almost and almost[2][0].lower() in _UNITS else None
-        guess = f" (did you mean {quoted(near)}?)" if near else ""
-        raise InvalidParams(
-            f"{quoted(text)} says no time after which a token expires{guess}",
-            hint="Write a number and s, m, h, d or w, for example 90d or 12h, or 'never'.",
-            param="expires",
-        )
-    lifetime = timedelta(**{_UNITS[match[2]]: int(match[1])}) if len(match[1]) < 9 else LONGEST * 2
-    if lifetime > LONGEST:
-        raise InvalidParams(
-            f"{quoted(text)} is longer than a token can be good for ({LONGEST.days}d)",
-            hint="Write 'never' for a token that does not expire.",
-            param="expires",
-        )
-    return lifetime
-
-
-def parse_age(text: str) -> timedelta | None:
-    """How long ago `24h` is (as parse_lifetime writes times); None where the text says no time."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        return None
-    return min(timedelta(**{_UNITS[match[2]]: int(match[1])}), LONGEST) if len(match[1]) < 9 else LONGEST
+    try:
+        return parse_duration(text, "expires")
+    except InvalidParams as error:
+        raise InvalidParams(error.message, hint=f"{error.hint} Or 'never'.", param="expires") from None

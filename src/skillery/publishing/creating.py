@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from skillery.formats.version_spec import Exact
 from skillery.publishing.compiling import look_apart
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.trying_examples import ExampleRuns, Subject
+from skillery.quotas import Quotas
 from skillery.registry import (
     CheckedExample,
     CheckFinding,
@@ -43,6 +44,7 @@ from skillery.registry import (
     with_examples,
 )
 from skillery.registry.reading import read_file
+from skillery.uploads import Uploading
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,7 @@ class Publisher:
         rules: PublishingRules,
         most_of: Mapping[str, float],
         examples: ExampleRuns,
+        quotas: Quotas,
     ) -> None:
         """`most_of` is the server's maximum of each limit that a skill can ask for."""
         self._database = database
@@ -92,6 +95,7 @@ class Publisher:
         self._rules = rules
         self._most_of = most_of
         self._examples = examples
+        self._quotas = quotas
 
     async def create_skill(
         self,
@@ -100,12 +104,14 @@ class Publisher:
         skill_md: str,
         files: Sequence[BundleFile],
         rules: PublishingRules | None = None,
+        quotas: Quotas | None = None,
     ) -> NewVersion:
         """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant
-        covers the name), NameTaken, VersionExists, Refused.
+        covers the name), NameTaken, VersionExists, Refused, QuotaExceeded; Busy, RateLimited and Unavailable where its
+        examples cannot be run.
 
-        `rules` are the publisher's own unless others are given. A draft is the author's and the reviewers' alone.
-        The same bundle again answers as the first time did.
+        `rules` and `quotas` are the publisher's own unless others are given. A draft is the author's and the reviewers'
+        alone. The same bundle again answers as the first time did.
         """
         rules = rules or self._rules
         bundle, before = await self._look(identity, manifest, skill_md, files)
@@ -118,10 +124,9 @@ class Publisher:
         if rules.examples:
             permitted = rules.status_for(identity, before.diff) == "published"
             checks = await self._test(identity, bundle, checks, permitted)
-        # Large files first, rows last: a crash leaves an unused file, never a version without its files.
-        await asyncio.to_thread(self._store_large, bundle)
-        insert = partial(self._insert, bundle=bundle, identity=identity, rules=rules, checks=checks)
-        created = await self._database.write(insert)
+        quotas = quotas or self._quotas
+        insert = partial(self._insert, bundle=bundle, identity=identity, rules=rules, quotas=quotas, checks=checks)
+        created = await self._store(bundle, insert)
         if created.status == "published":
             await self._moments.after_publish(publication)
         return created
@@ -242,13 +247,33 @@ class Publisher:
                     f"(max_limits.{key}): its runs get {self._most_of[key]}"
                 )
 
-    def _store_large(self, bundle: Bundle) -> None:
-        for file in bundle.files:
-            if not is_inline(file.size):
-                put_large(self._storage, file.sha256, file.content)
+    async def _store(self, bundle: Bundle, insert: Callable[[Connection], NewVersion]) -> NewVersion:
+        """Large files first, rows last: a crash leaves an unused file, never a version without its files."""
+        large = {file.sha256: file.content for file in bundle.files if not is_inline(file.size)}
+        if not large:
+            return await self._database.write(insert)
+        upload = await asyncio.to_thread(Uploading, self._database, self._storage, large)
+
+        def settle(connection: Connection) -> NewVersion:
+            upload.settle(connection)
+            return insert(connection)
+
+        try:
+            for sha256, content in large.items():
+                await asyncio.to_thread(put_large, self._storage, sha256, content)
+            return await self._database.write(settle)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(upload.give_up))
+            raise
 
     def _insert(
-        self, connection: Connection, bundle: Bundle, identity: Identity, rules: PublishingRules, checks: Checks
+        self,
+        connection: Connection,
+        bundle: Bundle,
+        identity: Identity,
+        rules: PublishingRules,
+        quotas: Quotas,
+        checks: Checks,
     ) -> NewVersion:
         def landing(diff: PermissionsDiff) -> str:
             # What waits is run by an approval: a version is not published before.
@@ -256,7 +281,14 @@ class Publisher:
 
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
         return insert_version(
-            connection, bundle, identity, inline, landing=landing, visibility=rules.visibility, checks=checks
+            connection,
+            bundle,
+            identity,
+            inline,
+            quotas=quotas,
+            landing=landing,
+            visibility=rules.visibility,
+            checks=checks,
         )
 
 

@@ -17,6 +17,7 @@ from skillery.errors import NameTaken, VersionExists
 from skillery.formats.bundle import Bundle
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
+from skillery.quotas import Quotas, check_bundle
 from skillery.registry.checks import NOTHING, Checks, checks_json, compare_permissions, record_runs
 from skillery.registry.indexing import MAX_BODY, SKILL_MD, index_latest
 from skillery.registry.seeing import Visibility, sees_skill, sees_version
@@ -112,6 +113,7 @@ def insert_version(
     identity: Identity,
     inline: Mapping[str, bytes],
     *,
+    quotas: Quotas,
     landing: Landing = lambda _: "published",
     visibility: Visibility = "public",
     checks: Checks = NOTHING,
@@ -119,13 +121,14 @@ def insert_version(
     """Record a version whose large files are in the storage already; `inline` holds the small ones by digest.
 
     `landing` is asked while nobody else can publish a version of the skill. `visibility` is that of a skill which is
-    new with it. Raises VersionExists, NameTaken. The same bundle again answers as the first time did.
+    new with it. Raises VersionExists, NameTaken, QuotaExceeded. The same bundle again answers as the first time did.
     """
     name = bundle.manifest.name
     skill_id = _lock_skill(connection, name, visibility)
     taken = version_if_taken(connection, bundle, identity)
     if taken is not None:
         return taken
+    check_bundle(connection, quotas, name, bundle.size_bytes)
     diff = compare_permissions(connection, bundle.manifest)
     status = landing(diff)
     if diff.is_change:

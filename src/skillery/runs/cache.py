@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 from skillery.backends import PublishedFile, Storage
@@ -17,13 +20,16 @@ from skillery.registry import VersionRow, files_of
 from skillery.registry.reading import FileRow
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+NOTED_EVERY = 600.0
+"""Seconds: how exactly the time of a file or folder says when a run last used it."""
 
 
 class Cache:
     """A folder a bundle, a file a blob, named by digest; whatever has a name is whole.
 
     Nothing in it is flushed to the disk, so it is thrown away after a boot: a power cut could have left a file with
-    its name and without its content. A process that dies leaves only what has no name yet.
+    its name and without its content. A process that dies leaves only what has no name yet. The time of what has a name
+    is that of its last use.
     """
 
     def __init__(self, folder: Path, database: Database, storage: Storage, blobs: Blobs) -> None:
@@ -32,7 +38,8 @@ class Cache:
         self._blobs = blobs
         self._folder = folder / _boot()
         self._lock = threading.Lock()
-        self._known: set[str] = set()
+        self._known: dict[str, float] = {}
+        """Digest of a bundle -> when its use was last noted."""
         for old in folder.glob("*") if folder.is_dir() else ():
             if old != self._folder:
                 _remove(old)
@@ -44,10 +51,22 @@ class Cache:
     def bundle(self, version: VersionRow) -> Path:
         """Blocking on first use: the folder that holds the files of a version."""
         folder = self._folder / "bundles" / version.digest.replace(":", "-")
-        if version.digest not in self._known and not folder.is_dir():
+        while not self._use_bundle(folder, version.digest):
             self._make_bundle(version, folder)
-        self._known.add(version.digest)
         return folder
+
+    def _use_bundle(self, folder: Path, digest: str) -> bool:
+        """Note that it is used, so that it is not dropped for a while; False where it is not there."""
+        with self._lock:
+            noted = self._known.get(digest)
+            if noted is not None and time.monotonic() - noted < NOTED_EVERY:
+                return True
+            try:
+                os.utime(folder)
+            except FileNotFoundError:
+                return False
+            self._known[digest] = time.monotonic()
+            return True
 
     def lend(self, files: Iterable[PublishedFile]) -> Path:
         """Blocking: a folder with these files, as one of a bundle, until it is given to `take_back`."""
@@ -70,15 +89,60 @@ class Cache:
         if stored is not None:
             return stored
         path = self._folder / "blobs" / blob.sha256
-        if not path.is_file():
-            partial = self._incoming / secrets.token_hex(16)
-            copy_to(self._blobs.open(blob), partial, 0o444)
-            partial.rename(path)
+        with self._lock, contextlib.suppress(FileNotFoundError):
+            os.utime(path)
+            return path
+        partial = self._incoming / secrets.token_hex(16)
+        copy_to(self._blobs.open(blob), partial, 0o444)
+        partial.rename(path)
         return path
 
     def is_ready(self, version: VersionRow) -> bool:
         """Whether `bundle` answers without touching the disk."""
         return version.digest in self._known
+
+    # -- what goes again -----------------------------------------------------------------------------------------
+
+    def blobs_unused_since(self, moment: datetime) -> Iterator[tuple[str, int]]:
+        """Digest and size of the blobs that no run has used since."""
+        for path in (self._folder / "blobs").iterdir():
+            if _is_older(path, moment):
+                with contextlib.suppress(FileNotFoundError):
+                    yield path.name, path.stat().st_size
+
+    def drop_blob(self, sha256: str, unused_since: datetime) -> bool:
+        """Unless a run has used it since."""
+        path = self._folder / "blobs" / sha256
+        with self._lock:
+            if not _is_older(path, unused_since):
+                return False
+            path.unlink()
+            return True
+
+    def drop_unused(self, unused_since: datetime, *, dry_run: bool) -> tuple[int, int]:
+        """Blobs and bundles that no run has used since: their number and bytes."""
+        count = freed = 0
+        for sha256, size in self.blobs_unused_since(unused_since):
+            if dry_run or self.drop_blob(sha256, unused_since):
+                count, freed = count + 1, freed + size
+        for folder in (self._folder / "bundles").iterdir():
+            if not _is_older(folder, unused_since):
+                continue
+            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            if dry_run or self._drop_bundle(folder, unused_since):
+                count, freed = count + 1, freed + size
+        return count, freed
+
+    def _drop_bundle(self, folder: Path, unused_since: datetime) -> bool:
+        """Its name goes at once, so that nobody finds half of it."""
+        away = self._incoming / secrets.token_hex(16)
+        with self._lock:
+            if not _is_older(folder, unused_since):
+                return False
+            self._known.pop(folder.name.replace("-", ":", 1), None)
+            folder.rename(away)
+        shutil.rmtree(away)
+        return True
 
     def _make_bundle(self, version: VersionRow, folder: Path) -> None:
         files = self._database.read_now(lambda connection: files_of(connection, version.version_id))
@@ -106,6 +170,13 @@ class Cache:
                     lambda connection, sha256=file.sha256: open_content(connection, self._storage, sha256)  # type: ignore[misc]
                 )
                 copy_to(stream, path, mode)
+
+
+def _is_older(path: Path, moment: datetime) -> bool:
+    try:
+        return path.stat().st_mtime < moment.timestamp()
+    except FileNotFoundError:
+        return False
 
 
 def _remove(path: Path) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from skillery.backends import Identity, Limits
-from skillery.blobs import BlobRow, Blobs, parse_kind, row_of
+from skillery.backends import Identity, Job
+from skillery.blobs import BlobRow, Blobs, parse_kind
 from skillery.contents import Incoming
 from skillery.errors import BlobNotFound, NotAllowed, TooLarge
-from skillery.formats.ids import new_blob_id
 from skillery.formats.wording import quoted
 
 
@@ -18,13 +17,15 @@ class Callable(Protocol):
 
 
 class Host:
-    """The RunHost of one run. Contents are stored as they come; their rows follow when the run is recorded."""
+    """The RunHost of one run. Its blobs are stored and recorded as they come: nothing sweeps what a run under way has
+    written, and each is held against the quotas of whoever started it."""
 
-    def __init__(self, blobs: Blobs, identity: Identity, limits: Limits) -> None:
+    def __init__(self, blobs: Blobs, identity: Identity, job: Job) -> None:
         self._blobs = blobs
         self._identity = identity
-        self._limits = limits
-        self._bytes_left = limits.blobs_mb * 1024 * 1024
+        self._run_id = job.run_id
+        self._limits = job.limits
+        self._bytes_left = job.limits.blobs_mb * 1024 * 1024
         self.written: list[BlobRow] = []
         self.calls: Callable | None = None
         """None where nothing is there to be called."""
@@ -49,8 +50,12 @@ class Host:
     async def keep(self, content: bytes, kind: str) -> str:
         """Keep a content of the host's own making beside the blobs of the run."""
         writer = Writer(self, kind, self._blobs.incoming())
-        await asyncio.to_thread(writer.incoming.write, content)
-        return await writer.commit()
+        try:
+            await asyncio.to_thread(writer.incoming.write, content)
+            return await writer.commit()
+        except BaseException:
+            await writer.abort()
+            raise
 
     def spend(self, size: int) -> None:
         """Raises TooLarge once the run has written more than it may."""
@@ -59,8 +64,9 @@ class Host:
             raise TooLarge(f"the blobs of this run would exceed {self._limits.blobs_mb} MiB, as much as it may write")
 
     async def store(self, incoming: Incoming, kind: str) -> str:
-        content = await asyncio.to_thread(incoming.commit)
-        row = row_of(content, new_blob_id(), kind, self._identity)
+        place = len(self.written)
+        commit = self._blobs.commit_output
+        row = await asyncio.to_thread(commit, incoming, self._identity, kind, self._run_id, place)
         self.written.append(row)
         return row.id
 

@@ -14,7 +14,7 @@ from skillery.backends import Identity
 from skillery.blobs import output_blobs
 from skillery.database import in_utc
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound
-from skillery.formats.tokens import parse_age
+from skillery.formats.durations import parse_age
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.tables import runs, skill_versions, skills
 

@@ -1,18 +1,18 @@
-"""What is written down of a run: a row when it starts, its outcome and its blobs in one transaction when it ends."""
+"""What is written down of a run: a row when it starts, its outcome when it ends. Its blobs have rows as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
 
 from skillery.backends import Identity, Limits
-from skillery.blobs import BlobRow, insert_blobs, leave_blobs
+from skillery.blobs import leave_blobs
 from skillery.database import Change, in_utc
 from skillery.idempotency import Claim, note_run
+from skillery.quotas import Quotas, check_run
 from skillery.registry.usage import Outcome, count_run
 from skillery.tables import runs
 
@@ -64,7 +64,11 @@ _FINISH = Change(dict.fromkeys(_DATABASES, update(runs).where(runs.c.id == bindp
 _limits = msgspec.json.Encoder()
 
 
-def start_run(connection: Connection, run: NewRun, *, queued: bool = False) -> None:
+def start_run(connection: Connection, run: NewRun, *, quotas: Quotas, queued: bool = False) -> None:
+    """Put it on record. Raises RateLimited, and then it is not: for a run that its identity started itself, where those
+    are as many as they may be. Runs that the code of a run calls are its own."""
+    if run.parent_run_id is None:
+        check_run(connection, quotas, run.identity.name)
     _START.run(
         connection,
         id=run.run_id,
@@ -97,19 +101,8 @@ def drop_run(connection: Connection, run_id: str) -> None:
     connection.execute(runs.delete().where(runs.c.id == run_id))
 
 
-def finish_run(
-    connection: Connection,
-    run: NewRun,
-    answer: dict[str, Any],
-    blobs: Sequence[BlobRow],
-    log: BlobRow | None,
-    *,
-    stopped: bool,
-) -> None:
-    """`log` is the blob of the whole log; `stopped`: it was ended from outside."""
-    insert_blobs(connection, blobs, run.run_id)
-    if log is not None:
-        insert_blobs(connection, [log])
+def finish_run(connection: Connection, run: NewRun, answer: dict[str, Any], *, stopped: bool) -> None:
+    """`stopped`: it was ended from outside."""
     error = answer.get("error")
     finished_at = datetime.now(UTC)
     _FINISH.run(
@@ -120,7 +113,7 @@ def finish_run(
         output_json=msgspec.json.encode(answer["output"]).decode(),
         error_json=msgspec.json.encode(error).decode() if error else None,
         logs_preview=answer["logs_preview"],
-        logs_blob=log.id if log else None,
+        logs_blob=answer.get("logs_blob"),
         duration_ms=answer["duration_ms"],
         degraded_json=msgspec.json.encode(answer.get("degraded", [])).decode(),
         network_json=msgspec.json.encode(answer.get("network", [])).decode(),
@@ -136,12 +129,21 @@ def forget_runs(connection: Connection, *, before: datetime, limit: int) -> int:
 
     The counts of their versions stay, and so do their blobs, which have a lifetime of their own.
     """
-    ended = select(runs.c.id).where(runs.c.started_at < before, runs.c.status != "started")
+    ended = select(runs.c.id).where(*_old(before))
     ids = list(connection.scalars(ended.order_by(runs.c.started_at, runs.c.id).limit(limit)))
     if ids:
         leave_blobs(connection, ids)
         connection.execute(runs.delete().where(runs.c.id.in_(ids)))
     return len(ids)
+
+
+def count_old_runs(connection: Connection, before: datetime) -> int:
+    """How many `forget_runs` would delete."""
+    return connection.scalar(select(func.count()).select_from(runs).where(*_old(before))) or 0
+
+
+def _old(before: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return runs.c.started_at < before, runs.c.status != "started"
 
 
 def cutoff_of(connection: Connection, keep: int) -> datetime | None:

@@ -31,12 +31,13 @@ from skillery.backends import (
 )
 from skillery.blobs import BlobRow, Blobs, find_blob
 from skillery.database import Database
-from skillery.errors import InvalidParams, NotExecutable, SkilleryError, Unavailable
+from skillery.errors import InvalidParams, NotExecutable, QuotaExceeded, SkilleryError, Unavailable
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
 from skillery.formats.manifest import Manifest, parse_manifest
 from skillery.formats.version_spec import parse_version_spec
 from skillery.idempotency import claimed
+from skillery.quotas import Quotas
 from skillery.registry import VersionRow, resolve
 from skillery.runs.advice import advised
 from skillery.runs.answering import (
@@ -138,6 +139,7 @@ class Runner:
         moments: Moments,
         limits: LimitRules,
         queue: Queue,
+        quotas: Quotas,
         server: str,
     ) -> None:
         self._database = database
@@ -149,6 +151,7 @@ class Runner:
         self._moments = moments
         self._limits = limits
         self._queue = queue
+        self._quotas = quotas
         self._server = server
         self._active: set[asyncio.Task[_Recorded]] = set()
         self._waiting: set[str] = set()
@@ -248,7 +251,7 @@ class Runner:
         if self._closed:
             raise _stopping()
         run = self._new_run(identity, prepared)
-        host = Host(self._blobs, identity, prepared.job.limits)
+        host = Host(self._blobs, identity, prepared.job)
         if prepared.stubs:
             call = partial(self._run_called, identity, prepared.job, host)
             host.calls = Calls(prepared.stubs, prepared.job.limits, call)
@@ -292,7 +295,7 @@ class Runner:
         try:
             await asyncio.wait({entering}, timeout=QUEUED_SECONDS)
             if not entering.done():
-                await self._database.write(partial(start_run, run=run, queued=True))
+                await self._database.write(partial(start_run, run=run, quotas=self._quotas, queued=True))
                 on_record = True
             return _Turn(await entering, on_record)
         except (Stopped, SkilleryError) as error:
@@ -368,7 +371,7 @@ class Runner:
         if on_record:
             await self._database.write(partial(begin_run, run=run))
         else:
-            await self._database.write(partial(start_run, run=run))
+            await self._database.write(partial(start_run, run=run, quotas=self._quotas))
         if self._closed:
             stopper.stop(SERVER_STOPPED)
         began = time.monotonic()
@@ -384,28 +387,28 @@ class Runner:
     ) -> _Recorded:
         try:
             answer = await self._answer(prepared, outcome, host)
-        except SkilleryError as error:  # a full disk, when the output became a blob
-            failure = Failure("SandboxError", f"the output could not be stored: {error.message}")
+        except SkilleryError as error:  # a full disk or a quota, when the output became a blob
+            kind = "QuotaExceeded" if isinstance(error, QuotaExceeded) else "SandboxError"
+            failure = Failure(kind, f"the output could not be stored: {error.message}")
             outcome = msgspec.structs.replace(outcome, result=None, failure=failure)
             answer = await self._answer(prepared, outcome, host)
-        log_blob = await self._store_log(run, outcome.log, answer)
-        work = partial(finish_run, run=run, answer=answer, blobs=host.written, log=log_blob, stopped=stopped)
-        await self._database.write(work)
+        await self._store_log(run, outcome.log, answer)
+        await self._database.write(partial(finish_run, run=run, answer=answer, stopped=stopped))
         await self._moments.run_finished(_finished(run.identity, prepared, answer))
         return _Recorded(outcome, answer)
 
-    async def _store_log(self, run: NewRun, log_: Log, answer: dict[str, Any]) -> BlobRow | None:
-        """The whole log as a blob, named in the answer, where the preview is not all of it."""
+    async def _store_log(self, run: NewRun, log_: Log, answer: dict[str, Any]) -> None:
+        """The whole log as a blob, named in the answer, where the preview is not all of it. No run fails for want of
+        room for its log."""
         whole = whole_log(log_, answer["logs_preview"])
         if whole is None:
-            return None
+            return
         try:
-            row = await self._blobs.store(run.identity, whole, "text/plain")
+            row = await self._blobs.keep_beside(run.identity, whole, "text/plain")
         except SkilleryError as error:
             log.warning("the log of %s could not be stored: %s", run.run_id, error.message)
-            return None
-        answer["logs_blob"] = row.id
-        return row
+        else:
+            answer["logs_blob"] = row.id
 
     async def _outcome(self, prepared: _Prepared, host: Host | CalledHost) -> Outcome:
         """Nothing in it is a secret's value, as far as redaction goes: what is answered, recorded and kept is made of

@@ -6,10 +6,11 @@ import hashlib
 import io
 import os
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from skillery.backends import Storage
+from skillery.backends import ListsContents, Storage
 from skillery.errors import ContentMissing
 
 MIB = 1024 * 1024
@@ -102,6 +103,18 @@ class StorageContract:
 
         with pytest.raises(ContentMissing):
             storage.open(digest)
+
+    def test_what_is_stored_is_listed(self, storage: Storage) -> None:
+        if not isinstance(storage, ListsContents):
+            return
+        kept, gone = put(storage, b"kept"), put(storage, b"gone")
+        storage.delete(gone)
+        unfinished = storage.begin()
+        unfinished.write(b"not yet")
+
+        assert list(storage.stored_before(datetime.now(UTC) + timedelta(minutes=1))) == [(kept, 4)]
+        assert list(storage.stored_before(datetime.now(UTC) - timedelta(minutes=1))) == []
+        unfinished.abort()
 
     @pytest.mark.parametrize("digest", ["", "x", "../../etc/passwd", "0" * 63, "G" * 64, "0" * 64, "A" * 64])
     def test_what_is_no_digest_of_ours_is_missing(self, storage: Storage, digest: str) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
+from skillery import access
 from skillery.api.rpc import params
 from skillery.api.services import Services
 from skillery.backends import Identity, KeepsTokens, Language, Scope
@@ -24,6 +25,7 @@ from skillery.formats.paths import parse_path
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Latest, VersionSpec, parse_version_spec
 from skillery.publishing import CheckedSkill
+from skillery.quotas import get_usage
 from skillery.registry import (
     MovedLabel,
     NewVersion,
@@ -120,11 +122,37 @@ async def _run_code(services: Services, identity: Identity, asked: params.RunCod
 
 async def _create_blob(services: Services, identity: Identity, asked: params.CreateBlob) -> Any:
     content = await asyncio.to_thread(_bytes, asked.content, asked.encoding, "content")
-    return await services.blobs.create_blob(identity, content, asked.kind)
+    ttl = _set(asked.ttl)
+    return await services.blobs.create_blob(identity, content, asked.kind, timedelta(seconds=ttl) if ttl else None)
 
 
 async def _read_blob(services: Services, identity: Identity, asked: params.ReadBlob) -> Any:
     return await services.blobs.read_blob(identity, asked.blob_id, asked.mode, _set(asked.max_bytes))
+
+
+async def _delete_blob(services: Services, identity: Identity, asked: params.DeleteBlob) -> Any:
+    deleted = await services.blobs.delete_blob(identity, asked.blob_id)
+    return {"blob_id": deleted.id, "size_bytes": deleted.size_bytes}
+
+
+async def _get_usage(services: Services, identity: Identity, asked: params.GetUsage) -> Any:
+    whose = _identity(asked.identity) if asked.identity else identity.name
+    if whose != identity.name:
+        access.require(identity, "admin")
+    namespaces = [grant.removesuffix(".*") for grant in identity.namespaces if grant != "*"]
+    if asked.namespace:
+        namespaces = [parse_namespace(asked.namespace.removesuffix(".*"))]
+        if not access.covers(identity, f"{namespaces[0]}.x"):
+            access.require(identity, "admin")
+    elif whose != identity.name:
+        namespaces = []
+    work = partial(get_usage, quotas=services.quotas, identity=whose, namespaces=namespaces)
+    return await asyncio.to_thread(services.database.read_now, work)
+
+
+async def _collect_garbage(services: Services, identity: Identity, asked: params.CollectGarbage) -> Any:
+    swept = await asyncio.to_thread(services.collector.collect, by=identity, dry_run=asked.dry_run)
+    return {"dry_run": asked.dry_run, "removed": swept}
 
 
 async def _load_guide(services: Services, identity: Identity, _: params.LoadSkillsProtocolGuide) -> Any:
@@ -375,6 +403,9 @@ METHODS: dict[str, Method] = {
     "waive_finding": Method(_waive_finding, params.WaiveFinding, "review", is_tool=False, audits="name"),
     "list_waivers": Method(_list_waivers, params.ListWaivers, "review", is_tool=False, audits=""),
     "revoke_waiver": Method(_revoke_waiver, params.RevokeWaiver, "review", is_tool=False, audits="id"),
+    "delete_blob": Method(_delete_blob, params.DeleteBlob, "run", is_tool=False, audits="blob_id"),
+    "get_usage": Method(_get_usage, params.GetUsage, "read", is_tool=False, audits=""),
+    "collect_garbage": Method(_collect_garbage, params.CollectGarbage, "admin", is_tool=False, audits=""),
     "create_token": Method(_create_token, params.CreateToken, "admin", is_tool=False, audits="name"),
     "list_tokens": Method(_list_tokens, params.ListTokens, "admin", is_tool=False, audits=""),
     "revoke_token": Method(_revoke_token, params.RevokeToken, "admin", is_tool=False, audits="id"),
@@ -415,6 +446,13 @@ def _id(text: str) -> str:
     if "\0" in text:
         raise InvalidParams("an id holds no NUL", hint="Pass the id as it was answered.", param="id")
     return text
+
+
+def _identity(name: str) -> str:
+    """Identities are whatever an authenticator calls them. Raises InvalidParams for what no database can hold."""
+    if "\0" in name:
+        raise InvalidParams("'identity' holds a NUL", hint="Write the name of an identity.", param="identity")
+    return name
 
 
 def _set(value: int | msgspec.UnsetType) -> int | None:

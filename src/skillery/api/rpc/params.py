@@ -16,6 +16,9 @@ from skillery.backends import Language
 
 DEFAULT_TIMEOUT_MS = 300_000
 TimeoutMs = Annotated[int, Meta(ge=1, le=3_600_000)]
+MOST_TTL = 315_360_000
+"""Seconds: ten years."""
+Ttl = Annotated[int, Meta(ge=1, le=MOST_TTL)]
 
 
 def shown(description: str, **schema: Any) -> Meta:
@@ -88,6 +91,7 @@ class CreateBlob(Params, frozen=True, kw_only=True):
     content: Annotated[str, shown("Content to store")]
     kind: Annotated[str, shown("MIME type (e.g., 'text/plain', 'application/json')")]
     encoding: Annotated[Literal["utf-8", "base64"], HIDDEN] = "utf-8"
+    ttl: Annotated[Ttl | msgspec.UnsetType, HIDDEN] = msgspec.UNSET
 
 
 class ReadBlob(Params, frozen=True, kw_only=True):
@@ -294,6 +298,25 @@ class RevokeWaiver(Params, frozen=True, kw_only=True):
     """Make a waiver no longer good. What was published under it stays."""
 
     id: Annotated[str, shown("The waiver's id")]
+
+
+class DeleteBlob(Params, frozen=True, kw_only=True):
+    """Delete a blob of one's own."""
+
+    blob_id: Annotated[str, shown("Blob identifier")]
+
+
+class GetUsage(Params, frozen=True, kw_only=True):
+    """Say how much is used, and how much may be."""
+
+    identity: Annotated[str, shown("Whose; omit for your own (another's takes the scope admin)")] = ""
+    namespace: Annotated[str, shown("Of which namespace; omit for those of your grants")] = ""
+
+
+class CollectGarbage(Params, frozen=True, kw_only=True):
+    """Remove what nothing refers to any more."""
+
+    dry_run: Annotated[bool, shown("Only say what would be removed", default=False)] = False
 
 
 class CreateToken(Params, frozen=True, kw_only=True):

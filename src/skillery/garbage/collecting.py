@@ -1,0 +1,98 @@
+"""One sweep at a time on a database, step by step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from skillery import audit
+from skillery.audit import SERVER
+from skillery.backends import Identity
+from skillery.database import Database
+from skillery.errors import Busy
+
+BUSY_RETRY_MS = 5_000
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What a step removed, or in a dry run would remove."""
+
+    count: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Swept) -> Swept:
+        return Swept(self.count + other.count, self.bytes + other.bytes)
+
+
+class Sweep(NamedTuple):
+    """One sweep, as its steps see it."""
+
+    dry_run: bool
+    stopped: Callable[[], bool]
+    """Whether the server is closing: a step then ends after what it has in hand."""
+
+
+class Step(NamedTuple):
+    name: str
+    work: Callable[[Sweep], Swept]
+    """Blocking. It may be killed at any moment, and leaves nothing broken."""
+    own: bool = False
+    """It is about this machine alone, and so every server takes it."""
+
+
+class Collector:
+    """Collects garbage, by itself now and then and when it is asked to."""
+
+    def __init__(self, database: Database, steps: Iterable[Step]) -> None:
+        self._database = database
+        self._steps = tuple(steps)
+        self._stopping = threading.Event()
+        self._at_work = threading.Lock()
+
+    def collect(self, *, by: Identity = SERVER, dry_run: bool = False) -> dict[str, Swept]:
+        """Blocking: every step, by its name. `by` is who asked for it. Raises Busy where another sweep of this database
+        is under way."""
+        with self._database.alone("garbage") as is_alone:
+            if not is_alone:
+                raise Busy(
+                    "another sweep is under way",
+                    hint="What it finds is taken away. Try again after retry_after_ms.",
+                    retry_after_ms=BUSY_RETRY_MS,
+                )
+            return self._take(self._steps, by, dry_run)
+
+    def collect_own(self) -> dict[str, Swept]:
+        """Blocking: the steps that are about this machine alone."""
+        return self._take([step for step in self._steps if step.own], SERVER, dry_run=False)
+
+    def close(self) -> None:
+        """Blocking: no step goes on after this."""
+        self._stopping.set()
+        with self._at_work:
+            return
+
+    def _take(self, steps: Iterable[Step], by: Identity, dry_run: bool) -> dict[str, Swept]:
+        swept: dict[str, Swept] = {}
+        with self._at_work:
+            sweep = Sweep(dry_run, self._stopping.is_set)
+            try:
+                for step in steps:
+                    if not self._stopping.is_set():
+                        swept[step.name] = step.work(sweep)
+            finally:
+                # What is gone is gone, also where a later step breaks off.
+                if not dry_run:
+                    self._record(by, swept)
+        return swept
+
+    def _record(self, by: Identity, swept: dict[str, Swept]) -> None:
+        """One entry a sweep: how much each step removed, but from caches, which hold nothing of their own."""
+        own = {step.name for step in self._steps if step.own}
+        after = {name: msgspec.structs.asdict(one) for name, one in swept.items() if one.count and name not in own}
+        if after:
+            self._database.write_now(
+                lambda connection: audit.record(connection, by, "collect_garbage", "", after=after)
+            )
