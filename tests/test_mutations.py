@@ -109,7 +109,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "descriptors": Mutation(
         "inmate.py",
-        "    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL})\n",
+        "    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL, GATE})\n",
         "",
         "test_only_the_streams_and_one_channel_are_open",
         seen_inside="descriptors",

@@ -30,6 +30,13 @@ def covers(identity: Identity, name: str) -> bool:
     )
 
 
+def covers_all(identity: Identity, pattern: str) -> bool:
+    """Whether its grants hold for all below a namespace (`sales.*`), or for everything (`*`)."""
+    if pattern == "*":
+        return is_admin(identity) or "*" in identity.namespaces
+    return covers(identity, pattern)
+
+
 def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
     """Raises NotAllowed unless the identity has the scope, and a grant that covers `name`.
 

@@ -6,7 +6,7 @@ could be wrong, and each sum is a walk over an index that the limit bounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -88,7 +88,8 @@ def _covers(namespace: str, skill: str) -> bool:
 
 
 class Used(msgspec.Struct, frozen=True):
-    used: int
+    used: int | None
+    """None: it is not the caller's to know."""
     limit: int | None
     """None: there is none."""
 
@@ -251,8 +252,11 @@ def bundle_bytes(connection: Connection, namespace: str) -> int:
 # -- what is used ------------------------------------------------------------------------------------------------
 
 
-def get_usage(connection: Connection, quotas: Quotas, identity: str, namespaces: list[str]) -> dict[str, object]:
-    """What an identity uses and may use, and the same of every limit that holds below these namespaces."""
+def get_usage(
+    connection: Connection, quotas: Quotas, identity: str, namespaces: list[str], sees: Callable[[str], bool]
+) -> dict[str, object]:
+    """What an identity uses and may use, and the same of every limit that holds below these namespaces; how much is
+    used only where the caller `sees` all that is counted."""
     quota = quotas.of(identity)
     count, size = blobs_used(connection, identity)
     limits: dict[str, int] = {}
@@ -265,11 +269,14 @@ def get_usage(connection: Connection, quotas: Quotas, identity: str, namespaces:
         "runs_per_minute": _used(runs_of_last_minute(connection, identity), quota.runs_per_minute),
         "concurrent_runs": _used(runs_under_way(connection, identity), quota.concurrent_runs),
         "namespaces": [
-            {"namespace": one, "bundle_bytes": _used(bundle_bytes(connection, one), limit)}
+            {
+                "namespace": one,
+                "bundle_bytes": _used(bundle_bytes(connection, one) if sees(one) else None, limit),
+            }
             for one, limit in sorted(limits.items())
         ],
     }
 
 
-def _used(used: int, limit: int) -> Used:
+def _used(used: int | None, limit: int) -> Used:
     return Used(used, limit or None)

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from typing import NamedTuple
 
@@ -23,8 +23,11 @@ log = logging.getLogger(__name__)
 MINUTE = 60.0
 APIECE = 20
 """Entries of their own that attempts of one kind get in a minute, where it is known who makes them; else the first."""
-MOST_SINGLE = 300
-"""Entries of their own in a minute, for all kinds together."""
+MOST_OF_ONE = 60
+"""Entries of their own in a minute for one identity, and for all together of whom it is not known who they are: nobody
+can hide what another does."""
+MOST_SINGLE = 600
+"""The same for all kinds and all identities."""
 MOST_KINDS = 100
 """Kinds of attempts that are counted apart in a minute; all others are counted together."""
 MOST_WAITING = 1000
@@ -52,7 +55,7 @@ class Refusals:
         self._database = database
         self._waiting: deque[Entry] = deque()
         self._singles: dict[_Kind, int] = {}
-        self._single_count = 0
+        self._singles_of: Counter[str | None] = Counter()
         self._counted: dict[_Kind | None, Entry] = {}
         self._ends = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -67,10 +70,12 @@ class Refusals:
             # Counts of a minute are written even where no other attempt follows.
             self._timer = asyncio.get_running_loop().call_later(MINUTE, self._tick)
         entry = entry_of(actor, action, subject, outcome="refused", code=code, error_type=error_type)
-        kind = _Kind(entry.identity, network_of(entry.address or ""), action, code)
+        # Where it is known who it is, it does not matter from where.
+        network = "" if entry.identity else network_of(entry.address or "")
+        kind = _Kind(entry.identity, network, action, code)
         if self._may_be_single(kind):
             self._singles[kind] = self._singles.get(kind, 0) + 1
-            self._single_count += 1
+            self._singles_of[entry.identity] += 1
             self._waiting.append(entry)
             self._write()
         else:
@@ -90,7 +95,9 @@ class Refusals:
                 self._end_minute()
 
     def _may_be_single(self, kind: _Kind) -> bool:
-        if self._single_count >= MOST_SINGLE or len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MOST_WAITING or sum(self._singles_of.values()) >= MOST_SINGLE:
+            return False
+        if self._singles_of[kind.identity] >= MOST_OF_ONE:
             return False
         return self._singles.get(kind, 0) < (APIECE if kind.identity else 1)
 
@@ -122,7 +129,7 @@ class Refusals:
             self._waiting.extend(self._counted.values())
             self._counted.clear()
         self._singles.clear()
-        self._single_count = 0
+        self._singles_of.clear()
         self._ends = time.monotonic() + MINUTE
         if self._waiting:
             self._write()

@@ -90,4 +90,4 @@ def name_and_version(text: str, version: str | None) -> tuple[str, str | None]:
 def _check_url(_ctx: click.Context, _option: click.Parameter, url: str | None) -> str | None:
     if url is not None and not url.lower().startswith(("http://", "https://")):
         raise click.BadParameter(f"'{url}' is no http:// or https:// address")
-    return url.rstrip("/") if url else None
+    return url.rstrip("/").removesuffix("/rpc") if url else None

@@ -33,9 +33,11 @@ def token() -> None:
 
 @token.command("create")
 @click.option("--name", required=True, help="Whose it is. Tokens of one name are one identity, with one set of blobs.")
-@click.option("--scope", "scopes", required=True, metavar="SCOPE,…", help="read, run, publish, review, admin.")
 @click.option(
-    "--namespace", "namespaces", multiple=True, metavar="NAMESPACE.*", help="Where it may publish; '*' is everywhere."
+    "--scope", "scopes", required=True, multiple=True, metavar="SCOPE,…", help="read, run, publish, review, admin."
+)
+@click.option(
+    "--namespace", "namespaces", multiple=True, metavar="NAMESPACE.*,…", help="Where it may publish; '*' is everywhere."
 )
 @click.option("--expires", default="", metavar="TIME", help="After how long: 90d, 12h, never.  [default: never]")
 @click.option("--agent", is_flag=True, help="It is an agent's, not a person's.")
@@ -43,7 +45,7 @@ def token() -> None:
 @json_option
 def create(
     name: str,
-    scopes: str,
+    scopes: tuple[str, ...],
     namespaces: tuple[str, ...],
     expires: str,
     agent: bool,
@@ -57,8 +59,8 @@ def create(
     """
     asked: dict[str, Any] = {
         "name": name,
-        "scopes": [scope.strip() for scope in scopes.split(",") if scope.strip()],
-        "namespaces": list(namespaces),
+        "scopes": _listed(scopes),
+        "namespaces": _listed(namespaces),
         "kind": "agent" if agent else "person",
         "expires": expires,
     }
@@ -72,6 +74,11 @@ def create(
     may = f"{', '.join(created['scopes'])}{f' in {where}' if where else ''}"
     click.echo(clean(f"{created['id']}: {created['name']} ({created['kind']}) may {may}{until}."), err=True)
     click.echo("Keep it now: it is not shown again.", err=True)
+
+
+def _listed(given: tuple[str, ...]) -> list[str]:
+    """Given once with commas between, or more than once."""
+    return [one.strip() for text in given for one in text.split(",") if one.strip()]
 
 
 @token.command("list")

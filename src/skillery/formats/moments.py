@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from skillery.errors import InvalidParams
+from skillery.formats.durations import parse_age
 from skillery.formats.wording import quoted
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -14,18 +15,19 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LONGEST = timedelta(days=36_500)
 
 
-def parse_moment(text: str, param: str) -> datetime:
-    """A date or a time in ISO 8601 (`2026-11-22`, `2026-11-22T09:30:00Z`), in UTC where it names no zone.
-
-    Raises InvalidParams.
-    """
+def parse_moment(text: str, param: str, now: datetime) -> datetime:
+    """A date or a time in ISO 8601 (`2026-11-22`, `2026-11-22T09:30:00Z`), in UTC where it names no zone, or how long
+    before `now`: `90m`, `24h`, `7d`. Raises InvalidParams."""
+    age = parse_age(text)
+    if age is not None:
+        return now - age
     try:
         moment = datetime.fromisoformat(text)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise InvalidParams(
             f"'{param}' is {quoted(text)}, which is no time",
-            hint="Write it as 2026-11-22 or 2026-11-22T09:30:00Z.",
+            hint="Write 2026-11-22T10:00:00Z, a day (2026-11-22), or an age: 90m, 24h, 7d.",
             param=param,
         ) from None
 

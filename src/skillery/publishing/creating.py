@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection
 
-from skillery import access
+from skillery import access, audit
 from skillery.backends import Finding, Identity, Moments, Publication, PublishedFile, Storage
 from skillery.contents import is_inline, put_large
 from skillery.database import Database
@@ -207,6 +207,8 @@ class Publisher:
             return checks
         manifest = bundle.manifest
         subject = Subject(manifest, bundle.digest, _published(bundle.files))
+        if permitted and any(example.needs_permissions for example in bundle.examples.read):
+            await self._database.write(partial(_note_permitted, identity=identity, bundle=bundle))
         tested = await self._examples.test(identity, subject, bundle.examples, permitted=permitted)
         _refuse(manifest.name, str(manifest.version), _as_found(tested.findings), tested.examples)
         return with_examples(checks, tested.examples)
@@ -290,6 +292,14 @@ class Publisher:
             visibility=rules.visibility,
             checks=checks,
         )
+
+
+def _note_permitted(connection: Connection, identity: Identity, bundle: Bundle) -> None:
+    """Before the code of a version that may yet be refused, and then is kept nowhere, runs with permissions."""
+    manifest = bundle.manifest
+    network = [pattern.text for pattern in manifest.permissions.network]
+    after = {"digest": bundle.digest, "network": network, "secrets": list(manifest.permissions.secrets)}
+    audit.record(connection, identity, "run_examples", f"{manifest.name}@{manifest.version}", after=after)
 
 
 def _refuse(name: str, version: str, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
@@ -22,9 +22,9 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = ""
     """Exactly, and of a skill's name all its versions too."""
     outcome: Literal["done", "refused", ""] = ""
-    since: datetime | None = None
-    until: datetime | None = None
-    """Entries before it."""
+    since: str = ""
+    until: str = ""
+    """Entries before it. As they were written: an age is another moment with the next page."""
 
 
 def parse_filter(
@@ -34,14 +34,10 @@ def parse_filter(
     for param, value in (("identity", identity), ("action", action), ("subject", subject)):
         if "\0" in value:
             raise InvalidParams(f"'{param}' holds a NUL", hint="No entry has one.", param=param)
-    return AuditFilter(
-        identity=identity,
-        action=action,
-        subject=subject,
-        outcome=outcome,
-        since=parse_moment(since, "since") if since else None,
-        until=parse_moment(until, "until") if until else None,
-    )
+    for param, value in (("since", since), ("until", until)):
+        if value:
+            parse_moment(value, param, datetime.now(UTC))
+    return AuditFilter(identity=identity, action=action, subject=subject, outcome=outcome, since=since, until=until)
 
 
 class WhoActed(msgspec.Struct, frozen=True):
@@ -88,10 +84,11 @@ def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
         # "@" is followed by "A" in the order of bytes.
         versions = and_(audit.c.subject >= f"{wanted.subject}@", audit.c.subject < f"{wanted.subject}A")
         found.append(or_(audit.c.subject == wanted.subject, versions))
-    if wanted.since is not None:
-        found.append(audit.c.at >= _text(wanted.since))
-    if wanted.until is not None:
-        found.append(audit.c.at < _text(wanted.until))
+    now = datetime.now(UTC)
+    if wanted.since:
+        found.append(audit.c.at >= _text(parse_moment(wanted.since, "since", now)))
+    if wanted.until:
+        found.append(audit.c.at < _text(parse_moment(wanted.until, "until", now)))
     return found
 
 

@@ -123,17 +123,35 @@ _LATEST = Statement(
 )
 
 
+_HIGHEST_BELOW = Statement(
+    _OF_SKILL.where(skill_versions.c.precedence < bindparam("precedence"))
+    .order_by(skill_versions.c.precedence.desc())
+    .limit(literal_column("1"))
+)
+_HIGHEST = Statement(
+    _OF_SKILL.order_by(skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc()).limit(
+        literal_column("1")
+    )
+)
+
+
 def compare_permissions(connection: Connection, manifest: Manifest) -> PermissionsDiff:
     """With the version that this one follows (the highest published one below it) and with the latest: what either of
     them lacks is added. Whoever moves up to this version, from below or by `latest`, gets nothing that nobody reviewed.
+
+    With each of them it is once the one that resolves now, and once the one that would if nothing were yanked: a yank
+    can be taken back.
     """
-    below = _BELOW.rows(connection, name=manifest.name, precedence=manifest.version.precedence)
+    own = {"name": manifest.name, "precedence": manifest.version.precedence}
+    below = _BELOW.rows(connection, **own)
     latest = _LATEST.rows(connection, name=manifest.name)
     if not latest:
         return permissions_diff(manifest.permissions, Permissions(), (), None)
     version, manifest_json = (below or latest)[0]
-    others = [_permissions(row[1]) for row in latest if row[0] != version]
-    return permissions_diff(manifest.permissions, _permissions(manifest_json), others, version)
+    yanked = (*_HIGHEST_BELOW.rows(connection, **own), *_HIGHEST.rows(connection, name=manifest.name))
+    others = {row[0]: row[1] for row in (*latest, *yanked) if row[0] != version}
+    compared = [_permissions(one) for one in others.values()]
+    return permissions_diff(manifest.permissions, _permissions(manifest_json), compared, version)
 
 
 class _Listed(msgspec.Struct):

@@ -9,12 +9,12 @@ import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Identity
-from skillery.errors import InvalidParams, NotFound, SkilleryError
+from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
-from skillery.formats.version_spec import Exact, parse_reference
+from skillery.formats.version_spec import parse_reference
 from skillery.formats.wording import quoted
-from skillery.registry.resolving import VersionRow, resolve
+from skillery.registry.resolving import VersionRow, resolve, version_if_there
 from skillery.tables import RESOLVABLE
 
 MOST_LOCKED = 1000
@@ -109,13 +109,13 @@ def _findings(connection: Connection, identity: Identity, pin: Pin, versions: di
         message = f"'{name}' is locked in two versions, {versions[pin.name][:300]} and {version}"
         yield LockProblem(name, version, "two_versions", message)
     try:
-        exact = Exact(Version.parse(pin.version))
-        row = resolve(connection, identity, parse_skill_name(pin.name), exact)
+        exact = Version.parse(pin.version)
+        row = version_if_there(connection, identity, parse_skill_name(pin.name), exact)
     except InvalidParams as error:
         yield LockProblem(name, version, "invalid", f"{error.message} A lock names exact versions.")
         return
-    except NotFound as error:
-        yield LockProblem(name, version, "gone", error.message)
+    if row is None:
+        yield LockProblem(name, version, "gone", f"there is no version {version} of '{name}'")
         return
     if pin.digest.strip().lower() != row.digest:
         message = f"'{row.name}' {row.version} has the digest {row.digest}, locked is {pin.digest[:80]}"

@@ -12,6 +12,7 @@ from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.errors import LabelNotFound, SkillNotFound, VersionNotFound
 from skillery.formats.ranges import Segment
+from skillery.formats.semver import Version
 from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, VersionSpec
 from skillery.registry.seeing import (
     WAS_PUBLISHED,
@@ -105,6 +106,14 @@ def resolve(connection: Connection, identity: Identity, name: str, spec: Version
     if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
         return row
     raise _not_found(connection, identity, name, spec)
+
+
+def version_if_there(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow | None:
+    """As `resolve` of an exact version, without looking for what else there is: for many of them."""
+    rows = EXACT.rows(connection, name=name, precedence=version.precedence)
+    if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
+        return row
+    return None
 
 
 def _sees(connection: Connection, identity: Identity, row: VersionRow) -> bool:

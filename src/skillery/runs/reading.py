@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from skillery.backends import Identity
 from skillery.blobs import output_blobs
 from skillery.database import in_utc
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound
-from skillery.formats.durations import parse_age
+from skillery.formats.moments import parse_moment
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.tables import runs, skill_versions, skills
 
@@ -160,30 +159,8 @@ def listing(whose: str, asked: RunFilter, now: datetime) -> Select[Any]:
     if asked.status in {"queued", "started"}:
         where.append(runs.c.queued.is_(asked.status == "queued"))
     if asked.since:
-        where.append(runs.c.started_at >= since(asked.since, now))
+        where.append(runs.c.started_at >= parse_moment(asked.since, "since", now))
     return _LISTED.where(*where).order_by(runs.c.started_at.desc(), runs.c.id.desc())
-
-
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
-
-
-def since(text: str, now: datetime) -> datetime:
-    """The moment that is meant by `2026-11-22T10:00:00Z` (also a day, which begins in UTC) or by `24h`, `7d`: so long
-    ago. Raises InvalidParams."""
-    age = parse_age(text)
-    if age is not None:
-        return now - age
-    try:
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None and not _DAY.fullmatch(text):
-            raise ValueError("a time without its zone")
-        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        raise InvalidParams(
-            f"'since' is {text[:80]!r}, which is no moment",
-            hint="Write 2026-11-22T10:00:00Z, a day (2026-11-22), or an age: 90m, 24h, 7d.",
-            param="since",
-        ) from None
 
 
 def _listed(row: Row[Any]) -> dict[str, Any]:

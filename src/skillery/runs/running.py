@@ -328,7 +328,8 @@ class Runner:
             version_id=version.version_id if version else None,
             skill_id=version.skill_id if version else None,
             parent_run_id=parent,
-            claim=claimed.get() if parent is None else None,
+            # The call that publishes is not answered by the runs that try its examples.
+            claim=None if parent or isinstance(version, Unpublished) else claimed.get(),
         )
 
     async def _run_called(

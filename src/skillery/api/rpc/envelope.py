@@ -158,17 +158,17 @@ async def _call_once(
     async def work() -> bytes:
         return encode(await method.call(services, identity, params))
 
-    asked = await _digest_of(call)
+    asked = await _digest_of(call.method, params)
     return msgspec.Raw(await services.once.call(identity, key, asked, work))
 
 
-async def _digest_of(call: Call) -> str:
-    """What a call asks, however its JSON was written."""
-    text = b"{}" if call.params is msgspec.UNSET else bytes(call.params)
+async def _digest_of(method: str, params: Any) -> str:
+    """What a call asks, however its JSON was written, with or without what is the default."""
+    text = encode(params)
     if len(text) > BIG_TEXT:
         text = await JSON.run(canonical, text)
-        return await asyncio.to_thread(digest_of, call.method.encode(), text)
-    return digest_of(call.method.encode(), canonical(text))
+        return await asyncio.to_thread(digest_of, method.encode(), text)
+    return digest_of(method.encode(), canonical(text))
 
 
 def decode_params(name: str, method: Method, raw: msgspec.Raw | msgspec.UnsetType) -> Any:

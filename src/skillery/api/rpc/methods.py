@@ -146,7 +146,8 @@ async def _get_usage(services: Services, identity: Identity, asked: params.GetUs
             access.require(identity, "admin")
     elif whose != identity.name:
         namespaces = []
-    work = partial(get_usage, quotas=services.quotas, identity=whose, namespaces=namespaces)
+    sees = partial(access.covers_all, identity)
+    work = partial(get_usage, quotas=services.quotas, identity=whose, namespaces=namespaces, sees=sees)
     return await asyncio.to_thread(services.database.read_now, work)
 
 

@@ -80,8 +80,8 @@ class Part:
             first = kernel.clone_arguments(flags | kernel.CLONE_PIDFD, parent=self.pidfd)
             script.add("new namespaces", kernel.SYS_CLONE, *first, kind=calls.FIRST)
             join_groups(doors)
-            kernel.call("gate", kernel.SYS_READ, GATE, bytes(1), 1, answer=1)
             arrange_descriptors()
+            wait_at_gate()
             self._settle(plan, message, script)
             self._lock(plan, message)
             self._split(script, plan["thread_id"])
@@ -127,7 +127,14 @@ def arrange_descriptors() -> None:
     """0 is /dev/null, 1 and 2 the log, 3 the channel, and CONTROL is for pid 1 alone. Nothing else is open."""
     for source, target in ((NULL, 0), (LOG, 1), (LOG, 2), (CHANNEL_BEFORE, CHANNEL)):
         kernel.call("descriptors", kernel.SYS_DUP3, source, target, 0, answer=target)
-    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL})
+    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL, GATE})
+
+
+def wait_at_gate() -> None:
+    """Until we have our ids. The other end is the zygote's alone, now that our copy of it is closed: when the zygote
+    dies, this ends."""
+    kernel.call("gate", kernel.SYS_READ, GATE, bytes(1), 1, answer=1)
+    kernel.call("gate", kernel.SYS_CLOSE, GATE)
 
 
 # -- pid 2 ---------------------------------------------------------------------------------------------------------

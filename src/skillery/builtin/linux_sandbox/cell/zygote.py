@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 1 << 6, 1 << 7, 1 << 21
 WARM = ("traceback", "linecache", "runtime", "runtime._run", "runtime._wire")
 KEPT = 32
+DESCRIPTORS = 512
 ONE_THREAD = 3
 """The number of links of a folder with one folder in it."""
 
@@ -143,8 +145,18 @@ def serve(server: Link, plan: dict[str, Any]) -> None:
         forks.fork(server, message, descriptors)
 
 
+def make_room_for_descriptors() -> None:
+    """Those of a run have high numbers for a moment, and net namespaces are kept open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS:
+        if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS:
+            raise kernel.SetupError(f"the server may open {hard} files, and {DESCRIPTORS} are needed: raise ulimit -n")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
+
+
 def prepare(server: Link, room: int) -> dict[str, Any]:
     """Build the place; the plan that it was built by."""
+    make_room_for_descriptors()
     plan, _ = server.hear()
     plan["program"] = bytes.fromhex(plan.pop("filter"))
     plan["thread_id"] = calls.thread_id_address()
