@@ -13,11 +13,13 @@ decides on which thread that happens, because that is what the two databases dif
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from sqlalchemy import CompoundSelect, Connection, Engine, Select, create_engine, event, exc
@@ -25,6 +27,7 @@ from sqlalchemy.engine import URL, make_url
 
 from skillery.errors import StartupError, StorageFull, Unavailable
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 POSTGRES_CONNECTIONS = 16
 BUSY_TIMEOUT_SECONDS = 30
@@ -70,7 +73,7 @@ class Database:
     async def read(self, work: Callable[[Connection], T]) -> T:
         """What `work` makes of a connection that it only reads from. It must be short: see `read_now`."""
         if not self.is_sqlite:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_now, work)
+            return await self._in_thread(self.read_now, work)
         with _speaking(), self._reading:
             if self._reader is None:
                 self._reader = self._reads.connect()
@@ -78,7 +81,12 @@ class Database:
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """`work` in a transaction of its own, committed when this returns; an exception takes all of it back."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._in_transaction, work)
+        return await self._in_thread(self._in_transaction, work)
+
+    async def _in_thread(self, way: Callable[[Callable[[Connection], T]], T], work: Callable[[Connection], T]) -> T:
+        # In a copy of the context, so that `work` knows which request it is for.
+        context = copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, way, work)
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
         """As `read`, for a worker thread: on a connection of its own, so `work` may take its time."""
@@ -88,7 +96,7 @@ class Database:
     def write_now(self, work: Callable[[Connection], T]) -> T:
         """As `write`, for a caller that may wait: not on an event loop."""
         if self.is_sqlite:
-            return self._threads.submit(self._in_transaction, work).result()
+            return self._threads.submit(copy_context().run, self._in_transaction, work).result()
         return self._in_transaction(work)
 
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
@@ -196,5 +204,6 @@ def _meaning(error: Exception) -> Exception:
         or isinstance(error, exc.TimeoutError)
         or type(cause).__name__ in {"OperationalError", "InterfaceError"}
     ):
+        log.warning("the database does not work: %s", text.strip())
         return Unavailable("the database cannot be reached now", hint="Nothing was changed. Try again in a moment.")
     return error

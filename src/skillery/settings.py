@@ -97,6 +97,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     default_visibility: typing.Literal["public", "namespace", "private"] = "public"
     log_level: typing.Literal["debug", "info", "warning", "error"] = "info"
+    log_format: typing.Literal["text", "json"] = "text"
+    log_requests: bool = False
     publishing: Publishing = Publishing()
     limits: RunLimits = RunLimits()
     max_limits: MaxLimits = MaxLimits()

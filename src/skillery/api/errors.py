@@ -19,6 +19,7 @@ from skillery.errors import (
     TooLarge,
     Unavailable,
 )
+from skillery.request import current_id
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ def codes_of(error: SkilleryError) -> tuple[int, int]:
 def error_object(error: SkilleryError) -> dict[str, Any]:
     """The `error` member of an answer: code, message, data (type, hint, and what else the error knows)."""
     data = {"type": error.type, **({"hint": error.hint} if error.hint else {}), **error.data}
-    return {"code": codes_of(error)[0], "message": error.message, "data": data}
+    code = codes_of(error)[0]
+    return {"code": code, "message": error.message, "data": _traceable(data) if code == INTERNAL_ERROR else data}
 
 
 def plain_error(code: int, message: str, kind: str, hint: str | None = None) -> dict[str, Any]:
@@ -60,9 +62,16 @@ def plain_error(code: int, message: str, kind: str, hint: str | None = None) -> 
 def unexpected(error: BaseException) -> dict[str, Any]:
     """A fault of ours: the caller learns that it was ours, the server's log learns what it was."""
     log.error("unexpected %s", type(error).__name__, exc_info=error)
-    return plain_error(
+    told = plain_error(
         INTERNAL_ERROR, "internal error", "internal_error", "It is in the server's log; tell its admin if it stays."
     )
+    return told | {"data": _traceable(told["data"])}
+
+
+def _traceable(data: dict[str, Any]) -> dict[str, Any]:
+    """With what finds its lines in the server's log."""
+    request_id = current_id()
+    return data | {"request_id": request_id} if request_id else data
 
 
 def encode(value: Any) -> bytes:

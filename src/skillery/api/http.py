@@ -12,6 +12,7 @@ from skillery.api.errors import INVALID_REQUEST, codes_of, encode, error_object,
 from skillery.api.services import Services
 from skillery.backends import Credentials, Identity
 from skillery.errors import NotAuthenticated, SkilleryError, TooManyFailedLogins
+from skillery.request import current
 from skillery.settings import is_loopback
 
 JSON = "application/json"
@@ -102,11 +103,15 @@ async def authenticate(services: Services, scope: Any, headers: dict[str, str]) 
     """Raises HttpRefusal 401, and 429 where too many logins from one address failed; Unavailable."""
     address = (scope.get("client") or ("", None))[0]
     try:
-        return await services.authenticator.authenticate(Credentials(headers, address))
+        identity = await services.authenticator.authenticate(Credentials(headers, address))
     except TooManyFailedLogins as error:
         raise HttpRefusal(429, error_object(error), [_retry_after(error.data["retry_after_ms"])]) from None
     except NotAuthenticated as error:
         raise HttpRefusal(401, error_object(error), [("www-authenticate", "Bearer")]) from None
+    request = current.get()
+    if request is not None:
+        request.identity = identity.name
+    return identity
 
 
 async def chunks_of(receive: Any) -> AsyncIterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from litestar import asgi
 
 from skillery.api import blobs, health
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
+from skillery.api.exchanges import Exchange, log_request
 from skillery.api.http import (
     ClientGone,
     HttpRefusal,
@@ -102,28 +104,26 @@ def make_routes(services: Services) -> list[Any]:
         @asgi(path, is_mount=with_all_below, copy_scope=False)
         async def handler(scope: Any, receive: Any, send: Any) -> None:
             headers = headers_of(scope)
-            started = False
-
-            async def noting_send(message: Any) -> None:
-                nonlocal started
-                started = True
-                await send(message)
-
+            exchange = Exchange(scope, headers, send)
+            begun = time.perf_counter()
             try:
                 if guarded:
                     check_browser(services, scope, headers)
-                await door(services, scope, receive, noting_send, headers)
+                await door(services, scope, receive, exchange.send, headers)
             except HttpRefusal as refusal:
-                await send_refusal(send, refusal, rpc=rpc)
+                await send_refusal(exchange.send, refusal, rpc=rpc)
             except SkilleryError as error:
-                await send_error(send, error)
+                await send_error(exchange.send, error)
             except ClientGone:
                 return
             except Exception as error:
-                if started:
+                if exchange.started:
                     # Half an answer is out: breaking the connection is the only way left to say so.
                     raise
-                await send_refusal(send, HttpRefusal(500, unexpected(error)), rpc=rpc)
+                await send_refusal(exchange.send, HttpRefusal(500, unexpected(error)), rpc=rpc)
+            finally:
+                if services.log_requests:
+                    log_request(path, scope["method"], exchange, time.perf_counter() - begun)
 
         return handler
 

@@ -27,3 +27,4 @@ class Services(NamedTuple):
     bodies: Bodies
     allowed_hosts: frozenset[str]
     allowed_origins: frozenset[str]
+    log_requests: bool

@@ -14,6 +14,8 @@ from litestar.exceptions import HTTPException
 from skillery import migrate
 from skillery.api.bodies import Bodies
 from skillery.api.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
+from skillery.api.exchanges import ID_HEADER
+from skillery.api.http import headers_of
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
 from skillery.api.services import Services
@@ -27,6 +29,7 @@ from skillery.formats.bundle import BundleLimits
 from skillery.plugins import Plugins
 from skillery.publishing import Publisher, PublishingRules
 from skillery.registry import cursor_key
+from skillery.request import begin, current
 from skillery.runs import Runner
 from skillery.runs.cache import Cache
 from skillery.runs.granted_secrets import GrantedSecrets
@@ -106,6 +109,7 @@ def _services(
         bodies=Bodies(settings.bodies_mb * MIB),
         allowed_hosts=frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host)),
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
+        log_requests=settings.log_requests,
     )
 
 
@@ -145,15 +149,25 @@ def create_app(services: Services) -> Litestar:
     )
 
 
-def _http_error(_request: Any, error: HTTPException) -> Response[Any]:
+def _http_error(request: Any, error: HTTPException) -> Response[Any]:
     status = error.status_code
     kind = "not_found" if status == 404 else "method_not_allowed" if status == 405 else "http_error"
     if status == 404:
         body = plain_error(NOT_FOUND, "there is nothing at this address", kind, "JSON-RPC is at POST /rpc.")
     else:
         body = plain_error(INVALID_REQUEST, error.detail, kind)
-    return Response({"error": body}, status_code=status, headers=error.headers)
+    return Response({"error": body}, status_code=status, headers=dict(error.headers or {}) | _request_id(request))
 
 
-def _unexpected(_request: Any, error: Exception) -> Response[Any]:
-    return Response({"error": unexpected(error)}, status_code=500)
+def _unexpected(request: Any, error: Exception) -> Response[Any]:
+    # First: the error is logged under the id that the answer shows.
+    headers = _request_id(request)
+    return Response({"error": unexpected(error)}, status_code=500, headers=headers)
+
+
+def _request_id(request: Any) -> dict[str, str]:
+    """For what no door has seen."""
+    begun = current.get() or begin(
+        headers_of(request.scope).get(ID_HEADER), request.client.host if request.client else ""
+    )
+    return {ID_HEADER: begun.id}

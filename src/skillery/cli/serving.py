@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -15,8 +14,6 @@ from skillery.cli.printing import as_json as as_json_text
 
 if TYPE_CHECKING:
     from skillery.settings import Settings
-
-QUIET = ("uvicorn", "alembic", "litestar", "asyncio", "httpx", "httpcore")
 
 
 @click.command()
@@ -36,11 +33,12 @@ def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     import asyncio
 
+    from skillery.app.logs import start_log
     from skillery.app.serving import serve as serve_until_stopped
     from skillery.plugins import load_plugins
 
     settings = target.load(host=host, port=port).settings
-    _start_log(settings)
+    start_log(settings)
     plugins = load_plugins(settings.plugins_folder)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(serve_until_stopped(settings, plugins, lambda url, token: _announce(url, token, settings, as_json)))
@@ -58,22 +56,6 @@ def _announce(url: str, token: str | None, settings: Settings, as_json: bool) ->
     except BrokenPipeError:
         # Whoever started the server has stopped listening; that is no reason to stop serving.
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - stays open as long as the process
-
-
-def _start_log(settings: Settings) -> None:
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
-    logging.getLogger("uvicorn.error").addFilter(_is_no_hurry)
-    if settings.log_level != "debug":
-        for name in QUIET:
-            logging.getLogger(name).setLevel("WARNING")
-
-
-def _is_no_hurry(record: logging.LogRecord) -> bool:
-    """Whoever signals twice cuts the orderly end short; a traceback of that tells nobody anything."""
-    text = f"{record.exc_info or ''}{record.msg}"
-    return "CancelledError" not in text
 
 
 def _loop_factory() -> Any:

@@ -28,8 +28,10 @@ from skillery.api.rpc.methods import METHODS, Method
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import InvalidParams, SkilleryError, Unavailable
+from skillery.request import current
 
 MOST_CALLS = 100
+UNKNOWN = "unknown"
 BIG_PARAMS = 1024 * 1024
 Caller = Identity | Unavailable
 """Unavailable where it cannot be found out now who calls: every call is answered with it."""
@@ -94,15 +96,22 @@ async def _answer_one(services: Services, identity: Caller, body: bytes) -> byte
     if call.jsonrpc != "2.0":
         error_ = plain_error(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", "invalid_request")
         return _failure(reply_to, error_)
+    failed: dict[str, Any] | None = None
     try:
         result = await _call_method(services, identity, call)
         encoded = encode({"jsonrpc": "2.0", "id": reply_to, "result": result})
     except _Unknown as unknown:
-        encoded = _failure(reply_to, unknown.error)
+        failed = unknown.error
     except SkilleryError as error:
-        encoded = _failure(reply_to, error_object(error))
+        failed = error_object(error)
     except Exception as error:  # noqa: BLE001 - the last resort: it is logged, and the caller gets an answer
-        encoded = _failure(reply_to, unexpected(error))
+        failed = unexpected(error)
+    if failed is not None:
+        encoded = _failure(reply_to, failed)
+    request = current.get()
+    if request is not None:
+        # What is no method is somebody's text, and there is any number of it.
+        request.calls.append((call.method if call.method in METHODS else UNKNOWN, failed["code"] if failed else 0))
     return None if call.id is msgspec.UNSET else encoded
 
 

@@ -1,0 +1,73 @@
+"""The log of a server: one line an event, as text for people or as JSON for machines, each with its request's id."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+import msgspec
+
+from skillery import request
+from skillery.settings import Settings
+
+QUIET = ("uvicorn", "alembic", "litestar", "asyncio", "httpx", "httpcore", "opentelemetry")
+
+
+def start_log(settings: Settings) -> None:
+    """From here on the log goes to stderr as the settings say."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+    logging.getLogger("uvicorn.error").addFilter(_is_no_hurry)
+    if settings.log_level != "debug":
+        for name in QUIET:
+            logging.getLogger(name).setLevel("WARNING")
+
+
+class TextLines(logging.Formatter):
+    """`2026-01-31 12:00:00,000 INFO skillery.x [request id]: message`."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        request_id = request.current_id()
+        record.request = f" [{request_id}]" if request_id else ""
+        return super().format(record)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: `time, level, logger, message`, and where there are any `request_id`, `exception` and the
+    fields that the event brings along (`extra={"fields": {…}}`)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        request_id = request.current_id()
+        if request_id:
+            line["request_id"] = request_id
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        line |= getattr(record, "fields", {})
+        return msgspec.json.encode(_encodable(line)).decode()
+
+
+def _encodable(value: object) -> object:
+    """Without lone surrogates, which a message can hold and JSON can't."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {str(name): _encodable(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(one) for one in value]
+    return value
+
+
+def _is_no_hurry(record: logging.LogRecord) -> bool:
+    """Whoever signals twice cuts the orderly end short; a traceback of that tells nobody anything."""
+    text = f"{record.exc_info or ''}{record.msg}"
+    return "CancelledError" not in text
