@@ -100,6 +100,17 @@ class Storage(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsRegistry(Protocol):
+    """A Storage that can be marked as one registry's, so that a server which is given another one notices."""
+
+    def mark(self, made: str) -> str:
+        """The mark that it has, else from now on `made`: of several who mark it at once one wins."""
+        ...
+
+    def find_mark(self) -> str | None: ...
+
+
 # -- secrets -----------------------------------------------------------------------------------------------------
 
 

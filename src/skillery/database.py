@@ -93,6 +93,21 @@ class Database:
         with _speaking(), self._reads.connect() as connection:
             return work(connection)
 
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """One state of the database for as long as it takes to read it; writers go on meanwhile. Blocking."""
+        if not self.is_sqlite:
+            frozen = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            with _speaking(), frozen.connect() as connection:
+                yield connection
+            return
+        with _speaking(), self._reads.connect() as connection:
+            connection.exec_driver_sql("BEGIN")  # deferred: it takes no lock that a writer wants
+            try:
+                yield connection
+            finally:
+                connection.exec_driver_sql("ROLLBACK")
+
     def write_now(self, work: Callable[[Connection], T]) -> T:
         """As `write`, for a caller that may wait: not on an event loop."""
         if self.is_sqlite:

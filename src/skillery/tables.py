@@ -207,6 +207,16 @@ Index(
     sqlite_where=runs.c.parent_run_id.is_not(None),
 )
 
+servers = Table(
+    "servers",
+    metadata,
+    # The home's: what a dead server left 'started' is closed by its next start, or by another server.
+    Column("id", String(64), primary_key=True),
+    # By the database's clock.
+    Column("seen_at", Moment, nullable=False),
+    comment="Who serves this registry now, and when it was last heard of.",
+)
+
 blobs = Table(
     "blobs",
     metadata,

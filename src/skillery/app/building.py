@@ -21,6 +21,7 @@ from skillery.api.routes import make_routes
 from skillery.api.services import Services
 from skillery.app.bundled import publish_bundled
 from skillery.app.home import Home
+from skillery.app.presence import present
 from skillery.backends import Authenticator, Limits, Sandbox, Secrets, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
@@ -37,6 +38,7 @@ from skillery.runs.limits import LimitRules
 from skillery.runs.queueing import Queue
 from skillery.runs.recording import close_left_over
 from skillery.settings import Settings, is_loopback
+from skillery.storage_marks import mark_storage
 
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
@@ -54,6 +56,7 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         _check_address(settings, authenticator)
         migrate.upgrade(database)
         storage: Storage = plugins.open("storage", settings)
+        mark_storage(database, storage, settings.storage)
         sandbox: Sandbox = plugins.open("sandbox", settings)
         stack.push_async_callback(sandbox.close)
         secrets: Secrets = plugins.open("secrets", settings, database)
@@ -62,6 +65,7 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         closed = await database.write(lambda connection: close_left_over(connection, home.server_id))
         if closed:
             log.warning("%d runs that the last server left open are recorded as failed", closed)
+        await stack.enter_async_context(present(database, home.server_id))
         await publish_bundled(services.publisher, database)
         yield services
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from skillery import hookimpl
 from skillery.backends import Offer, Place
 from skillery.errors import ContentMissing, StorageFull, Unavailable
 
+MARK = "registry"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -33,8 +35,7 @@ class DirectoryStorage:
         self._incoming = folder / "incoming"
         self._incoming.mkdir(parents=True, exist_ok=True)
         for left_over in self._incoming.iterdir():
-            if left_over.is_file() or left_over.is_symlink():
-                left_over.unlink()
+            _remove_unless_in_use(left_over)
 
     def begin(self) -> DirectoryUpload:
         return DirectoryUpload(self, self._incoming / secrets.token_hex(16))
@@ -57,6 +58,27 @@ class DirectoryStorage:
         upload.write(b"check")
         upload.abort()
 
+    def mark(self, made: str) -> str:
+        path = self._folder / MARK
+        partial = self._folder / f".{MARK}.{secrets.token_hex(8)}"
+        try:
+            with partial.open("x") as file:
+                file.write(made)
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                path.hardlink_to(partial)  # whole or not at all, and never over another one's
+            _flush_folder(self._folder)
+        finally:
+            partial.unlink(missing_ok=True)
+        return path.read_text()
+
+    def find_mark(self) -> str | None:
+        try:
+            return (self._folder / MARK).read_text()
+        except FileNotFoundError:
+            return None
+
     def path_of(self, digest: str) -> Path:
         """Raises ContentMissing for what is no digest: it never becomes a path."""
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
@@ -67,9 +89,8 @@ class DirectoryStorage:
 class DirectoryUpload:
     def __init__(self, storage: DirectoryStorage, path: Path) -> None:
         self._storage = storage
-        self._path = path
         with _speaking():
-            self._file = path.open("xb")
+            self._path, self._file = path, _open_locked(path)
 
     def write(self, chunk: bytes) -> None:
         with _speaking():
@@ -80,18 +101,38 @@ class DirectoryUpload:
         with _speaking():
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._file.close()
             self._path.chmod(0o444)
             if not target.parent.is_dir():
                 target.parent.mkdir(exist_ok=True)
                 _flush_folder(target.parent.parent)
             self._path.rename(target)
+            self._file.close()  # not before: closed it would be a left-over
             _flush_folder(target.parent)
 
     def abort(self) -> None:
         with suppress(OSError):  # a full disk may refuse the last buffer; the file goes all the same
             self._file.close()
         self._path.unlink(missing_ok=True)
+
+
+def _open_locked(path: Path) -> BinaryIO:
+    """A new file that is locked as long as it is open: other servers on this folder see by that that it is in use."""
+    while True:
+        file = path.open("xb")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # somebody who starts took it for a left-over before it was locked
+
+
+def _remove_unless_in_use(path: Path) -> None:
+    with suppress(FileNotFoundError, BlockingIOError):
+        if path.is_symlink():
+            path.unlink()
+        elif path.is_file():
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def _flush_folder(folder: Path) -> None:

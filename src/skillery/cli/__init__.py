@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens
+from skillery.cli import blobs, checking, database, demo, lifecycle, runs, secrets, serving, skills, tokens, upkeep
 from skillery.cli.failing import EXIT_CODES, Commands
 
 
@@ -58,6 +58,9 @@ for _command in (
     secrets.secret,
     tokens.token,
     database.db,
+    upkeep.backup,
+    upkeep.restore,
+    upkeep.check,
     checking.plugins,
     checking.doctor,
     checking.config,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, update
+from sqlalchemy import ColumnElement, Connection, bindparam, insert, update
 
 from skillery.backends import Identity
 from skillery.blobs import BlobRow, insert_blobs
@@ -16,6 +16,7 @@ from skillery.tables import runs
 Method = Literal["execute_skill", "run_code"]
 
 
+SERVER_DIED = "the server stopped before the run ended"
 _START = insert(runs)
 _FINISH = update(runs).where(runs.c.id == bindparam("run_id"))
 
@@ -67,10 +68,15 @@ def finish_run(connection: Connection, run_id: str, answer: dict[str, Any], blob
 
 def close_left_over(connection: Connection, server: str) -> int:
     """Runs that this server left 'started' when it died are failed. Their number."""
-    error = {"type": "SandboxError", "message": "the server stopped before the run ended"}
+    return close_started(connection, SERVER_DIED, runs.c.server == server)
+
+
+def close_started(connection: Connection, why: str, *which: ColumnElement[bool]) -> int:
+    """Of the runs that are recorded as 'started', these will never end: they are failed. Their number."""
+    error = {"type": "SandboxError", "message": why}
     result = connection.execute(
         update(runs)
-        .where(runs.c.status == "started", runs.c.server == server)
+        .where(runs.c.status == "started", *which)
         .values(
             status="failed",
             summary=error["message"],

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from skillery.backends import Storage
+from skillery.backends import KnowsRegistry, Storage
 from skillery.errors import ContentMissing
 
 MIB = 1024 * 1024
@@ -107,6 +107,14 @@ class StorageContract:
     def test_what_is_no_digest_of_ours_is_missing(self, storage: Storage, digest: str) -> None:
         with pytest.raises(ContentMissing):
             storage.open(digest)
+
+    def test_the_first_mark_stays(self, storage: Storage) -> None:
+        if not isinstance(storage, KnowsRegistry):
+            return
+        assert storage.find_mark() is None
+        assert storage.mark("one") == "one"
+        assert storage.mark("two") == "one"
+        assert storage.find_mark() == "one"
 
     def test_a_store_that_works_says_so(self, storage: Storage) -> None:
         storage.check()
