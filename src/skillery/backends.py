@@ -442,6 +442,15 @@ class Sandbox(Protocol):
 # -- how a plugin offers a backend -------------------------------------------------------------------------------
 
 
+@runtime_checkable
+class Measured(Protocol):
+    """A Sandbox that has figures of its own for `/metrics`."""
+
+    def figures(self) -> Mapping[str, float]:
+        """By name in snake_case: few, and always the same ones."""
+        ...
+
+
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For a backend without settings of its own."""
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import CompoundSelect, Connection, Engine, Select, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.pool import QueuePool
 
 from skillery.errors import StartupError, StorageFull, Unavailable
 
@@ -117,6 +118,12 @@ class Database:
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
         with _speaking(), self.engine.begin() as connection:
             return work(connection)
+
+    def connections(self) -> tuple[int, int]:
+        """How many are in use, and how many are kept open for the next who wants one."""
+        pool = self.engine.pool
+        assert isinstance(pool, QueuePool)
+        return pool.checkedout(), pool.checkedin()
 
     def ping(self) -> None:
         """Blocking: raises Unavailable where the database does not answer."""

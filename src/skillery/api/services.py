@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from skillery.api.bodies import Bodies
 from skillery.api.readiness import Readiness
@@ -11,6 +11,9 @@ from skillery.blobs import Blobs
 from skillery.database import Database
 from skillery.publishing import Publisher
 from skillery.runs import Runner
+
+if TYPE_CHECKING:
+    from skillery.api.metrics import Metrics
 
 
 class Services(NamedTuple):
@@ -28,3 +31,5 @@ class Services(NamedTuple):
     allowed_hosts: frozenset[str]
     allowed_origins: frozenset[str]
     log_requests: bool
+    metrics: Metrics | None
+    """None where nobody wants any."""

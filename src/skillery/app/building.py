@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from litestar import Litestar, Response
@@ -39,6 +39,9 @@ from skillery.runs.queueing import Queue
 from skillery.runs.recording import close_left_over
 from skillery.settings import Settings, is_loopback
 from skillery.storage_marks import mark_storage
+
+if TYPE_CHECKING:
+    from skillery.api.metrics import Metrics
 
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
@@ -114,7 +117,16 @@ def _services(
         allowed_hosts=frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host)),
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
         log_requests=settings.log_requests,
+        metrics=_metrics(settings),
     )
+
+
+def _metrics(settings: Settings) -> Metrics | None:
+    if settings.metrics == "off":
+        return None
+    from skillery.api.metrics import Metrics
+
+    return Metrics(settings.metrics)
 
 
 def _publishing_rules(settings: Settings) -> PublishingRules:

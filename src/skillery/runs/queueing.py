@@ -46,6 +46,10 @@ class Queue:
         self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._recent_seconds = deque([0.1], RECENT_ENDS)
 
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
     async def enter(self, caller: str, size: int) -> Place:
         """Wait for a place. `size` is what the request holds in memory meanwhile.
 

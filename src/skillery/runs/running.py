@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import traceback
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -147,6 +148,16 @@ class Runner:
         self._active: set[asyncio.Task[_Recorded]] = set()
         self._stoppable: set[_Stopper] = set()
         self._closed = False
+        self.ended: Counter[tuple[str, str]] = Counter()
+        """Runs that have ended, by method and status."""
+
+    @property
+    def active(self) -> int:
+        return len(self._active)
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.waiting
 
     async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
         """The run, as the protocol answers it. Raises SkilleryError only for what stands against starting it."""
@@ -275,6 +286,7 @@ class Runner:
             outcome = msgspec.structs.replace(outcome, result=None, failure=failure)
             answer = await self._answer(prepared, outcome, host)
         await self._database.write(partial(finish_run, run_id=job.run_id, answer=answer, blobs=host.written))
+        self.ended[prepared.method, answer["status"]] += 1
         await self._moments.run_finished(_finished(identity, prepared, answer))
         return _Recorded(outcome, answer)
 

@@ -6,6 +6,7 @@ import difflib
 import gc
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -97,6 +98,7 @@ async def _answer_one(services: Services, identity: Caller, body: bytes) -> byte
         error_ = plain_error(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", "invalid_request")
         return _failure(reply_to, error_)
     failed: dict[str, Any] | None = None
+    begun = time.perf_counter()
     try:
         result = await _call_method(services, identity, call)
         encoded = encode({"jsonrpc": "2.0", "id": reply_to, "result": result})
@@ -111,7 +113,8 @@ async def _answer_one(services: Services, identity: Caller, body: bytes) -> byte
     request = current.get()
     if request is not None:
         # What is no method is somebody's text, and there is any number of it.
-        request.calls.append((call.method if call.method in METHODS else UNKNOWN, failed["code"] if failed else 0))
+        method = call.method if call.method in METHODS else UNKNOWN
+        request.calls.append((method, failed["code"] if failed else 0, time.perf_counter() - begun))
     return None if call.id is msgspec.UNSET else encoded
 
 
