@@ -27,6 +27,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import QueuePool
 
 from skillery.errors import StartupError, StorageFull, Unavailable
+from skillery.tracing import span
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -75,7 +76,7 @@ class Database:
         """What `work` makes of a connection that it only reads from. It must be short: see `read_now`."""
         if not self.is_sqlite:
             return await self._in_thread(self.read_now, work)
-        with _speaking(), self._reading:
+        with span("database read"), _speaking(), self._reading:
             if self._reader is None:
                 self._reader = self._reads.connect()
             return work(self._reader)
@@ -91,7 +92,7 @@ class Database:
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
         """As `read`, for a worker thread: on a connection of its own, so `work` may take its time."""
-        with _speaking(), self._reads.connect() as connection:
+        with span("database read"), _speaking(), self._reads.connect() as connection:
             return work(connection)
 
     @contextmanager
@@ -116,7 +117,7 @@ class Database:
         return self._in_transaction(work)
 
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
-        with _speaking(), self.engine.begin() as connection:
+        with span("database write"), _speaking(), self.engine.begin() as connection:
             return work(connection)
 
     def connections(self) -> tuple[int, int]:

@@ -99,6 +99,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_level: typing.Literal["debug", "info", "warning", "error"] = "info"
     log_format: typing.Literal["text", "json"] = "text"
     log_requests: bool = False
+    traces: str = "off"
     metrics: typing.Literal["admin", "open", "off"] = "admin"
     publishing: Publishing = Publishing()
     limits: RunLimits = RunLimits()

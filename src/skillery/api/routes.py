@@ -33,6 +33,7 @@ from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services
 from skillery.errors import Busy, SkilleryError, Unavailable
 from skillery.runs.queueing import until_client_gone
+from skillery.tracing import starting
 
 Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
 
@@ -105,6 +106,8 @@ def make_routes(services: Services) -> list[Any]:
         async def handler(scope: Any, receive: Any, send: Any) -> None:
             headers = headers_of(scope)
             exchange = Exchange(scope, headers, receive, send)
+            if services.tracing is not None:
+                starting.set(services.tracing.start)
             begun = time.perf_counter()
             try:
                 if guarded:

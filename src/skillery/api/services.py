@@ -14,6 +14,7 @@ from skillery.runs import Runner
 
 if TYPE_CHECKING:
     from skillery.api.metrics import Metrics
+    from skillery.api.tracing import Tracing
 
 
 class Services(NamedTuple):
@@ -33,3 +34,4 @@ class Services(NamedTuple):
     log_requests: bool
     metrics: Metrics | None
     """None where nobody wants any."""
+    tracing: Tracing | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,6 +20,7 @@ from skillery.api.http import headers_of
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
 from skillery.api.services import Services
+from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.bundled import publish_bundled
 from skillery.app.home import Home
 from skillery.app.presence import present
@@ -51,7 +53,10 @@ MIB = 1024 * 1024
 async def open_services(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[Services]:
     """Everything that a server needs, migrated and ready; all of it closed at the end. Raises StartupError."""
     plugins.check_settings(settings)
+    tracing = open_tracing(settings.traces)
     async with AsyncExitStack() as stack:
+        if tracing is not None:
+            stack.push_async_callback(asyncio.to_thread, tracing.close)
         database = Database(settings.database_url)
         stack.callback(database.close)
         # Nothing connects before the settings are known to be good.
@@ -63,7 +68,7 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         sandbox: Sandbox = plugins.open("sandbox", settings)
         stack.push_async_callback(sandbox.close)
         secrets: Secrets = plugins.open("secrets", settings, database)
-        services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets)
+        services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets, tracing)
         stack.push_async_callback(services.runner.close, settings.grace_seconds)
         closed = await database.write(lambda connection: close_left_over(connection, home.server_id))
         if closed:
@@ -82,6 +87,7 @@ def _services(
     sandbox: Sandbox,
     authenticator: Authenticator,
     secrets: Secrets,
+    tracing: Tracing | None,
 ) -> Services:
     blobs = Blobs(database, storage)
     return Services(
@@ -118,6 +124,7 @@ def _services(
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
         log_requests=settings.log_requests,
         metrics=_metrics(settings),
+        tracing=tracing,
     )
 
 
@@ -160,6 +167,7 @@ def create_app(services: Services) -> Litestar:
     return Litestar(
         make_routes(services),
         openapi_config=None,
+        plugins=[services.tracing.plugin()] if services.tracing is not None else [],
         logging_config=None,
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
     )

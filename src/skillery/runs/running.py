@@ -50,6 +50,7 @@ from skillery.runs.queueing import Place, Queue
 from skillery.runs.recording import Method, finish_run, start_run
 from skillery.runs.redaction import Redaction
 from skillery.threads import REDACTION
+from skillery.tracing import span
 
 log = logging.getLogger(__name__)
 MOST_BLOBS = 1_000
@@ -336,7 +337,8 @@ class Runner:
 
     async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction) -> Outcome:
         try:
-            outcome = advised(job, await self._sandbox.run(job, host))
+            with span("sandbox run", **{"skillery.run_id": job.run_id}):
+                outcome = advised(job, await self._sandbox.run(job, host))
             return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
         except SkilleryError as error:
             return Outcome(failure=Failure("SandboxError", error.message))
