@@ -228,5 +228,7 @@ def _meaning(error: Exception) -> Exception:
         or type(cause).__name__ in {"OperationalError", "InterfaceError"}
     ):
         log.warning("the database does not work: %s", text.strip())
-        return Unavailable("the database cannot be reached now", hint="Nothing was changed. Try again in a moment.")
+        # Where the connection broke in a COMMIT, nobody here can know what became of it.
+        hint = "Try again in a moment. What was being changed is not, unless only its acknowledgement was lost."
+        return Unavailable("the database cannot be reached now", hint=hint)
     return error
