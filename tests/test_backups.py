@@ -11,19 +11,23 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, insert, select, text
 
-from skillery.backends import Place, Storage
+from skillery.backends import Identity, Place, Storage
 from skillery.backups import back_up, restore
 from skillery.builtin.directory_storage import DirectorySettings, skillery_storage
 from skillery.database import Database
 from skillery.errors import StartupError
+from skillery.idempotency import Claim, claim, keep, note_run
 from skillery.integrity import check
 from skillery.migrate import current
+from skillery.runs.leftovers import note_seen
+from skillery.tables import idempotency_keys, runs, servers, uploads
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 
 LARGE = "large " * 20_000
@@ -306,6 +310,41 @@ def test_the_key_of_secrets_is_in_a_backup_only_where_asked_for(
     assert restore(empty(tmp_path), storage, tmp_path / "with.tar", restored).secret_key
     assert restored.read_text() == "the key"
     assert stat.S_IMODE(restored.stat().st_mode) == 0o600
+
+
+def test_what_was_under_way_in_a_backup_has_ended_where_it_is_restored(
+    database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
+) -> None:
+    def begin(connection: Connection) -> None:
+        note_seen(connection, "here")
+        values = {"id": "run_open", "method": "run_code", "status": "started", "server": "here"}
+        who = {"identity": "me", "identity_kind": "person", "started_at": datetime.now(UTC)}
+        connection.execute(insert(runs).values(**values, **who))
+        for key in ("answered", "a run", "no run"):
+            made = claim(connection, identity=Identity("me"), key=key, asked=key, server="here")
+            assert isinstance(made, Claim)
+            if key == "answered":
+                keep(connection, made, '"answer"')
+            if key == "a run":
+                note_run(connection, made, "run_open")
+        upload = {"id": "upload", "sha256": "0" * 64, "begun_at": datetime.now(UTC)}
+        connection.execute(insert(uploads).values(**upload))
+
+    database.write_now(begin)
+    back_up(database, storage, tmp_path / "backup.tar", "1")
+
+    for target in (empty(tmp_path), Database(new_postgres_database())):
+        restore(target, storage, tmp_path / "backup.tar", tmp_path / "key")
+
+        assert faults(target, storage) == []
+        with target.engine.begin() as connection:
+            kept = dict(connection.execute(select(idempotency_keys.c.key, idempotency_keys.c.result_json)).all())
+            assert kept.keys() == {"answered", "a run"}
+            assert kept["answered"] == '"answer"'
+            assert json.loads(kept["a run"])["status"] == "failed"
+            assert connection.scalar(select(runs.c.status)) == "failed"
+            assert connection.execute(select(servers.c.id).union(select(uploads.c.id))).all() == []
+        target.close()
 
 
 # -- check ---------------------------------------------------------------------------------------------------------
