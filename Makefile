@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # some machines set it, and then each process of the tests compiles what it imports
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test serve bench check format lock build clean install fuzz mutations contract-as-user soak
+.PHONY: demo test serve bench check format lock build clean install fuzz mutations contract-as-user soak kills
 
 install: .venv/.installed
 
@@ -60,6 +60,9 @@ contract-as-user: install $(BWRAP) ## the whole contract of both sandboxes as an
 
 soak: install ## RUNS=20000 runs of all kinds through one sandbox, and what has grown meanwhile
 	$(BIN)/python -m bench.soak $${RUNS:-20000}
+
+kills: install ## KILLS=200 times kill -9 in the middle of writes, and what skillery check finds afterwards
+	$(BIN)/python -m bench.kills $${KILLS:-200}
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
-from bench.load import call, send
+from bench.load import Load, call, send
 from bench.report import Report, median, percentile, shown
-from tests.conftest import Server
+from tests.conftest import Server, clean_environment
 from tests.postgres import running_postgres
 
 CONNECTIONS = 8
@@ -24,11 +27,34 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     with running_postgres() as url:
         for name, database in (("SQLite", ""), ("Postgres", url)):
             server = Server(folder / name, env={"SKILLERY_DATABASE": database})
+            requests = 500 if small else 4000
             try:
-                rows += _rows(server.url, name, 500 if small else 4000)
+                rows += _rows(server.url, name, requests)
             finally:
                 server.stop()
+            rows.append(_with_a_token(folder / name, name, database, requests))
     report.table(["database", "request", "requests/s", "p50 ms", "p99 ms", "ratio"], rows)
+
+
+def _with_a_token(home: Path, name: str, database: str, requests: int) -> list[object]:
+    """The same listing on the same registry, where everybody is asked who they are."""
+    server = Server(home, env={"SKILLERY_DATABASE": database, "SKILLERY_AUTH": "tokens"})
+    env = clean_environment({"SKILLERY_DATABASE": database, "SKILLERY_AUTH": "tokens"})
+    command = [sys.executable, "-m", "skillery", "token", "create", "--name", "bench", "--scope", "read", "--json"]
+    try:
+        made = subprocess.run([*command, "--home", str(home)], capture_output=True, check=True, env=env)
+        token = json.loads(made.stdout)["token"]
+        least = send(server.url, lambda _: b"", requests, CONNECTIONS, "/healthz")
+        load = send(server.url, lambda _: call("list_skills", limit=50), requests, CONNECTIONS, token=token)
+    finally:
+        server.stop()
+    return _row(name, "list_skills (50), with a token", load, least)
+
+
+def _row(database: str, request: str, load: Load, least: Load) -> list[object]:
+    latencies = load.latencies
+    per_second, ratio = f"{load.per_second:.0f}", f"{load.per_second / least.per_second:.2f}"
+    return [database, request, per_second, shown(median(latencies)), shown(percentile(latencies, 99)), ratio]
 
 
 def _publish(number: int) -> bytes:
@@ -58,14 +84,4 @@ def _rows(url: str, database: str, requests: int) -> list[list[object]]:
         ),
         "create_skill (2 files)": publishing,
     }
-    return [
-        [
-            database,
-            request,
-            f"{load.per_second:.0f}",
-            shown(median(load.latencies)),
-            shown(percentile(load.latencies, 99)),
-            f"{load.per_second / least.per_second:.2f}",
-        ]
-        for request, load in loads.items()
-    ]
+    return [_row(database, request, load, least) for request, load in loads.items()]

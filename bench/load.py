@@ -24,15 +24,18 @@ def call(method: str, **params: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
 
 
-def send(url: str, body: Callable[[int], bytes], requests: int, connections: int, path: str = "/rpc") -> Load:
+def send(
+    url: str, body: Callable[[int], bytes], requests: int, connections: int, path: str = "/rpc", token: str = ""
+) -> Load:
     """Every request must be answered with 200 and, on /rpc, a result."""
-    return asyncio.run(_send(url, body, requests, connections, path))
+    return asyncio.run(_send(url, body, requests, connections, path, token))
 
 
-async def _send(url: str, body: Callable[[int], bytes], requests: int, connections: int, path: str) -> Load:
+async def _send(url: str, body: Callable[[int], bytes], requests: int, connections: int, path: str, token: str) -> Load:
     host, port = url.removeprefix("http://").split(":")
     numbers = iter(range(requests))
     latencies: list[float] = []
+    login = f"Authorization: Bearer {token}\r\n" if token else ""
 
     async def work() -> None:
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -41,7 +44,7 @@ async def _send(url: str, body: Callable[[int], bytes], requests: int, connectio
             verb = "POST" if content else "GET"
             head = (
                 f"{verb} {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(content)}\r\n\r\n"
+                f"{login}Content-Length: {len(content)}\r\n\r\n"
             )
             started = time.perf_counter()
             writer.write(head.encode() + content)

@@ -22,32 +22,60 @@ import psycopg
 START_SECONDS = 60
 
 
-@contextmanager
-def running_postgres() -> Iterator[str]:
-    """The URL of a database server that only this process's user can reach."""
-    binaries = _binaries()
-    folder = Path(tempfile.mkdtemp(prefix="skillery-pg-"))
-    try:
-        data = folder / "data"
-        _run([binaries / "initdb", "-D", data, "-A", "trust", "-U", "skillery", "-E", "UTF8", "--locale=C", "-N"])
-        log = (folder / "log").open("wb")
+class Postgres:
+    """A database server that only this process's user can reach."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.url = f"postgresql://skillery@/postgres?host={folder}"
+        to = folder / "data"
+        _run([_binaries() / "initdb", "-D", to, "-A", "trust", "-U", "skillery", "-E", "UTF8", "--locale=C", "-N"])
+        self._server = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
         settings = {
             "listen_addresses": "",
-            "unix_socket_directories": str(folder),
+            "unix_socket_directories": str(self._folder),
             "fsync": "off",
             "max_connections": "200",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        server = subprocess.Popen([*_as_ordinary_user(), binaries / "postgres", "-D", data, *options], stderr=log)
+        command: list[str | Path] = [
+            *_as_ordinary_user(),
+            _binaries() / "postgres",
+            "-D",
+            self._folder / "data",
+            *options,
+        ]
+        with (self._folder / "log").open("ab") as log:
+            self._server = subprocess.Popen(command, stderr=log)
+        _wait_until_ready(self._server, self._folder)
+        return self._server
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """SIGINT breaks every connection and ends in order, SIGQUIT ends as in a crash."""
+        self._server.send_signal(number)
+        self._server.wait(30)
+
+
+@contextmanager
+def a_postgres() -> Iterator[Postgres]:
+    folder = Path(tempfile.mkdtemp(prefix="skillery-pg-"))
+    try:
+        postgres = Postgres(folder)
         try:
-            _wait_until_ready(server, folder)
-            yield f"postgresql://skillery@/postgres?host={folder}"
+            yield postgres
         finally:
-            server.send_signal(signal.SIGINT)
-            server.wait(30)
-            log.close()
+            postgres.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def running_postgres() -> Iterator[str]:
+    """The URL of one."""
+    with a_postgres() as postgres:
+        yield postgres.url
 
 
 def _binaries() -> Path:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -162,10 +163,13 @@ def test_while_the_first_is_under_way_the_next_is_told_and_a_lost_client_gets_th
 
 
 def test_of_two_servers_on_one_postgres_one_makes_the_call(
-    start_server: Callable[..., Server], new_postgres_database: Callable[[], str]
+    start_server: Callable[..., Server], new_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
-    url = new_postgres_database()
-    servers = [start_server(home=home, env={"SKILLERY_DATABASE": url}) for home in ("one", "two")]
+    env = {
+        "SKILLERY_DATABASE": new_postgres_database(),
+        "SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(tmp_path / "contents"),
+    }
+    servers = [start_server(home=home, env=env) for home in ("one", "two")]
     answers: list[dict[str, Any]] = []
     params: dict[str, Any] = {"language": "python", "code": COUNTED}
 

@@ -227,7 +227,8 @@ def test_runs_that_are_under_way_are_limited_over_all_servers(
     if database_kind == "postgres":
         (tmp_path / "home").mkdir()
         (tmp_path / "home" / "skillery.toml").write_text(QUOTAS)
-        other = start_server(env=place.env)
+        contents = {"SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(place.server.home / "contents")}
+        other = start_server(env={**place.env, **contents})
     first, second = place.caller("narrow-ada"), Caller(other.url, Who("narrow-ada"))
     long = {"language": "python", "code": WAIT, "limits": {"timeout_ms": 4000}}
     pause = threading.Event()

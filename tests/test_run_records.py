@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -312,10 +313,13 @@ def test_called_runs_end_with_the_run_that_is_cancelled(rpc: Rpc, new_name: str)
 
 
 def test_a_run_of_another_server_is_cancelled_and_what_a_dead_one_left_is_closed(
-    start_server: Callable[..., Server], new_postgres_database: Callable[[], str]
+    start_server: Callable[..., Server], new_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
-    url = new_postgres_database()
-    one, two = (start_server(home=home, env={"SKILLERY_DATABASE": url}) for home in ("one", "two"))
+    env = {
+        "SKILLERY_DATABASE": new_postgres_database(),
+        "SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(tmp_path / "contents"),
+    }
+    one, two = (start_server(home=home, env=env) for home in ("one", "two"))
     thread, results = in_background(lambda: run(Rpc(one.url), SLEEP, args={"s": 60}))
     run_id = wait_for(two.rpc, "started")
 

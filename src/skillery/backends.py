@@ -111,6 +111,17 @@ class ListsContents(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsRegistry(Protocol):
+    """A Storage that can be marked as one registry's, so that a server which is given another one notices."""
+
+    def mark(self, made: str) -> str:
+        """The mark that it has, else from now on `made`: of several who mark it at once one wins."""
+        ...
+
+    def find_mark(self) -> str | None: ...
+
+
 # -- secrets -----------------------------------------------------------------------------------------------------
 
 
@@ -454,6 +465,15 @@ class Sandbox(Protocol):
 
 
 # -- how a plugin offers a backend -------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A Sandbox that has figures of its own for `/metrics`."""
+
+    def figures(self) -> Mapping[str, float]:
+        """By name in snake_case: few, and always the same ones."""
+        ...
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -26,8 +26,10 @@ from typing import Any, TypeVar, overload
 
 from sqlalchemy import CompoundSelect, Connection, Engine, Insert, Select, Update, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.pool import QueuePool
 
 from skillery.errors import StartupError, StorageFull, Unavailable
+from skillery.tracing import span
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -113,7 +115,7 @@ class Database:
         """What `work` makes of a connection that it only reads from. It must be short: see `read_now`."""
         if not self.is_sqlite:
             return await self._in_thread(self.read_now, work)
-        with _speaking(), self._reading:
+        with span("database read"), _speaking(), self._reading:
             if self._reader is None:
                 self._reader = self._reads.connect()
             return work(self._reader)
@@ -129,8 +131,23 @@ class Database:
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
         """As `read`, for a worker thread: on a connection of its own, so `work` may take its time."""
-        with _speaking(), self._reads.connect() as connection:
+        with span("database read"), _speaking(), self._reads.connect() as connection:
             return work(connection)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """One state of the database for as long as it takes to read it; writers go on meanwhile. Blocking."""
+        if not self.is_sqlite:
+            frozen = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            with _speaking(), frozen.connect() as connection:
+                yield connection
+            return
+        with _speaking(), self._reads.connect() as connection:
+            connection.exec_driver_sql("BEGIN")  # deferred: it takes no lock that a writer wants
+            try:
+                yield connection
+            finally:
+                connection.exec_driver_sql("ROLLBACK")
 
     def write_now(self, work: Callable[[Connection], T]) -> T:
         """As `write`, for a caller that may wait: not on an event loop."""
@@ -154,7 +171,7 @@ class Database:
         last: list[Callable[[Connection], object]] = []
         token = _last_work.set(last)
         try:
-            with _speaking(), self.engine.begin() as connection:
+            with span("database write"), _speaking(), self.engine.begin() as connection:
                 result = work(connection)
                 for one in last:
                     one(connection)
@@ -182,6 +199,12 @@ class Database:
             finally:
                 if is_alone:
                     connection.execute(text("SELECT pg_advisory_unlock(:key)"), key)
+
+    def connections(self) -> tuple[int, int]:
+        """How many are in use, and how many are kept open for the next who wants one."""
+        pool = self.engine.pool
+        assert isinstance(pool, QueuePool)
+        return pool.checkedout(), pool.checkedin()
 
     def ping(self) -> None:
         """Blocking: raises Unavailable where the database does not answer."""
@@ -330,5 +353,7 @@ def _meaning(error: Exception) -> Exception:
         or type(cause).__name__ in {"OperationalError", "InterfaceError"}
     ):
         log.warning("the database does not work: %s", text.strip())
-        return Unavailable("the database cannot be reached now", hint="Nothing was changed. Try again in a moment.")
+        # Where the connection broke in a COMMIT, nobody here can know what became of it.
+        hint = "Try again in a moment. What was being changed is not, unless only its acknowledgement was lost."
+        return Unavailable("the database cannot be reached now", hint=hint)
     return error

@@ -137,6 +137,12 @@ def note_run(connection: Connection, claim: Claim, run_id: str) -> None:
     connection.execute(update(idempotency_keys).where(_is_open(claim)).values(run_id=run_id))
 
 
+def workers(connection: Connection) -> list[str]:
+    """The servers that work on calls with a key, or did when they died."""
+    table = idempotency_keys
+    return list(connection.scalars(select(table.c.server).where(table.c.result_json.is_(None)).distinct()))
+
+
 def settle(
     connection: Connection, servers: Sequence[str], result_of: Callable[[str], str | None], *, only_runs: bool
 ) -> None:

@@ -5,6 +5,7 @@ Alembic takes a quarter of a second to import; a server whose database is at the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,11 +76,33 @@ def upgrade(database: Database, revision: str = "head") -> None:
 
     try:
         with database.engine.begin() as connection:
-            if not database.is_sqlite:
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK})
+            _take_turns(database, connection)
             command.upgrade(alembic_config(connection), revision)
     except exc.DatabaseError as error:
         raise StartupError(_reason(database, error)) from None
+
+
+def create(database: Database, revision: str, then: Callable[[Connection], None]) -> None:
+    """Make the tables of `revision` in an empty database and let `then` fill them: both, or nothing at all.
+
+    Raises StartupError where the database is not empty, or cannot be reached.
+    """
+    from alembic import command
+
+    try:
+        with database.engine.begin() as connection:
+            _take_turns(database, connection)
+            if inspect(connection).get_table_names():
+                raise StartupError(f"the database {_where(database)} is not empty")
+            command.upgrade(alembic_config(connection), revision)
+            then(connection)
+    except exc.DatabaseError as error:
+        raise StartupError(_reason(database, error)) from None
+
+
+def _take_turns(database: Database, connection: Connection) -> None:
+    if not database.is_sqlite:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK})
 
 
 def downgrade(database: Database, revision: str) -> None:

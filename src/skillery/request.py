@@ -27,8 +27,8 @@ class Request:
         """The other end of the connection; "" where there is none."""
         self.identity: str | None = None
         """The name, once it is known."""
-        self.calls: list[tuple[str, int]] = []
-        """Method and code of each call that was answered; 0 is a result."""
+        self.calls: list[tuple[str, int, float]] = []
+        """Method, code and seconds of each call that was answered; code 0 is a result."""
 
 
 current: ContextVar[Request | None] = ContextVar("request", default=None)

@@ -154,6 +154,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_level: typing.Literal["debug", "info", "warning", "error"] = "info"
     log_format: typing.Literal["text", "json"] = "text"
     log_requests: bool = False
+    traces: str = "off"
+    metrics: typing.Literal["admin", "open", "off"] = "admin"
     publishing: Publishing = Publishing()
     runs: RunRecords = RunRecords()
     limits: RunLimits = RunLimits()

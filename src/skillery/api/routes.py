@@ -35,6 +35,7 @@ from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services
 from skillery.errors import Busy, SkilleryError, Unavailable
 from skillery.runs.queueing import until_client_gone
+from skillery.tracing import starting
 
 Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
 
@@ -106,12 +107,14 @@ def make_routes(services: Services) -> list[Any]:
         @asgi(path, is_mount=with_all_below, copy_scope=False)
         async def handler(scope: Any, receive: Any, send: Any) -> None:
             headers = headers_of(scope)
-            exchange = Exchange(scope, headers, send)
+            exchange = Exchange(scope, headers, receive, send)
+            if services.tracing is not None:
+                starting.set(services.tracing.start)
             begun = time.perf_counter()
             try:
                 if guarded:
                     check_browser(services, scope, headers)
-                await door(services, scope, receive, exchange.send, headers)
+                await door(services, scope, exchange.receive, exchange.send, headers)
             except HttpRefusal as refusal:
                 if refusal.status == FORBIDDEN:
                     note_knock(services, refusal.error)
@@ -126,12 +129,16 @@ def make_routes(services: Services) -> list[Any]:
                     raise
                 await send_refusal(exchange.send, HttpRefusal(500, unexpected(error)), rpc=rpc)
             finally:
+                if services.metrics is not None:
+                    services.metrics.note(path, exchange)
                 if services.log_requests:
                     log_request(path, scope["method"], exchange, time.perf_counter() - begun)
 
         return handler
 
+    metrics = [route("/metrics", services.metrics.answer)] if services.metrics is not None else []
     return [
+        *metrics,
         route("/rpc", _rpc, rpc=True),
         route("/tools", _tools),
         route("/blobs", _blobs, with_all_below=True),

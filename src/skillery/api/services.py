@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from skillery.api.bodies import Bodies
 from skillery.api.readiness import Readiness
@@ -15,6 +15,10 @@ from skillery.idempotency import Once
 from skillery.publishing import Publisher
 from skillery.quotas import Quotas
 from skillery.runs import Runner
+
+if TYPE_CHECKING:
+    from skillery.api.metrics import Metrics
+    from skillery.api.tracing import Tracing
 
 
 class Services(NamedTuple):
@@ -36,3 +40,6 @@ class Services(NamedTuple):
     allowed_hosts: frozenset[str]
     allowed_origins: frozenset[str]
     log_requests: bool
+    metrics: Metrics | None
+    """None where nobody wants any."""
+    tracing: Tracing | None

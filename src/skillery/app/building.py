@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from litestar import Litestar, Response
@@ -22,6 +22,7 @@ from skillery.api.http import headers_of
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
 from skillery.api.services import Services
+from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.bundled import publish_bundled
 from skillery.app.home import Home
 from skillery.app.quotas import quotas_of
@@ -45,6 +46,10 @@ from skillery.runs.leftovers import close_left_over
 from skillery.runs.limits import LimitRules
 from skillery.runs.queueing import Queue
 from skillery.settings import Settings, is_loopback
+from skillery.storage_marks import mark_storage
+
+if TYPE_CHECKING:
+    from skillery.api.metrics import Metrics
 
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
@@ -54,7 +59,10 @@ MIB = 1024 * 1024
 async def open_services(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[Services]:
     """Everything that a server needs, migrated and ready; all of it closed at the end. Raises StartupError."""
     plugins.check_settings(settings)
+    tracing = open_tracing(settings.traces)
     async with AsyncExitStack() as stack:
+        if tracing is not None:
+            stack.push_async_callback(asyncio.to_thread, tracing.close)
         database = Database(settings.database_url)
         stack.callback(database.close)
         # Nothing connects before the settings are known to be good.
@@ -62,10 +70,11 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         _check_address(settings, authenticator)
         migrate.upgrade(database)
         storage: Storage = plugins.open("storage", settings)
+        mark_storage(database, storage, settings.storage)
         sandbox: Sandbox = plugins.open("sandbox", settings)
         stack.push_async_callback(sandbox.close)
         secrets: Secrets = plugins.open("secrets", settings, database)
-        services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets)
+        services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets, tracing)
         stack.push_async_callback(services.refusals.close)
         stack.callback(services.once.close)
         stack.push_async_callback(asyncio.to_thread, services.collector.close)
@@ -89,6 +98,7 @@ def _services(
     sandbox: Sandbox,
     authenticator: Authenticator,
     secrets: Secrets,
+    tracing: Tracing | None,
 ) -> Services:
     quotas = quotas_of(settings)
     blobs = Blobs(database, storage, _lifetimes(settings), quotas)
@@ -134,7 +144,17 @@ def _services(
         allowed_hosts=frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host)),
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
         log_requests=settings.log_requests,
+        metrics=_metrics(settings),
+        tracing=tracing,
     )
+
+
+def _metrics(settings: Settings) -> Metrics | None:
+    if settings.metrics == "off":
+        return None
+    from skillery.api.metrics import Metrics
+
+    return Metrics(settings.metrics)
 
 
 def _garbage_steps(settings: Settings, database: Database, storage: Storage, cache: Cache) -> list[Step]:
@@ -193,6 +213,7 @@ def create_app(services: Services) -> Litestar:
     return Litestar(
         make_routes(services),
         openapi_config=None,
+        plugins=[services.tracing.plugin()] if services.tracing is not None else [],
         logging_config=None,
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
     )

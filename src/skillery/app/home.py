@@ -75,6 +75,12 @@ def holder_of(path: Path) -> Holder | None:
     return None
 
 
+def server_id_of(path: Path) -> str | None:
+    """Under which id the servers of this home record their runs; None where there was none yet."""
+    file = path / SERVER_ID
+    return file.read_text().strip() or None if file.is_file() else None
+
+
 def _lock(file: IO[bytes], path: Path) -> None:
     """Raises StartupError where another process holds the lock.
 
@@ -101,9 +107,10 @@ def _held(path: Path) -> str:
 
 def _server_id(path: Path) -> str:
     """Stays the same for a home, so that a start can close what its dead forerunner left open."""
-    file = path / SERVER_ID
-    if file.is_file() and (known := file.read_text().strip()):
+    known = server_id_of(path)
+    if known:
         return known
+    file = path / SERVER_ID
     made = secrets.token_hex(16)
     partial = path / f".{SERVER_ID}.partial"
     partial.write_text(made)

@@ -53,7 +53,10 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         line |= getattr(record, "fields", {})
-        return msgspec.json.encode(_encodable(line)).decode()
+        try:
+            return msgspec.json.encode(line).decode()
+        except UnicodeEncodeError:
+            return msgspec.json.encode(_encodable(line)).decode()
 
 
 def _encodable(value: object) -> object:

@@ -18,6 +18,7 @@ from skillery import hookimpl
 from skillery.backends import Offer, Place
 from skillery.errors import ContentMissing, StorageFull, Unavailable
 
+MARK = "registry"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -34,9 +35,8 @@ class DirectoryStorage:
         self._folder = folder
         self._incoming = folder / "incoming"
         self._incoming.mkdir(parents=True, exist_ok=True)
-        for path in self._incoming.iterdir():
-            if not _is_being_written(path):
-                path.unlink(missing_ok=True)
+        for left_over in self._incoming.iterdir():
+            _remove_unless_in_use(left_over)
 
     def begin(self) -> DirectoryUpload:
         return DirectoryUpload(self, self._incoming / secrets.token_hex(16))
@@ -68,6 +68,27 @@ class DirectoryStorage:
         upload.write(b"check")
         upload.abort()
 
+    def mark(self, made: str) -> str:
+        path = self._folder / MARK
+        partial = self._folder / f".{MARK}.{secrets.token_hex(8)}"
+        try:
+            with partial.open("x") as file:
+                file.write(made)
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                path.hardlink_to(partial)  # whole or not at all, and never over another one's
+            _flush_folder(self._folder)
+        finally:
+            partial.unlink(missing_ok=True)
+        return path.read_text()
+
+    def find_mark(self) -> str | None:
+        try:
+            return (self._folder / MARK).read_text()
+        except FileNotFoundError:
+            return None
+
     def path_of(self, digest: str) -> Path:
         """Raises ContentMissing for what is no digest: it never becomes a path."""
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
@@ -78,11 +99,8 @@ class DirectoryStorage:
 class DirectoryUpload:
     def __init__(self, storage: DirectoryStorage, path: Path) -> None:
         self._storage = storage
-        self._path = path
         with _speaking():
-            self._file = path.open("xb")
-            # Until this process closes it or dies: another server that starts on this folder leaves it alone.
-            fcntl.flock(self._file, fcntl.LOCK_SH)
+            self._path, self._file = path, _open_locked(path)
 
     def write(self, chunk: bytes) -> None:
         with _speaking():
@@ -98,7 +116,7 @@ class DirectoryUpload:
                 target.parent.mkdir(exist_ok=True)
                 _flush_folder(target.parent.parent)
             self._path.rename(target)
-            self._file.close()
+            self._file.close()  # not before: closed it would be a left-over
             _flush_folder(target.parent)
 
     def abort(self) -> None:
@@ -107,17 +125,24 @@ class DirectoryUpload:
         self._path.unlink(missing_ok=True)
 
 
-def _is_being_written(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except IsADirectoryError:
-        return True  # none of ours
-    except FileNotFoundError:
-        return False
-    return False
+def _open_locked(path: Path) -> BinaryIO:
+    """A new file that is locked as long as it is open: other servers on this folder see by that that it is in use."""
+    while True:
+        file = path.open("xb")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # somebody who starts took it for a left-over before it was locked
+
+
+def _remove_unless_in_use(path: Path) -> None:
+    with suppress(FileNotFoundError, BlockingIOError):
+        if path.is_symlink():
+            path.unlink()
+        elif path.is_file():
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def _flush_folder(folder: Path) -> None:

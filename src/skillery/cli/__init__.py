@@ -13,6 +13,7 @@ import click
 
 from skillery.cli import (
     audit,
+    backups,
     blobs,
     checking,
     database,
@@ -89,6 +90,9 @@ for _command in (
     tokens.token,
     audit.audit,
     database.db,
+    backups.backup,
+    backups.restore,
+    backups.check,
     checking.plugins,
     checking.doctor,
     checking.config,

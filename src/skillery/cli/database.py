@@ -86,6 +86,21 @@ def check(target: Target, as_json: bool) -> None:
         raise click.exceptions.Exit(CHECK_FAILED)
 
 
+@db.command("adopt-storage")
+@home_options
+def adopt_storage(target: Target) -> None:
+    """Let the next start take the storage that the settings name, where the one before is lost.
+
+    What lay in the other and not in this one is gone: skillery check says what that is.
+    """
+    from skillery.storage_marks import forget_mark
+
+    settings = target.load().settings
+    with _opened(settings) as database:
+        migrated(database, settings).write_now(forget_mark)
+    click.echo("the next start takes the storage that the settings name")
+
+
 def _off_head(revision: str | None, head: str) -> str:
     if revision is None:
         return f"the database has no tables yet; this release is at {head}: skillery db upgrade makes them"

@@ -74,10 +74,15 @@ class Bundle(msgspec.Struct, frozen=True):
 
 def digest_of(files: Iterable[BundleFile]) -> str:
     """`sha256:…` over a line `mode SP sha256 SP path LF` for each file: the same files, the same digest, anywhere."""
+    return digest_of_entries((file.path, file.sha256, file.executable) for file in files)
+
+
+def digest_of_entries(files: Iterable[tuple[str, str, bool]]) -> str:
+    """As `digest_of`, of path, SHA-256 and whether it is executable."""
     lines = hashlib.sha256()
-    for file in _sorted(files):
-        mode = "100755" if file.executable else "100644"
-        lines.update(f"{mode} {file.sha256} {file.path}\n".encode())
+    for path, sha256, executable in sorted(files, key=lambda file: file[0].encode()):
+        mode = "100755" if executable else "100644"
+        lines.update(f"{mode} {sha256} {path}\n".encode())
     return f"sha256:{lines.hexdigest()}"
 
 

@@ -8,10 +8,10 @@ import hashlib
 import hmac
 import secrets
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from skillery.errors import InvalidCursor
-from skillery.tables import registry
+from skillery.registry_values import keep_value
 
 KEY_NAME = "cursor_key"
 _MAC_BYTES = 12
@@ -19,12 +19,7 @@ _MAC_BYTES = 12
 
 def cursor_key(connection: Connection) -> bytes:
     """The key of this registry, made on first use (in a transaction that may write)."""
-    found = connection.scalar(select(registry.c.value).where(registry.c.key == KEY_NAME))
-    if found is not None:
-        return bytes(found)
-    key = secrets.token_bytes(32)
-    connection.execute(registry.insert().values(key=KEY_NAME, value=key))
-    return key
+    return keep_value(connection, KEY_NAME, secrets.token_bytes(32))
 
 
 def make_cursor(key: bytes, bound_to: tuple[str, ...], position: tuple[str, ...]) -> str:

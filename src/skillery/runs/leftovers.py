@@ -7,16 +7,17 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, delete, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery.idempotency import settle
+from skillery.idempotency import settle, workers
 from skillery.runs.reading import result_of
 from skillery.tables import runs, servers
 
 DEAD = timedelta(seconds=60)
 """A server that nothing was heard of for so long is gone. Clocks of servers may differ by half of it."""
 LOST = timedelta(seconds=60)
+SERVER_DIED = "the server stopped before the run ended"
 
 _SEEN = {
     dialect.__name__.rpartition(".")[2]: dialect.insert(servers).on_conflict_do_update(
@@ -55,11 +56,27 @@ def close_lost(connection: Connection, server: str, under_way: Sequence[str]) ->
     return _close(connection, [server], runs.c.id.in_(lost), only_runs=True) if lost else 0
 
 
+def close_all(connection: Connection, why: str) -> int:
+    """As close_left_over, for whatever any server left open: where none of them is, in a copy of their database."""
+    return _close(connection, workers(connection), true(), why=why)
+
+
+def of_no_server(dead: frozenset[str]) -> ColumnElement[bool]:
+    """Runs that are recorded as started by a server that is silent, unknown or known to be `dead`."""
+    alive = select(servers.c.id).where(servers.c.seen_at >= datetime.now(UTC) - DEAD)
+    return and_(runs.c.status == "started", runs.c.server.not_in(alive) | runs.c.server.in_(sorted(dead)))
+
+
 def _close(
-    connection: Connection, left_by: Sequence[str], which: ColumnElement[bool], *, only_runs: bool = False
+    connection: Connection,
+    left_by: Sequence[str],
+    which: ColumnElement[bool],
+    *,
+    only_runs: bool = False,
+    why: str = SERVER_DIED,
 ) -> int:
     """They are failed. That says nothing of a version, so they are not counted as its."""
-    error = {"type": "SandboxError", "message": "the server stopped before the run ended"}
+    error = {"type": "SandboxError", "message": why}
     closed = connection.execute(
         update(runs)
         .where(runs.c.status == "started", which)

@@ -53,6 +53,10 @@ class Queue:
             return Place(self)
         return None
 
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
     async def enter(self, caller: str, size: int) -> Place:
         """Wait for a place. `size` is what the request holds in memory meanwhile.
 

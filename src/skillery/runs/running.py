@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import traceback
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -64,6 +65,7 @@ from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, can
 from skillery.runs.trying import Trial, Tried, Unpublished, trial_job
 from skillery.runs.withholding import no_secrets, permitted, withheld
 from skillery.threads import REDACTION
+from skillery.tracing import span
 
 log = logging.getLogger(__name__)
 MOST_BLOBS = 1_000
@@ -158,6 +160,17 @@ class Runner:
         """Those of them that have no place yet."""
         self._stoppers = Stoppers(database, server)
         self._closed = False
+        self.ended: Counter[tuple[str, str]] = Counter()
+        """Runs that have ended, by method and status."""
+
+    @property
+    def active(self) -> int:
+        """How many have their place."""
+        return len(self._active) - len(self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        return self._queue.waiting
 
     async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
         """The run, as the protocol answers it. Raises SkilleryError only for what stands against starting it."""
@@ -395,6 +408,7 @@ class Runner:
             answer = await self._answer(prepared, outcome, host)
         await self._store_log(run, outcome.log, answer)
         await self._database.write(partial(finish_run, run=run, answer=answer, stopped=stopped))
+        self.ended[run.method, answer["status"]] += 1
         await self._moments.run_finished(_finished(run.identity, prepared, answer))
         return _Recorded(outcome, answer)
 
@@ -447,7 +461,8 @@ class Runner:
 
     async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction, why_less: str = "") -> Outcome:
         try:
-            outcome = advised(job, await self._sandbox.run(job, host), why_less)
+            with span("sandbox run", **{"skillery.run_id": job.run_id}):
+                outcome = advised(job, await self._sandbox.run(job, host), why_less)
             return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
         except SkilleryError as error:
             return Outcome(failure=Failure("SandboxError", error.message))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from skillery.backends import ListsContents, Storage
+from skillery.backends import KnowsRegistry, ListsContents, Storage
 from skillery.errors import ContentMissing
 
 MIB = 1024 * 1024
@@ -120,6 +120,23 @@ class StorageContract:
     def test_what_is_no_digest_of_ours_is_missing(self, storage: Storage, digest: str) -> None:
         with pytest.raises(ContentMissing):
             storage.open(digest)
+
+    def test_the_first_mark_stays(self, storage: Storage) -> None:
+        if not isinstance(storage, KnowsRegistry):
+            return
+        assert storage.find_mark() is None
+        assert storage.mark("one") == "one"
+        assert storage.mark("two") == "one"
+        assert storage.find_mark() == "one"
+
+    def test_a_mark_is_no_content(self, storage: Storage) -> None:
+        """A sweep deletes what it finds listed and nothing refers to."""
+        if not isinstance(storage, KnowsRegistry) or not isinstance(storage, ListsContents):
+            return
+        storage.mark("one")
+
+        assert list(storage.stored_before(datetime.now(UTC) + timedelta(minutes=1))) == []
+        assert storage.find_mark() == "one"
 
     def test_a_store_that_works_says_so(self, storage: Storage) -> None:
         storage.check()

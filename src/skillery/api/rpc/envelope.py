@@ -7,6 +7,7 @@ import difflib
 import gc
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,7 @@ from skillery.errors import InvalidParams, SkilleryError, Unavailable
 from skillery.idempotency import canonical, digest_of
 from skillery.request import current
 from skillery.threads import BIG_TEXT, JSON
+from skillery.tracing import span
 
 MOST_CALLS = 100
 UNKNOWN = "unknown"
@@ -106,21 +108,25 @@ async def _answer_one(services: Services, identity: Caller, body: bytes, key: st
         error_ = plain_error(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", "invalid_request")
         return _failure(reply_to, error_)
     failed: dict[str, Any] | None = None
-    try:
-        result = await _call_method(services, identity, call, key)
-        encoded = encode({"jsonrpc": "2.0", "id": reply_to, "result": result})
-    except _Unknown as unknown:
-        failed = unknown.error
-    except SkilleryError as error:
-        failed = error_object(error)
-    except Exception as error:  # noqa: BLE001 - the last resort: it is logged, and the caller gets an answer
-        failed = unexpected(error)
+    begun = time.perf_counter()
+    method = call.method if call.method in METHODS else UNKNOWN  # another is somebody's text, of which there is no end
+    with span("rpc", **{"rpc.method": method}) as traced:
+        try:
+            result = await _call_method(services, identity, call, key)
+            encoded = encode({"jsonrpc": "2.0", "id": reply_to, "result": result})
+        except _Unknown as unknown:
+            failed = unknown.error
+        except SkilleryError as error:
+            failed = error_object(error)
+        except Exception as error:  # noqa: BLE001 - the last resort: it is logged, and the caller gets an answer
+            failed = unexpected(error)
+        if failed is not None and traced is not None:
+            traced.set_attribute("rpc.jsonrpc.error_code", failed["code"])
     if failed is not None:
         encoded = _failure(reply_to, failed)
     request = current.get()
     if request is not None:
-        # What is no method is somebody's text, and there is any number of it.
-        request.calls.append((call.method if call.method in METHODS else UNKNOWN, failed["code"] if failed else 0))
+        request.calls.append((method, failed["code"] if failed else 0, time.perf_counter() - begun))
     return None if call.id is msgspec.UNSET else encoded
 
 

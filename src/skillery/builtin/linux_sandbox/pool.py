@@ -80,6 +80,9 @@ class Pool:
 
     # -- cells -------------------------------------------------------------------------------------------------
 
+    def figures(self) -> dict[str, float]:
+        return {"places_busy": self._busy, "places_prepared": len(self._ready), "zygotes": len(self._zygotes)}
+
     async def take(self, demand: Demand) -> Cell:
         """One that was prepared for just this, or else one on demand; always that where it has a way to the network.
         Raises CannotStart, OSError, Busy."""

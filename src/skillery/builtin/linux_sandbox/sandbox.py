@@ -136,6 +136,10 @@ class LinuxSandbox:
             raise SandboxUnavailable("the sandbox `linux` is closed")
         return await run_job(self._means, job, host)
 
+    def figures(self) -> dict[str, float]:
+        """See `skillery.backends.Measured`."""
+        return self._means.pool.figures() if self._means is not None else {}
+
     async def close(self) -> None:
         await self.egress.close()
         if self._means is not None:

@@ -1,0 +1,123 @@
+"""`make kills`: kill -9 in the middle of publishes, blobs and runs, again and again, and `skillery check` afterwards.
+
+`python -m bench.kills 200`. Exits with 1 where something is missing that was acknowledged, or check finds a fault.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+
+from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest, skill_files
+
+LARGE = "x" * 100_000
+WORKERS = 3
+LONGEST_SECONDS = 0.6
+
+
+class Acknowledged(NamedTuple):
+    kind: str
+    name: str
+
+
+class Killed(NamedTuple):
+    kills: int
+    acknowledged: list[Acknowledged]
+    lost: list[Acknowledged]
+    """What was acknowledged and is not there."""
+    check: str
+    """What `skillery check --deep` printed where it found a fault, else empty."""
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.lost and not self.check
+
+
+def kill_again_and_again(folder: Path, kills: int, database: str = "", seed: int = 7) -> Killed:
+    """Kill a server `kills` times while it is written to; then look for everything that it acknowledged."""
+    chance = random.Random(seed)
+    acknowledged: list[Acknowledged] = []
+    env = {"SKILLERY_DATABASE": database}
+    for number in range(kills):
+        server = Server(folder / "home", env=env)
+        workers = [
+            threading.Thread(target=_write, args=(Rpc(server.url), f"k{number}w{worker}", acknowledged))
+            for worker in range(WORKERS)
+        ]
+        for worker in workers:
+            worker.start()
+        time.sleep(chance.uniform(0.02, LONGEST_SECONDS))
+        server.stop(signal.SIGKILL)
+        for worker in workers:
+            worker.join()
+    server = Server(folder / "home", env=env)
+    try:
+        lost = [one for one in acknowledged if not _is_there(server.rpc, one)]
+        return Killed(kills, acknowledged, lost, _check(server.home, env))
+    finally:
+        server.stop()
+
+
+def _write(rpc: Rpc, prefix: str, acknowledged: list[Acknowledged]) -> None:
+    """Publishes, blobs and runs in turn, until the server is gone."""
+    number = 0
+    try:
+        while True:
+            number += 1
+            name = f"{prefix}.n{number}"
+            code = (
+                "from runtime import blobs\ndef main(args):\n    return blobs.write_text('y' * 70_000 + args['name'])\n"
+            )
+            files = [*skill_files(code), {"path": "resources/large.txt", "content": name + LARGE}]
+            rpc("create_skill", manifest=manifest(name), skill_md="# K\n", files=files)
+            acknowledged.append(Acknowledged("skill", name))
+            blob = rpc("create_blob", content=name + LARGE, kind="text/plain")
+            acknowledged.append(Acknowledged("blob", blob["blob_id"]))
+            run = rpc("execute_skill", name=name, args={"name": name})
+            if run["status"] == "completed":
+                acknowledged.append(Acknowledged("blob", run["output"]))
+    except (httpx.HTTPError, RpcError):
+        return
+
+
+def _is_there(rpc: Rpc, one: Acknowledged) -> bool:
+    if one.kind == "blob":
+        return rpc.http.get(f"/blobs/{one.name}").status_code == 200
+    try:
+        content: str = rpc("read_skill_file", name=one.name, path="resources/large.txt")["content"]
+    except RpcError:
+        return False
+    return content == one.name + LARGE
+
+
+def _check(home: Path, env: dict[str, str]) -> str:
+    command = [sys.executable, "-m", "skillery", "check", "--deep", "--home", str(home)]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(env), check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def main() -> int:
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="skillery-kills-") as folder:
+        done = kill_again_and_again(Path(folder), kills)
+    counts = Counter(one.kind for one in done.acknowledged)
+    print(
+        f"{done.kills} kills in {time.monotonic() - begun:.0f} s; acknowledged: {dict(counts)}; "
+        f"lost: {len(done.lost)}; skillery check --deep: {done.check or 'ok'}"
+    )
+    return 0 if done.is_whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""`GET /metrics` in the text format of Prometheus: what was answered, what runs, what waits.
+
+Its labels are few by construction: doors and methods that there are, codes, statuses; never a name that somebody chose.
+Litestar's own middleware would make a series for every address of a blob and keep them for the whole process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal
+
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from skillery.api.http import admit, only, send_bytes
+from skillery.backends import LIMITS, Measured
+
+if TYPE_CHECKING:
+    from skillery.api.exchanges import Exchange
+    from skillery.api.services import Services
+
+Readers = Literal["admin", "open"]
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics(Collector):
+    """Counts what the doors answer, in plain numbers: the event loop alone touches them, and counters with locks were a
+    tenth of a listing. What can be asked for is asked for when somebody reads."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._bytes_in: Counter[str] = Counter()
+        self._bytes_out: Counter[str] = Counter()
+        self._calls: Counter[tuple[str, int]] = Counter()
+        self._latencies: dict[str, _Latencies] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def note(self, door: str, exchange: Exchange) -> None:
+        """A request has been answered."""
+        self._requests[door, exchange.status] += 1
+        self._bytes_in[door] += exchange.bytes_in
+        self._bytes_out[door] += exchange.bytes_out
+        for method, code, seconds in exchange.request.calls:
+            self._calls[method, code] += 1
+            latencies = self._latencies.get(method)
+            if latencies is None:
+                latencies = self._latencies[method] = _Latencies()
+            latencies.note(seconds)
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            "skillery_http_requests", "Requests that were answered.", labels=["door", "status"]
+        )
+        for (door, status), count in sorted(self._requests.items()):
+            requests.add_metric([door, str(status)], count)
+        yield requests
+        moved = CounterMetricFamily("skillery_http_bytes", "Bytes of bodies.", labels=["door", "direction"])
+        for direction, by_door in (("in", self._bytes_in), ("out", self._bytes_out)):
+            for door, count in sorted(by_door.items()):
+                moved.add_metric([door, direction], count)
+        yield moved
+        calls = CounterMetricFamily(
+            "skillery_rpc_calls", "Calls by outcome; code 0 is a result.", labels=["method", "code"]
+        )
+        for (method, code), count in sorted(self._calls.items()):
+            calls.add_metric([method, str(code)], count)
+        yield calls
+        seconds = HistogramMetricFamily("skillery_rpc_seconds", "How long calls took.", labels=["method"])
+        for method, latencies in sorted(self._latencies.items()):
+            seconds.add_metric([method], latencies.buckets(), latencies.sum)
+        yield seconds
+
+    async def answer(self, services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+        """Raises HttpRefusal 401 and NotAllowed where only admins may read."""
+        only(scope, "GET", "HEAD")
+        if self._readers == "admin":
+            await admit(services, scope, headers, "admin", "read_metrics")
+        # In a registry of its own for this answer: what stands in it is true of these services.
+        now = CollectorRegistry()
+        now.register(_Now(services))
+        await send_bytes(send, 200, generate_latest(self._registry) + generate_latest(now), CONTENT_TYPE_PLAIN_0_0_4)
+
+
+class _Latencies:
+    """A histogram of seconds."""
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self._counts = [0] * (len(SECONDS) + 1)
+
+    def note(self, seconds: float) -> None:
+        self.sum += seconds
+        self._counts[bisect_left(SECONDS, seconds)] += 1
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Upper bound -> how many were at most that, as Prometheus wants it."""
+        bounds = [*map(str, SECONDS), "+Inf"]
+        return list(zip(bounds, accumulate(self._counts), strict=True))
+
+
+class _Now(Collector):
+    """What a server can say of itself at any moment."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        runner, database, sandbox = self._services.runner, self._services.database, self._services.sandbox
+        ended = CounterMetricFamily("skillery_runs", "Runs that have ended.", labels=["method", "status"])
+        for (method, status), count in sorted(runner.ended.items()):
+            ended.add_metric([method, status], count)
+        yield ended
+        yield GaugeMetricFamily("skillery_runs_active", "Runs that go on.", value=runner.active)
+        yield GaugeMetricFamily(
+            "skillery_runs_queued", "Requests that wait for their turn to run.", value=runner.waiting
+        )
+        lacking = GaugeMetricFamily(
+            "skillery_sandbox_degraded", "1: this host does not hold the limit by strong means.", labels=["limit"]
+        )
+        for limit in sorted(LIMITS):
+            lacking.add_metric([str(limit)], float(limit not in sandbox.capabilities))
+        yield lacking
+        for name, value in sorted(sandbox.figures().items()) if isinstance(sandbox, Measured) else ():
+            yield GaugeMetricFamily(f"skillery_sandbox_{name}", "What the sandbox says of itself.", value=value)
+        used, kept = database.connections()
+        connections = GaugeMetricFamily(
+            "skillery_database_connections", "Connections to the database.", labels=["state"]
+        )
+        connections.add_metric(["used"], used)
+        connections.add_metric(["idle"], kept)
+        yield connections

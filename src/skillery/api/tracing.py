@@ -1,0 +1,85 @@
+"""OpenTelemetry: requests by Litestar's own integration, what happens inside them by `skillery.tracing`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from skillery.errors import StartupError
+
+if TYPE_CHECKING:
+    from litestar.plugins import InitPlugin
+    from opentelemetry.sdk.trace import TracerProvider
+
+FLUSH_MS = 3_000
+DOORS = frozenset({"/rpc", "/tools", "/metrics", "/healthz", "/readyz"})
+
+
+class Tracing:
+    """Spans that go to a collector. `close` it, which sends what is still there."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("skillery")
+
+    def start(self, name: str, attributes: Mapping[str, str | int]) -> AbstractContextManager[Any]:
+        # What an exception says may be a caller's own words.
+        return self._tracer.start_as_current_span(
+            name, attributes=dict(attributes), record_exception=False, set_status_on_exception=False
+        )
+
+    def plugin(self) -> InitPlugin:
+        from litestar.plugins.opentelemetry import OpenTelemetryConfig, OpenTelemetryPlugin
+        from opentelemetry.metrics import NoOpMeterProvider
+
+        return OpenTelemetryPlugin(
+            OpenTelemetryConfig(
+                tracer_provider=self._provider,
+                meter_provider=NoOpMeterProvider(),
+                scope_span_details_extractor=_door,
+                exclude_spans=["receive", "send"],
+            )
+        )
+
+    def close(self) -> None:
+        """Blocking, for some seconds where the collector does not answer."""
+        self._provider.force_flush(FLUSH_MS)
+        self._provider.shutdown()
+
+
+def open_tracing(traces: str) -> Tracing | None:
+    """None for `off`. Raises StartupError where that is no way to trace, or its packages are missing."""
+    if traces == "off":
+        return None
+    if traces != "otlp" and not traces.startswith(("http://", "https://")):
+        raise StartupError(
+            f"setting 'traces' is {traces!r}: write off, otlp (where OTEL_EXPORTER_OTLP_ENDPOINT says), or the address "
+            "of a collector, http://host:4318"
+        )
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.instrumentation import asgi  # noqa: F401 - what Litestar's integration stands on
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise StartupError(
+            f"setting 'traces' is {traces!r}, but {error.name or 'OpenTelemetry'} is not installed: "
+            "pip install 'skillery[otel]'"
+        ) from None
+    named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    provider = TracerProvider(
+        resource=Resource.create({} if named else {"service.name": "skillery"}), shutdown_on_exit=False
+    )
+    exporter = OTLPSpanExporter() if traces == "otlp" else OTLPSpanExporter(f"{traces.rstrip('/')}/v1/traces")
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return Tracing(provider)
+
+
+def _door(scope: Any) -> tuple[str, dict[Any, str]]:
+    """A span's name: of few, whatever address was asked for."""
+    path = scope.get("path", "")
+    door = path if path in DOORS else "/blobs" if path.startswith("/blobs") else "elsewhere"
+    return f"{scope.get('method', '')} {door}", {"http.route": door}

@@ -1,0 +1,233 @@
+"""The file: a tar archive that begins with what it is and ends with the SHA-256 of everything in it.
+
+    head.json                 format, release, revision, when
+    tables/<table>.jsonl      one row a line, an array in the order of the columns in the first line
+    contents/<sha256>         contents that lie in the storage
+    secrets.key               only where it was asked for
+    sums.json                 last: SHA-256 of every member before it
+
+What ends without its sums was cut off, and is refused. Nothing is ever unpacked to a path that an archive names.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, cast
+
+import msgspec
+
+from skillery.errors import StartupError
+
+FORMAT = 1
+HEAD, SUMS, SECRET_KEY = "head.json", "sums.json", "secrets.key"
+CHUNK_BYTES = 1024 * 1024
+MOST_SUMS_BYTES = 1024 * 1024 * 1024
+_TABLE = re.compile(r"tables/([a-z_]{1,63})\.jsonl")
+_CONTENT = re.compile(r"contents/([0-9a-f]{64})")
+
+
+class DamagedArchive(StartupError):
+    """The file is no backup, or not as it was written; nothing was made of it."""
+
+
+class ArchiveHead(msgspec.Struct, frozen=True):
+    format: int
+    release: str
+    revision: str
+    """Of the database, as migrations count them."""
+    created_at: datetime
+
+
+class ArchiveWriter:
+    """Writes beside `path`, readable by its owner alone; `path` appears whole with `close`, or not at all."""
+
+    def __init__(self, path: Path, head: ArchiveHead) -> None:
+        self._path = path
+        self._partial = path.with_name(f".{path.name}.partial")
+        self._partial.unlink(missing_ok=True)
+        descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._file = os.fdopen(descriptor, "wb")
+        self._tar = tarfile.TarFile(fileobj=self._file, mode="w", format=tarfile.PAX_FORMAT)
+        self._sums: dict[str, str] = {}
+        self.add_bytes(HEAD, msgspec.json.encode(head))
+
+    def add_bytes(self, name: str, data: bytes) -> None:
+        self.add(name, io.BytesIO(data), len(data))
+
+    def add(self, name: str, stream: BinaryIO, size: int) -> str:
+        """The SHA-256 of what was added. Raises OSError where the stream ends early."""
+        member = tarfile.TarInfo(name)
+        member.size, member.mode = size, 0o600
+        member.mtime = int(datetime.now(UTC).timestamp())
+        hashing = Hashing(stream)
+        self._tar.addfile(member, cast(Any, hashing))
+        self._sums[name] = hashing.digest()
+        return self._sums[name]
+
+    def close(self) -> None:
+        self.add_bytes(SUMS, msgspec.json.encode(self._sums))
+        self._tar.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._partial.rename(self._path)
+
+    def abort(self) -> None:
+        self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+    def __enter__(self) -> ArchiveWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class Hashing(io.RawIOBase):
+    """A stream that knows the SHA-256 of what was read of it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int | None = -1) -> bytes:
+        chunk = self._stream.read(-1 if size is None else size)
+        self._hash.update(chunk)
+        return chunk
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def verify_archive(path: Path) -> ArchiveHead:
+    """Read all of it and compare every sum. Raises DamagedArchive; only what passed is worth restoring."""
+    found: dict[str, str] = {}
+    head: ArchiveHead | None = None
+    sums: dict[str, str] | None = None
+    for name, stream, size in members(path):
+        if sums is not None or name in found:
+            raise _damaged(path, f"'{name[:80]}' stands where nothing should")
+        if name == SUMS:
+            sums = _decoded(path, name, _whole(path, stream, size), dict[str, str])
+        elif name == HEAD:
+            data = _whole(path, stream, size)
+            head, found[name] = _decoded(path, name, data, ArchiveHead), hashlib.sha256(data).hexdigest()
+        else:
+            found[name] = _sum(stream)
+            content = _CONTENT.fullmatch(name)
+            if content and content[1] != found[name]:
+                raise _damaged(path, f"'{name}' is another content")
+    if head is None:
+        raise _damaged(path, "it is no backup of Skillery")
+    if sums is None:
+        raise _damaged(path, "its end is missing")
+    differing = sorted(name for name in found.keys() | sums.keys() if found.get(name) != sums.get(name))
+    if differing:
+        raise _damaged(path, f"'{differing[0][:80]}' is not as it was written")
+    if head.format != FORMAT:
+        raise StartupError(
+            f"the backup {path} has format {head.format}, and this release reads {FORMAT}: use a newer one"
+        )
+    return head
+
+
+def members(path: Path) -> Iterator[tuple[str, BinaryIO, int]]:
+    """Name, content and size of each member, in order. Raises DamagedArchive."""
+    with _speaking(path), tarfile.open(path, "r:") as tar:
+        for member in tar:
+            stream = tar.extractfile(member) if member.isreg() else None
+            if stream is None or not _is_ours(member.name):
+                raise _damaged(path, f"it holds '{member.name[:80]}', which no backup does")
+            yield member.name, cast(BinaryIO, stream), member.size
+
+
+def table_of(name: str) -> str | None:
+    match = _TABLE.fullmatch(name)
+    return match[1] if match else None
+
+
+def content_of(name: str) -> str | None:
+    match = _CONTENT.fullmatch(name)
+    return match[1] if match else None
+
+
+def _is_ours(name: str) -> bool:
+    return name in {HEAD, SUMS, SECRET_KEY} or bool(_TABLE.fullmatch(name) or _CONTENT.fullmatch(name))
+
+
+def _sum(stream: BinaryIO) -> str:
+    hashing = Hashing(stream)
+    while hashing.read(CHUNK_BYTES):
+        pass
+    return hashing.digest()
+
+
+def _whole(path: Path, stream: BinaryIO, size: int) -> bytes:
+    if size > MOST_SUMS_BYTES:
+        raise _damaged(path, "a part of it is absurdly large")
+    return stream.read()
+
+
+def _decoded(path: Path, name: str, data: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _damaged(path, f"'{name}' cannot be read") from None
+
+
+@contextmanager
+def _speaking(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (tarfile.TarError, EOFError):
+        raise _damaged(path, "it is no backup, or was cut off") from None
+    except FileNotFoundError:
+        raise StartupError(f"there is no file {path}") from None
+    except OSError as error:
+        raise StartupError(f"cannot read the backup {path}: {error.strerror or error}") from None
+
+
+def _damaged(path: Path, why: str) -> DamagedArchive:
+    return DamagedArchive(f"the backup {path} is damaged: {why}; nothing was restored, take another one")
+
+
+# -- values of rows ----------------------------------------------------------------------------------------------
+
+
+def encode_row(row: tuple[Any, ...]) -> bytes:
+    """One line. What JSON lacks is an object of one member: `{"bytes": base64}`, `{"at": ISO 8601}`."""
+    return msgspec.json.encode([_plain(value) for value in row]) + b"\n"
+
+
+def decode_row(line: bytes) -> list[Any]:
+    return [_value(value) for value in msgspec.json.decode(line, type=list[Any])]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | memoryview):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, datetime):
+        # SQLite gives back without a zone what was stored in UTC.
+        return {"at": (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat()}
+    return value
+
+
+def _value(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "bytes" in value:
+        return base64.b64decode(value["bytes"])
+    return datetime.fromisoformat(value["at"])

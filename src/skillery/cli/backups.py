@@ -1,0 +1,150 @@
+"""`skillery backup`, `restore` and `check`: of the configured database and storage, also while a server is at work."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from skillery.cli.database import revision_of
+from skillery.cli.failing import CHECK_FAILED
+from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.printing import clean, print_json, print_rows
+from skillery.errors import StartupError
+
+if TYPE_CHECKING:
+    from skillery.backends import Storage
+    from skillery.database import Database
+    from skillery.settings import Settings
+
+KEY_FILE = "secrets.key"
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--with-secret-key", is_flag=True, help="Put the home's key of secrets in too: then FILE opens them.")
+@click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
+@home_options
+@json_option
+def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_json: bool) -> None:
+    """Write database and contents to FILE, as they are at one moment, while servers go on.
+
+    FILE appears whole or not at all, for its owner alone, and fits SQLite and Postgres alike. Secrets in it are
+    encrypted, and their key is not in it: keep that elsewhere.
+    """
+    from skillery import __version__
+    from skillery.backups import back_up
+
+    settings = _loaded(target)
+    if file.exists() and not force:
+        raise StartupError(f"{file} is there already; choose another name, or replace it with --force")
+    if not file.absolute().parent.is_dir():
+        raise StartupError(f"there is no folder {file.absolute().parent}")
+    key = _secret_key(settings) if with_secret_key else None
+    with _opened(settings) as opened:
+        if revision_of(opened.database) is None:
+            raise StartupError(f"there is no registry yet to back up (home {settings.home})")
+        made = back_up(opened.database, opened.storage, file.absolute(), __version__, key)
+    rows = sum(made.rows.values())
+    if as_json:
+        print_json({"file": str(file), "revision": made.revision, "rows": made.rows, "contents": made.contents})
+        return
+    click.echo(f"{rows} rows and {made.contents} contents ({made.bytes} bytes) in {file}")
+
+
+def _loaded(target: Target) -> Settings:
+    from skillery.cli.connecting import show_log
+
+    settings = target.load().settings
+    show_log(settings)
+    return settings
+
+
+def _secret_key(settings: Settings) -> Path:
+    given = settings.backends.get("secrets", {}).get("database", {})
+    path = Path(given["key_file"]).expanduser() if given.get("key_file") else settings.home / KEY_FILE
+    if given.get("key") or not path.is_file():
+        where = "in the settings" if given.get("key") else f"not at {path}"
+        raise StartupError(f"the key of secrets is {where}; leave --with-secret-key out")
+    return path
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@home_options
+@json_option
+def restore(target: Target, file: Path, as_json: bool) -> None:
+    """Restore a backup into a home (or the configured database and storage) that holds no registry yet.
+
+    All of FILE is verified before anything is written, and the database is either empty or whole at any time.
+    """
+    from skillery.app.home import Home
+    from skillery.backups import restore as restore_backup
+
+    settings = _loaded(target)
+    home = Home(settings.home)
+    try:
+        with _opened(settings) as opened:
+            made = restore_backup(opened.database, opened.storage, file, settings.home / KEY_FILE)
+    finally:
+        home.close()
+    if as_json:
+        print_json({"revision": made.revision, "rows": made.rows, "contents": made.contents, "key": made.secret_key})
+        return
+    click.echo(f"{sum(made.rows.values())} rows and {made.contents} contents restored to {settings.home}")
+
+
+@click.command()
+@click.option("--deep", is_flag=True, help="Read every content and compare it with its digest.")
+@home_options
+@json_option
+def check(target: Target, deep: bool, as_json: bool) -> None:
+    """Look for what should be there and is not: files of versions, contents, the end of runs, the latest versions.
+
+    It changes nothing, and servers may go on meanwhile.
+    """
+    from skillery import migrate
+    from skillery.app.home import holder_of, server_id_of
+    from skillery.integrity import check as check_registry
+
+    settings = _loaded(target)
+    own = server_id_of(settings.home)
+    dead = frozenset({own} if own and holder_of(settings.home) is None else ())
+    with _opened(settings) as opened:
+        revision = revision_of(opened.database)
+        if revision != migrate.head():
+            raise StartupError(
+                f"the database is at revision {revision or 'none'}, and this release checks {migrate.head()}: "
+                "skillery db upgrade, or the release that serves it"
+            )
+        faults = list(check_registry(opened.database, opened.storage, deep=deep, dead_servers=dead))
+    if as_json:
+        print_json({"ok": not faults, "faults": faults})
+    elif faults:
+        print_rows(["fault", "what"], [(fault.kind, clean(fault.message)) for fault in faults])
+    else:
+        click.echo("ok: everything is there" + (", and every content is what its digest says" if deep else ""))
+    if faults:
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+class _Opened(NamedTuple):
+    database: Database
+    storage: Storage
+
+
+@contextlib.contextmanager
+def _opened(settings: Settings) -> Iterator[_Opened]:
+    from skillery.database import Database
+    from skillery.plugins import load_plugins
+
+    plugins = load_plugins(settings.plugins_folder)
+    plugins.check_settings(settings)
+    database = Database(settings.database_url)
+    try:
+        yield _Opened(database, plugins.open("storage", settings))
+    finally:
+        database.close()

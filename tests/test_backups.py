@@ -1,0 +1,428 @@
+"""skillery backup, restore and check: a registry in one file, and whether everything is there."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import stat
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, insert, select, text
+
+from skillery.backends import Identity, Place, Storage
+from skillery.backups import back_up, restore
+from skillery.builtin.directory_storage import DirectorySettings, skillery_storage
+from skillery.database import Database
+from skillery.errors import StartupError
+from skillery.idempotency import Claim, claim, keep, note_run
+from skillery.integrity import check
+from skillery.migrate import current
+from skillery.runs.leftovers import note_seen
+from skillery.tables import idempotency_keys, runs, servers, uploads
+from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
+
+LARGE = "large " * 20_000
+OTHER = {"sqlite": "postgres", "postgres": "sqlite"}
+
+
+def skillery(*args: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "skillery", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, env=clean_environment(env), check=False)
+
+
+def fill(rpc: Rpc) -> str:
+    """A skill with a large and a small file in two versions, a run, blobs; the id of a large blob."""
+    for version in ("1.0.0", "1.1.0-rc.1"):
+        files = [*skill_files(), {"path": "resources/large.txt", "content": LARGE + version}]
+        rpc("create_skill", manifest=manifest("team.kept", version), skill_md="# Kept\n", files=files)
+    rpc("create_skill", manifest=manifest("team.yanked"), skill_md="# Y\n", files=skill_files())
+    rpc("yank_version", name="team.yanked", version="1.0.0", reason="leaks")
+    rpc("set_label", name="team.kept", label="stable", version="1.0.0")
+    rpc("waive_finding", name="team.other", rule="secret", reason="a sample")
+    rpc.error("revoke_token", id="none")
+    assert rpc("execute_skill", name="team.kept", args={"a": 1})["status"] == "completed"
+    blob_id: str = rpc("create_blob", content=LARGE, kind="text/plain")["blob_id"]
+    return blob_id
+
+
+def seen(rpc: Rpc, blob_id: str) -> list[Any]:
+    return [
+        rpc("list_skills", detail="summary", limit=1000),
+        rpc("describe_skill", name="team.kept", detail="full"),
+        rpc("describe_skill", name="team.yanked", version="1.0.0", detail="full"),
+        rpc("read_skill_file", name="team.kept", path="resources/large.txt"),
+        rpc("search_skills", query="kep"),
+        rpc("list_labels", name="team.kept"),
+        rpc("list_waivers"),
+        rpc("list_runs"),
+        rpc("list_audit", subject="team.kept"),
+        rpc.http.get(f"/blobs/{blob_id}").text,
+    ]
+
+
+@pytest.fixture
+def new_url(new_postgres_database: Callable[[], str]) -> Callable[[str], str]:
+    return lambda kind: new_postgres_database() if kind == "postgres" else ""
+
+
+def test_a_backup_of_a_serving_registry_restores_into_either_database(
+    database_kind: str, new_url: Callable[[str], str], start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    env = {"SKILLERY_DATABASE": new_url(database_kind)}
+    server = start_server(env=env)
+    blob_id = fill(server.rpc)
+    before = seen(server.rpc, blob_id)
+    file = tmp_path / "backup.tar"
+    head = skillery("audit", "head", "--home", server.home, env=env).stdout.strip()
+
+    made = skillery("backup", file, "--home", server.home, "--json", env=env)
+
+    assert made.returncode == 0, made.stderr
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert json.loads(made.stdout)["contents"] >= 3
+    server.stop()
+    for kind in (database_kind, OTHER[database_kind]):
+        other = {"SKILLERY_DATABASE": new_url(kind)}
+        home = tmp_path / f"restored-{kind}"
+        restored = skillery("restore", file, "--home", home, env=other)
+        assert restored.returncode == 0, restored.stderr
+        assert skillery("check", "--deep", "--home", home, env=other).returncode == 0
+        assert skillery("audit", "verify", "--head", head, "--home", home, env=other).returncode == 0
+        again = start_server(home=home.name, env=other)
+        assert seen(again.rpc, blob_id) == before
+        # New rows get ids of their own.
+        fill_more = again.rpc("create_skill", manifest=manifest("team.new"), skill_md="# N\n", files=skill_files())
+        assert fill_more["status"] == "published"
+        assert again.rpc("execute_skill", name="team.new")["status"] == "completed"
+        # What is found by its words is found by those of its next version.
+        again.rpc("create_skill", manifest=manifest("team.kept", "2.0.0"), skill_md="# Quince\n", files=skill_files())
+        assert [row["name"] for row in again.rpc("search_skills", query="quince")["skills"]] == ["team.kept"]
+        assert skillery("audit", "verify", "--head", head, "--home", home, env=other).returncode == 0
+        assert skillery("restore", file, "--home", tmp_path / "third", env=other).returncode == (
+            4 if kind == "postgres" else 0
+        )
+        again.stop()
+        if kind == "sqlite":
+            _remove(tmp_path / "third")
+
+
+def _remove(home: Path) -> None:
+    import shutil
+
+    shutil.rmtree(home)
+
+
+def test_a_backup_under_writes_is_of_one_moment(
+    database_kind: str, new_url: Callable[[str], str], start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    env = {"SKILLERY_DATABASE": new_url(database_kind)}
+    server = start_server(env=env)
+    stop = threading.Event()
+
+    def publish() -> None:
+        rpc, number = Rpc(server.url), 0
+        while not stop.is_set():
+            number += 1
+            files = [*skill_files(), {"path": "resources/large.txt", "content": f"{number}{LARGE}"}]
+            rpc("create_skill", manifest=manifest("busy", f"1.0.{number}"), skill_md="# B\n", files=files)
+
+    writer = threading.Thread(target=publish)
+    writer.start()
+    try:
+        made = [skillery("backup", tmp_path / f"{n}.tar", "--home", server.home, env=env) for n in range(2)]
+        checked = skillery("check", "--deep", "--home", server.home, env=env)
+    finally:
+        stop.set()
+        writer.join()
+    assert [one.returncode for one in made] == [0, 0], [one.stderr for one in made]
+    assert checked.returncode == 0, checked.stdout
+    restored = skillery("restore", tmp_path / "1.tar", "--home", tmp_path / "other")
+    assert restored.returncode == 0, restored.stderr
+    found = skillery("check", "--deep", "--home", tmp_path / "other")
+    assert found.returncode == 0, found.stdout
+
+
+# -- without a server ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    made: Storage = skillery_storage().open(DirectorySettings(), Place(tmp_path / "home"))
+    return made
+
+
+def put(storage: Storage, content: bytes) -> str:
+    digest = hashlib.sha256(content).hexdigest()
+    upload = storage.begin()
+    upload.write(content)
+    upload.commit(digest)
+    return digest
+
+
+def add_content(database: Database, storage: Storage, content: bytes) -> str:
+    digest = put(storage, content)
+    sql = text("INSERT INTO objects (sha256, size_bytes) VALUES (:digest, :size)")
+    database.write_now(lambda connection: connection.execute(sql, {"digest": digest, "size": len(content)}))
+    return digest
+
+
+@pytest.fixture
+def archive(database: Database, storage: Storage, tmp_path: Path) -> Path:
+    add_content(database, storage, b"content")
+    path = tmp_path / "backup.tar"
+    back_up(database, storage, path, "1")
+    return path
+
+
+def empty(tmp_path: Path, name: str = "empty") -> Database:
+    return Database(f"sqlite:///{tmp_path / name}.db")
+
+
+def rewritten(path: Path, change: Callable[[str, bytes], bytes | None]) -> None:
+    """The archive with other members, its sums as they were."""
+    made = io.BytesIO()
+    with tarfile.open(path) as old, tarfile.open(fileobj=made, mode="w") as new:
+        for member in old:
+            stream = old.extractfile(member)
+            assert stream is not None
+            data = change(member.name, stream.read())
+            if data is not None:
+                member.size = len(data)
+                new.addfile(member, io.BytesIO(data))
+    path.write_bytes(made.getvalue())
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-12_000])
+
+
+def flip(path: Path) -> None:
+    rewritten(path, lambda name, data: data[:-1] + b"X" if name.startswith("contents/") else data)
+
+
+def drop_table(path: Path) -> None:
+    rewritten(path, lambda name, data: None if name == "tables/tokens.jsonl" else data)
+
+
+def drop_sums(path: Path) -> None:
+    rewritten(path, lambda name, data: None if name == "sums.json" else data)
+
+
+def escape(path: Path) -> None:
+    with tarfile.open(path, "a") as tar:
+        tar.addfile(tarfile.TarInfo("../escaped"), io.BytesIO())
+
+
+def be_text(path: Path) -> None:
+    path.write_text("not an archive")
+
+
+@pytest.mark.parametrize("damage", [cut, flip, drop_table, drop_sums, escape, be_text])
+def test_a_damaged_backup_is_refused_before_anything_is_written(
+    database: Database, storage: Storage, archive: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(archive)
+    target = empty(tmp_path)
+    fresh: Storage = skillery_storage().open(DirectorySettings(), Place(tmp_path / "fresh"))
+    with pytest.raises(StartupError, match="damaged"):
+        restore(target, fresh, archive, tmp_path / "key")
+    assert current(target) is None
+    assert not [path for path in (tmp_path / "fresh").rglob("*") if path.is_file()]
+    target.close()
+
+
+def test_a_restore_that_fails_half_way_leaves_an_empty_database(
+    database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
+) -> None:
+    path = tmp_path / "backup.tar"
+    back_up(database, storage, path, "1")
+
+    def broken(name: str, data: bytes) -> bytes:
+        if name == "tables/skill_versions.jsonl":
+            return data + b"[1]\n"
+        return data
+
+    rewritten(path, broken)
+    sums: dict[str, str] = {}
+
+    def summed(name: str, data: bytes) -> bytes:
+        if name == "sums.json":
+            return json.dumps(sums).encode()
+        sums[name] = hashlib.sha256(data).hexdigest()
+        return data
+
+    rewritten(path, summed)
+    for target in (empty(tmp_path), Database(new_postgres_database())):
+        with pytest.raises((StartupError, ValueError)):
+            restore(target, storage, path, tmp_path / "key")
+        assert current(target) is None
+        target.close()
+
+
+def test_a_registry_is_never_restored_over_another(database: Database, storage: Storage, archive: Path) -> None:
+    with pytest.raises(StartupError, match="not empty"):
+        restore(database, storage, archive, archive.with_name("key"))
+
+
+def test_a_backup_of_a_newer_release_is_refused_by_name(
+    database: Database, storage: Storage, archive: Path, tmp_path: Path
+) -> None:
+    sums: dict[str, str] = {}
+
+    def newer(name: str, data: bytes) -> bytes:
+        if name == "head.json":
+            data = json.dumps(json.loads(data) | {"revision": "9999", "release": "9.9"}).encode()
+        if name == "sums.json":
+            return json.dumps(sums).encode()
+        sums[name] = hashlib.sha256(data).hexdigest()
+        return data
+
+    rewritten(archive, newer)
+    with pytest.raises(StartupError, match=r"9\.9.*9999"):
+        restore(empty(tmp_path), storage, archive, tmp_path / "key")
+
+
+def test_a_backup_that_fails_leaves_no_file(database: Database, storage: Storage, tmp_path: Path) -> None:
+    storage.delete(add_content(database, storage, b"gone"))
+    with pytest.raises(StartupError, match="not in the storage"):
+        back_up(database, storage, tmp_path / "backup.tar", "1")
+    assert not list(tmp_path.glob("*backup*"))
+
+
+def test_the_key_of_secrets_is_in_a_backup_only_where_asked_for(
+    database: Database, storage: Storage, tmp_path: Path
+) -> None:
+    key = tmp_path / "home" / "secrets.key"
+    key.write_text("the key")
+    back_up(database, storage, tmp_path / "without.tar", "1")
+    back_up(database, storage, tmp_path / "with.tar", "1", key)
+    assert b"the key" not in (tmp_path / "without.tar").read_bytes()
+    restored = tmp_path / "restored.key"
+    assert restore(empty(tmp_path), storage, tmp_path / "with.tar", restored).secret_key
+    assert restored.read_text() == "the key"
+    assert stat.S_IMODE(restored.stat().st_mode) == 0o600
+
+
+def test_what_was_under_way_in_a_backup_has_ended_where_it_is_restored(
+    database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
+) -> None:
+    def begin(connection: Connection) -> None:
+        note_seen(connection, "here")
+        values = {"id": "run_open", "method": "run_code", "status": "started", "server": "here"}
+        who = {"identity": "me", "identity_kind": "person", "started_at": datetime.now(UTC)}
+        connection.execute(insert(runs).values(**values, **who))
+        for key in ("answered", "a run", "no run"):
+            made = claim(connection, identity=Identity("me"), key=key, asked=key, server="here")
+            assert isinstance(made, Claim)
+            if key == "answered":
+                keep(connection, made, '"answer"')
+            if key == "a run":
+                note_run(connection, made, "run_open")
+        upload = {"id": "upload", "sha256": "0" * 64, "begun_at": datetime.now(UTC)}
+        connection.execute(insert(uploads).values(**upload))
+
+    database.write_now(begin)
+    back_up(database, storage, tmp_path / "backup.tar", "1")
+
+    for target in (empty(tmp_path), Database(new_postgres_database())):
+        restore(target, storage, tmp_path / "backup.tar", tmp_path / "key")
+
+        assert faults(target, storage) == []
+        with target.engine.begin() as connection:
+            kept = dict(connection.execute(select(idempotency_keys.c.key, idempotency_keys.c.result_json)).all())
+            assert kept.keys() == {"answered", "a run"}
+            assert kept["answered"] == '"answer"'
+            assert json.loads(kept["a run"])["status"] == "failed"
+            assert connection.scalar(select(runs.c.status)) == "failed"
+            assert connection.execute(select(servers.c.id).union(select(uploads.c.id))).all() == []
+        target.close()
+
+
+# -- check ---------------------------------------------------------------------------------------------------------
+
+
+def faults(
+    database: Database, storage: Storage, *, deep: bool = False, dead: frozenset[str] = frozenset()
+) -> list[str]:
+    return [fault.kind for fault in check(database, storage, deep=deep, dead_servers=dead)]
+
+
+def test_check_finds_what_is_missing_and_what_is_damaged(database: Database, storage: Storage, tmp_path: Path) -> None:
+    kept, gone, damaged = (add_content(database, storage, content) for content in (b"kept", b"gone", b"damaged"))
+    assert faults(database, storage, deep=True) == []
+
+    storage.delete(gone)
+    path = storage.local_path(damaged)
+    assert path is not None
+    path.chmod(0o644)
+    path.write_bytes(b"DAMAGED")
+
+    assert faults(database, storage) == ["content_missing"]
+    assert sorted(faults(database, storage, deep=True)) == ["content_damaged", "content_missing"]
+    path.write_bytes(b"short")
+    assert sorted(faults(database, storage)) == ["content_damaged", "content_missing"]
+    assert kept
+
+
+def test_check_finds_versions_without_files_wrong_pointers_and_open_runs(
+    start_server: Callable[..., Server], new_url: Callable[[str], str], database_kind: str, tmp_path: Path
+) -> None:
+    url = new_url(database_kind)
+    server = start_server(
+        env={"SKILLERY_DATABASE": url, "SKILLERY_SANDBOX": "unsafe-subprocess", "SKILLERY_ALLOW_UNSAFE_SANDBOX": "1"}
+    )
+    rpc = server.rpc
+    for name in ("a.files", "a.latest", "a.differs"):
+        rpc("create_skill", manifest=manifest(name), skill_md=f"# {name}\n", files=skill_files())
+    run_id = rpc("execute_skill", name="a.latest")["run_id"]
+    database = Database(url or f"sqlite:///{server.home / 'skillery.db'}")
+    version = "(SELECT v.id FROM skill_versions v JOIN skills s ON s.id = v.skill_id WHERE s.name = '{}')"
+    for sql in (
+        f"DELETE FROM skill_files WHERE version_id = {version.format('a.files')}",
+        f"DELETE FROM skill_files WHERE path = 'SKILL.md' AND version_id = {version.format('a.differs')}",
+        "UPDATE skills SET latest_version_id = NULL WHERE name = 'a.latest'",
+        f"UPDATE runs SET status = 'started', server = 'nobody' WHERE id = '{run_id}'",
+    ):
+        database.write_now(lambda connection, sql=sql: connection.execute(text(sql)))  # type: ignore[misc]
+    database.close()
+
+    found = skillery("check", "--home", server.home, "--json", env={"SKILLERY_DATABASE": url})
+
+    assert found.returncode == 1
+    report = json.loads(found.stdout)
+    assert report["ok"] is False
+    assert sorted((fault["kind"], fault["subject"]) for fault in report["faults"]) == [
+        ("latest_wrong", "a.latest"),
+        ("run_left_started", run_id),
+        ("version_differs", "a.differs@1.0.0"),
+        ("version_without_files", "a.files@1.0.0"),
+    ]
+
+
+def test_a_storage_that_is_another_databases_is_refused_at_start(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = start_server()
+    server.stop()
+    contents = server.home / "contents"
+    contents.rename(tmp_path / "moved")
+
+    with pytest.raises(AssertionError, match="is not the one that this database keeps its contents in"):
+        start_server()
+    found = skillery("check", "--home", server.home)
+    assert "foreign_storage" in found.stdout
+
+    moved = {"SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(tmp_path / "moved")}
+    assert start_server(env=moved).stop() == 0
+    assert skillery("db", "adopt-storage", "--home", server.home).returncode == 0
+    assert start_server().stop() == 0
+    assert (contents / "registry").exists()

@@ -1,0 +1,118 @@
+"""OpenTelemetry: spans arrive at a real collector's door, and without its packages the server says so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.conftest import Server, clean_environment, manifest, skill_files
+
+
+class Collector(ThreadingHTTPServer):
+    """Takes OTLP over HTTP."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Receiver)
+        self.received: list[ExportTraceServiceRequest] = []
+        self.paths: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def spans(self) -> list[Any]:
+        return [
+            span
+            for request in self.received
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+
+
+class _Receiver(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers.get("content-encoding") == "gzip":
+            import gzip
+
+            body = gzip.decompress(body)
+        self.server.paths.add(self.path)
+        self.server.received.append(ExportTraceServiceRequest.FromString(body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize("way", ["address", "variables"])
+def test_requests_calls_database_and_runs_are_spans_of_one_trace(
+    collector: Collector, start_server: Callable[..., Server], way: str
+) -> None:
+    variables = {"SKILLERY_TRACES": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_SERVICE_NAME": "mine"}
+    server = start_server(env=variables if way == "variables" else {"SKILLERY_TRACES": collector.url})
+    server.rpc("create_skill", manifest=manifest("a.b"), skill_md="# A\n", files=skill_files())
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    server.rpc.http.headers["traceparent"] = f"00-{trace}-b7ad6b7169203331-01"
+    assert server.rpc("execute_skill", name="a.b", args={"word": "unheard-of"})["status"] == "completed"
+    server.rpc.error("describe_skill", name="unheard-of")
+    assert server.stop() == 0
+
+    spans = [span for span in collector.spans() if span.trace_id.hex() == trace]
+    assert {span.name for span in spans} == {"POST /rpc", "rpc", "database read", "database write", "sandbox run"}
+    rpcs = [{one.key: one.value for one in span.attributes} for span in spans if span.name == "rpc"]
+    assert [rpc["rpc.method"].string_value for rpc in rpcs] == ["execute_skill", "describe_skill"]
+    assert rpcs[1]["rpc.jsonrpc.error_code"].int_value == -32003
+    ids = {span.span_id for span in spans}
+    assert all(span.parent_span_id in ids or span.name == "POST /rpc" for span in spans)
+    assert collector.paths == {"/v1/traces"}
+    assert not any(b"unheard-of" in request.SerializeToString() for request in collector.received)
+    services = {
+        one.value.string_value
+        for request in collector.received
+        for resource in request.resource_spans
+        for one in resource.resource.attributes
+        if one.key == "service.name"
+    }
+    assert services == {"mine" if way == "variables" else "skillery"}
+
+
+def test_a_collector_that_is_away_stops_nobody(start_server: Callable[..., Server]) -> None:
+    server = start_server(env={"SKILLERY_TRACES": "http://127.0.0.1:9"})
+    assert server.rpc("list_skills")["skills"]
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize(("value", "says"), [("jaeger", "write off, otlp"), ("otlp", "pip install 'skillery[otel]'")])
+def test_what_cannot_be_traced_to_is_refused_in_one_line(tmp_path: Path, value: str, says: str) -> None:
+    (tmp_path / "opentelemetry").mkdir()
+    (tmp_path / "opentelemetry" / "__init__.py").write_text("raise ImportError(name='opentelemetry')\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path / "home"), "--port", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean_environment({"SKILLERY_TRACES": value, "PYTHONPATH": str(tmp_path)}),
+    )
+    assert ended.returncode == 4
+    assert says in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
