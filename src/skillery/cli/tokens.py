@@ -59,7 +59,7 @@ def create(
     """
     asked: dict[str, Any] = {
         "name": name,
-        "scopes": _listed(scopes),
+        "scopes": [scope for scope in _listed(scopes) if scope],
         "namespaces": _listed(namespaces),
         "kind": "agent" if agent else "person",
         "expires": expires,
@@ -78,7 +78,7 @@ def create(
 
 def _listed(given: tuple[str, ...]) -> list[str]:
     """Given once with commas between, or more than once."""
-    return [one.strip() for text in given for one in text.split(",") if one.strip()]
+    return [one.strip() for text in given for one in text.split(",")]
 
 
 @token.command("list")

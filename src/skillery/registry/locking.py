@@ -14,7 +14,7 @@ from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import parse_reference
 from skillery.formats.wording import quoted
-from skillery.registry.resolving import VersionRow, resolve, version_if_there
+from skillery.registry.resolving import VersionRow, find_skill, resolve, version_if_there
 from skillery.tables import RESOLVABLE
 
 MOST_LOCKED = 1000
@@ -115,7 +115,9 @@ def _findings(connection: Connection, identity: Identity, pin: Pin, versions: di
         yield LockProblem(name, version, "invalid", f"{error.message} A lock names exact versions.")
         return
     if row is None:
-        yield LockProblem(name, version, "gone", f"there is no version {version} of '{name}'")
+        is_there = find_skill(connection, identity, pin.name) is not None
+        message = f"'{name}' has no version {version}" if is_there else f"there is no skill '{name}'"
+        yield LockProblem(name, version, "gone", message)
         return
     if pin.digest.strip().lower() != row.digest:
         message = f"'{row.name}' {row.version} has the digest {row.digest}, locked is {pin.digest[:80]}"
