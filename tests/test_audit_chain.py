@@ -31,6 +31,7 @@ from skillery.tables import audit
 from tests.conftest import Rpc, Server, manifest, skill_files
 
 ANN = Identity("ann", "person")
+EVE = Identity("eve")
 UNGUARDED = {
     "sqlite": [
         f"DROP TRIGGER IF EXISTS {name}" for name in ("audit_no_update", "audit_no_delete", "audit_head_no_delete")
@@ -407,6 +408,14 @@ def test_a_flood_from_everywhere_is_bounded_and_none_of_it_uncounted(database: D
     assert len(found) <= MOST_SINGLE + MOST_KINDS + 1
     assert sum(row.count for row in found) == len(flood) + 1
     assert found[-1].action == "*"
+
+
+def test_nobody_hides_what_another_is_refused(database: Database) -> None:
+    flood = [(ANN, f"10.0.0.{n % 250}", f"method_{n % 50}", "x") for n in range(1000)]
+    strangers = [(None, f"10.{n // 250}.{n % 250}.1", "login", "") for n in range(1000)]
+    found = attempts(database, *flood, *strangers, (EVE, "10.9.9.9", "yank_version", "a@1"))
+
+    assert [(row.subject, row.address) for row in found if row.identity == EVE.name] == [("a@1", "10.9.9.9")]
 
 
 def test_refused_attempts_wait_for_a_database_that_is_away(

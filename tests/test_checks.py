@@ -292,6 +292,17 @@ def test_a_yank_makes_no_version_the_first(team: dict[str, Caller], new_name: st
     assert create(ann, name, "1.0.2", [A, B]) == "draft"
 
 
+def test_a_yank_that_is_taken_back_has_raised_nothing(team: dict[str, Caller], new_name: str) -> None:
+    name, ann = f"{new_name}.a", team["ann"]
+    create(ann, name, "1.0.0", [A])
+    create(ann, name, "2.0.0", [])
+    ann("yank_version", name=name, version="2.0.0", reason="x")
+
+    assert create(ann, name, "2.0.1", [A]) == "draft"
+    assert create(ann, name, "1.0.1", [A]) == "draft"
+    assert create(ann, name, "2.0.2", []) == "published"
+
+
 def test_who_reviews_publishes_no_increase_of_their_own(team: dict[str, Caller], new_name: str) -> None:
     name = f"{new_name}.a"
     create(team["ann"], name, "1.0.0", [])

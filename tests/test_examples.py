@@ -219,6 +219,8 @@ def test_a_full_queue_publishes_nothing_and_says_so(tmp_path: Path, start_server
     rpc("create_skill", **skill("slow", slow))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(Rpc(rpc.url), "execute_skill", name="slow")
+        while not rpc("list_runs", skill="slow", status="started")["runs"]:
+            assert not running.done()
         codes = set()
         while not running.done():
             reply = rpc.send("create_skill", skill(f"a{random.getrandbits(40)}", "def main(args): ...\n", {}))

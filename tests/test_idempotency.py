@@ -51,6 +51,26 @@ def calls(name: str) -> dict[str, dict[str, Any]]:
     }
 
 
+def test_a_version_whose_examples_fail_leaves_its_key_free(rpc: Rpc, new_name: str) -> None:
+    """The runs of the examples are not what the call is answered with."""
+    made = manifest(new_name, examples=[{"args": {}, "expect": {"got": 1}}])
+    params = {"manifest": made, "skill_md": "# x\n", "files": skill_files()}
+
+    for _ in range(2):
+        assert error_of(rpc, new_name, "create_skill", **params) == (-32007, "refused_by_policy")
+    mended = {**params, "files": skill_files("def main(args):\n    return {'got': 1}\n")}
+    first = send(rpc, new_name, "create_skill", **mended)["result"]
+    assert first["status"] == "published"
+    assert send(rpc, new_name, "create_skill", **mended)["result"] == first
+
+
+def test_what_is_left_out_is_the_same_call_as_its_default(rpc: Rpc, new_name: str) -> None:
+    code = {"language": "python", "code": COUNTED}
+    answers = [send(rpc, new_name, "run_code", **code, **more) for more in ({}, {"args": {}}, {"args": None})]
+
+    assert answers[0] == answers[1] == answers[2]
+
+
 @pytest.mark.parametrize("method", ["create_blob", "run_code", "execute_skill", "create_skill"])
 def test_the_same_call_answers_the_first_result(rpc: Rpc, new_name: str, method: str) -> None:
     params = calls(new_name)[method]

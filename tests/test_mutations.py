@@ -432,6 +432,33 @@ async def test_without_a_change_each_of_these_cases_passes(case: str, change: Ch
         await attempt(case, sandbox, tmp_path)
 
 
+@only_as_root
+async def test_a_zygote_that_dies_leaves_nobody_at_the_gate(change: Changer, tmp_path: Path) -> None:
+    """A run that has no ids yet is not locked in yet."""
+    change(
+        Mutation(
+            "zygote.py",
+            "        write_maps(pid, message",
+            "        os.kill(os.getpid(), 9)\n        write_maps(pid, message",
+        )
+    )
+
+    with pytest.raises(SandboxUnavailable):
+        async with started(tmp_path):
+            pass
+
+    deadline = time.monotonic() + 10
+    while members := {pid for folder in test_sandbox_linux.group_folders(os.getpid()) for pid in in_group(folder)}:
+        assert time.monotonic() < deadline, members
+        await asyncio.sleep(0.02)
+
+
+def in_group(folder: Path) -> list[str]:
+    with contextlib.suppress(OSError):  # it has just gone
+        return (folder / "cgroup.procs").read_text().split()
+    return []
+
+
 FOR_OTHERS = {
     "nobody may read pid 1": Mutation(
         "init.py",

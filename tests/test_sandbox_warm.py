@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -249,6 +250,16 @@ async def test_runs_with_network_take_no_prepared_place(tmp_path: Path) -> None:
         assert waiting <= places()
         await trial.is_well()
         await until(lambda: not waiting <= places())
+
+
+async def test_a_server_that_may_open_few_files_runs_all_the_same(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        async with running(tmp_path, prepared=1) as trial:
+            await trial.is_well()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
