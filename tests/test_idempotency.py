@@ -66,7 +66,8 @@ def test_a_version_whose_examples_fail_leaves_its_key_free(rpc: Rpc, new_name: s
 
 def test_what_is_left_out_is_the_same_call_as_its_default(rpc: Rpc, new_name: str) -> None:
     code = {"language": "python", "code": COUNTED}
-    answers = [send(rpc, new_name, "run_code", **code, **more) for more in ({}, {"args": {}}, {"args": None})]
+    others: list[dict[str, Any]] = [{}, {"args": {}}, {"args": None}]
+    answers = [send(rpc, new_name, "run_code", **code, **more) for more in others]
 
     assert answers[0] == answers[1] == answers[2]
 

@@ -85,6 +85,18 @@ def test_create_with_json_says_all_of_it(token: Command, tokens_server: Server) 
     assert status_of(tokens_server, f"Bearer {made['token']}") == 200
 
 
+@pytest.mark.parametrize(("trusted", "forged"), [("", False), ("127.0.0.1", True)])
+def test_only_a_proxy_that_is_trusted_says_where_a_caller_is(
+    start_server: Callable[..., Server], trusted: str, forged: bool
+) -> None:
+    proxies = {"SKILLERY_TRUSTED_PROXIES": trusted} if trusted else {}
+    server = start_server(env={"SKILLERY_AUTH": "tokens", **proxies})
+    headers = [{"authorization": "Bearer sky_wrong", "x-forwarded-for": f"9.9.9.{number}"} for number in range(30)]
+    codes = {httpx.post(f"{server.url}/rpc", json={}, headers=one, verify=Rpc.tls).status_code for one in headers}
+
+    assert codes == ({401} if forged else {401, 429})
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -139,6 +139,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     secrets: str = "database"
     plugins_folder: str = ""
     allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     allow_unsafe_sandbox: bool = False
     allow_degraded: bool = False

@@ -104,6 +104,9 @@ def _config(settings: Settings, app: Litestar) -> uvicorn.Config:
         access_log=False,
         lifespan="on",
         server_header=False,
+        # Left to itself it believes whoever calls from this machine.
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
         timeout_graceful_shutdown=math.ceil(settings.grace_seconds) + ANSWER_SECONDS,
     )
 
