@@ -28,7 +28,10 @@ from skillery.tokens import REMEMBERED_SECONDS, TokenRefused, Verified, first_to
 log = logging.getLogger(__name__)
 MOST_REMEMBERED = 10_000
 USE_NOTED_EVERY_SECONDS = 60.0
-HINT = "Send 'Authorization: Bearer sky_…'. An admin makes tokens: skillery token create."
+HINT = (
+    "Send 'Authorization: Bearer sky_…' (in a shell --token or SKILLERY_TOKEN). An admin makes tokens: skillery token "
+    "create."
+)
 
 
 class TokensSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

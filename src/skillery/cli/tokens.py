@@ -73,6 +73,8 @@ def create(
     where = " ".join(created["namespaces"])
     may = f"{', '.join(created['scopes'])}{f' in {where}' if where else ''}"
     click.echo(clean(f"{created['id']}: {created['name']} ({created['kind']}) may {may}{until}."), err=True)
+    if "publish" in created["scopes"] and not where:
+        click.echo("It can publish nothing yet: that takes --namespace.", err=True)
     click.echo("Keep it now: it is not shown again.", err=True)
 
 
