@@ -16,6 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from skillery import access, audit
 from skillery.backends import Identity
 from skillery.errors import NothingToGoBackTo, NotPublished, TooManyLabels
+from skillery.formats.moments import shown_moment
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.lifecycle import lock_skill
@@ -265,11 +266,5 @@ def _moved(row: Any) -> dict[str, Any]:
     return {**of, **_by(row)}
 
 
-def _by(row: Any) -> dict[str, str]:
-    # SQLite gives times back without their zone.
-    at = row.created_at.astimezone(UTC) if row.created_at.tzinfo else row.created_at.replace(tzinfo=UTC)
-    return {
-        "by": row.identity,
-        "kind": row.identity_kind,
-        "at": at.isoformat(timespec="seconds").replace("+00:00", "Z"),
-    }
+def _by(row: Any) -> dict[str, str | None]:
+    return {"by": row.identity, "kind": row.identity_kind, "at": shown_moment(row.created_at)}

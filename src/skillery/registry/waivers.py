@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, tru
 
 from skillery import access, audit
 from skillery.backends import Finding, Identity
+from skillery.database import in_utc
 from skillery.errors import InvalidParams, WaiverNotFound
 from skillery.formats.moments import shown_moment
 from skillery.formats.semver import Version
@@ -162,7 +163,7 @@ def _reviewed(identity: Identity) -> ColumnElement[bool]:
 
 
 def _waiver(row: Any, now: datetime) -> Waiver:
-    until = row.until if row.until is None or row.until.tzinfo else row.until.replace(tzinfo=UTC)
+    until = in_utc(row.until)
     expired = until is not None and until <= now
     return Waiver(
         id=row.waiver,
