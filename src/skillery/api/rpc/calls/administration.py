@@ -1,0 +1,55 @@
+"""For admins: tokens, the audit trail, garbage."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from skillery import tokens
+from skillery.api.rpc import params
+from skillery.api.services import Services
+from skillery.backends import Identity, KeepsTokens
+from skillery.registry import (
+    audit_trail,
+)
+from skillery.registry.audit_trail import parse_filter
+from skillery.tokens import CreatedToken, Token
+
+
+async def collect_garbage(services: Services, identity: Identity, asked: params.CollectGarbage) -> Any:
+    swept = await asyncio.to_thread(services.collector.collect, by=identity, dry_run=asked.dry_run)
+    return {"dry_run": asked.dry_run, "removed": swept}
+
+
+async def create_token(services: Services, identity: Identity, asked: params.CreateToken) -> CreatedToken:
+    work = partial(
+        tokens.create_token,
+        actor=identity,
+        name=asked.name,
+        scopes=asked.scopes,
+        namespaces=asked.namespaces,
+        kind=asked.kind,
+        expires=asked.expires,
+    )
+    return await services.database.write(work)
+
+
+async def list_tokens(services: Services, _: Identity, __: params.ListTokens) -> Any:
+    return {"tokens": await services.database.read(tokens.list_tokens)}
+
+
+async def revoke_token(services: Services, identity: Identity, asked: params.RevokeToken) -> Token:
+    revoked = await services.database.write(partial(tokens.revoke_token, actor=identity, token_id=asked.id))
+    if isinstance(services.authenticator, KeepsTokens):
+        services.authenticator.forget()
+    return revoked
+
+
+async def list_audit(services: Services, _: Identity, asked: params.ListAudit) -> Any:
+    wanted = parse_filter(asked.identity, asked.action, asked.subject, asked.outcome, asked.since, asked.until)
+    work = partial(
+        audit_trail.list_audit, key=services.cursor_key, wanted=wanted, limit=asked.limit, cursor=asked.cursor
+    )
+    # A filter may have to look through much.
+    return await asyncio.to_thread(services.database.read_now, work)

@@ -1,0 +1,46 @@
+"""Blobs, and how much of everything is used."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from skillery import access, quotas
+from skillery.api.rpc import params
+from skillery.api.rpc.calls.values import decoded, given, identity_name
+from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.formats.names import parse_namespace
+
+
+async def create_blob(services: Services, identity: Identity, asked: params.CreateBlob) -> Any:
+    content = await asyncio.to_thread(decoded, asked.content, asked.encoding, "content")
+    ttl = given(asked.ttl)
+    return await services.blobs.create_blob(identity, content, asked.kind, timedelta(seconds=ttl) if ttl else None)
+
+
+async def read_blob(services: Services, identity: Identity, asked: params.ReadBlob) -> Any:
+    return await services.blobs.read_blob(identity, asked.blob_id, asked.mode, given(asked.max_bytes))
+
+
+async def delete_blob(services: Services, identity: Identity, asked: params.DeleteBlob) -> Any:
+    deleted = await services.blobs.delete_blob(identity, asked.blob_id)
+    return {"blob_id": deleted.id, "size_bytes": deleted.size_bytes}
+
+
+async def get_usage(services: Services, identity: Identity, asked: params.GetUsage) -> Any:
+    whose = identity_name(asked.identity) if asked.identity else identity.name
+    if whose != identity.name:
+        access.require(identity, "admin")
+    namespaces = [grant.removesuffix(".*") for grant in identity.namespaces if grant != "*"]
+    if asked.namespace:
+        namespaces = [parse_namespace(asked.namespace.removesuffix(".*"))]
+        if not access.covers(identity, f"{namespaces[0]}.x"):
+            access.require(identity, "admin")
+    elif whose != identity.name:
+        namespaces = []
+    sees = partial(access.covers_all, identity)
+    work = partial(quotas.get_usage, quotas=services.quotas, identity=whose, namespaces=namespaces, sees=sees)
+    return await asyncio.to_thread(services.database.read_now, work)

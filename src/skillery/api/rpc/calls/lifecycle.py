@@ -1,0 +1,98 @@
+"""What becomes of a version: its status, its skill's visibility, the findings that are waived."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from skillery import registry
+from skillery.api.rpc import params
+from skillery.api.rpc.calls.values import opaque_id, sentence
+from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.formats.moments import parse_until
+from skillery.formats.names import parse_skill_name
+from skillery.formats.paths import parse_path
+from skillery.formats.semver import Version
+from skillery.registry import (
+    NewVersion,
+    Waiver,
+)
+
+
+async def submit_version(services: Services, identity: Identity, asked: params.SubmitVersion) -> NewVersion:
+    name, version = parse_skill_name(asked.name), Version.parse(asked.version)
+    return await services.database.write(
+        partial(registry.submit_version, identity=identity, name=name, version=version)
+    )
+
+
+async def approve_version(services: Services, identity: Identity, asked: params.ApproveVersion) -> NewVersion:
+    name, version = parse_skill_name(asked.name), Version.parse(asked.version)
+    note = sentence(asked.note, "note") if asked.note else ""
+    return await services.publisher.approve_version(identity, name, version, asked.digest or None, note)
+
+
+async def reject_version(services: Services, identity: Identity, asked: params.RejectVersion) -> NewVersion:
+    name, version, reason = parse_skill_name(asked.name), Version.parse(asked.version), sentence(asked.reason, "reason")
+    work = partial(registry.reject_version, identity=identity, name=name, version=version, reason=reason)
+    return await services.database.write(work)
+
+
+async def yank_version(services: Services, identity: Identity, asked: params.YankVersion) -> NewVersion:
+    name, version, reason = parse_skill_name(asked.name), Version.parse(asked.version), sentence(asked.reason, "reason")
+    work = partial(registry.yank_version, identity=identity, name=name, version=version, reason=reason)
+    return await services.database.write(work)
+
+
+async def unyank_version(services: Services, identity: Identity, asked: params.UnyankVersion) -> NewVersion:
+    name, version = parse_skill_name(asked.name), Version.parse(asked.version)
+    return await services.database.write(
+        partial(registry.unyank_version, identity=identity, name=name, version=version)
+    )
+
+
+async def deprecate_skill(services: Services, identity: Identity, asked: params.DeprecateSkill) -> NewVersion:
+    name, message = parse_skill_name(asked.name), sentence(asked.message, "message")
+    successor = parse_skill_name(asked.successor) if asked.successor else None
+    work = partial(registry.deprecate_skill, identity=identity, name=name, message=message, successor=successor)
+    return await services.database.write(work)
+
+
+async def undeprecate_skill(services: Services, identity: Identity, asked: params.UndeprecateSkill) -> NewVersion:
+    name = parse_skill_name(asked.name)
+    return await services.database.write(partial(registry.undeprecate_skill, identity=identity, name=name))
+
+
+async def set_visibility(services: Services, identity: Identity, asked: params.SetVisibility) -> NewVersion:
+    name = parse_skill_name(asked.name)
+    work = partial(registry.set_visibility, identity=identity, name=name, visibility=asked.visibility)
+    return await services.database.write(work)
+
+
+async def waive_finding(services: Services, identity: Identity, asked: params.WaiveFinding) -> Waiver:
+    work = partial(
+        registry.waive_finding,
+        identity=identity,
+        name=parse_skill_name(asked.name),
+        rule=sentence(asked.rule, "rule"),
+        reason=sentence(asked.reason, "reason"),
+        until=parse_until(asked.until, datetime.now(UTC)),
+        file=parse_path(asked.file) if asked.file else None,
+        version=Version.parse(asked.version) if asked.version else None,
+    )
+    return await services.database.write(work)
+
+
+async def list_waivers(services: Services, identity: Identity, asked: params.ListWaivers) -> Any:
+    name = parse_skill_name(asked.name) if asked.name else ""
+    key, limit, cursor = services.cursor_key, asked.limit, asked.cursor
+    work = partial(registry.list_waivers, identity=identity, key=key, name=name, limit=limit, cursor=cursor)
+    return await services.database.read(work)
+
+
+async def revoke_waiver(services: Services, identity: Identity, asked: params.RevokeWaiver) -> Waiver:
+    return await services.database.write(
+        partial(registry.revoke_waiver, identity=identity, waiver_id=opaque_id(asked.id))
+    )

@@ -1,0 +1,80 @@
+"""Runs: made, looked up, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from skillery.api.rpc import params
+from skillery.api.rpc.calls.values import given
+from skillery.api.services import Services
+from skillery.backends import Identity, Language
+from skillery.errors import InvalidParams
+from skillery.formats.names import parse_skill_name
+from skillery.runs import CodeRequest, SkillRequest, reading
+from skillery.runs.reading import RunFilter
+
+
+async def execute_skill(services: Services, identity: Identity, asked: params.ExecuteSkill) -> Any:
+    parse_skill_name(asked.name)
+    request = SkillRequest(asked.name, asked.version, asked.args, asked.input_blobs, given(asked.timeout_ms))
+    return await services.runner.execute_skill(identity, request)
+
+
+async def run_code(services: Services, identity: Identity, asked: params.RunCode) -> Any:
+    _check_entrypoint(asked.entrypoint, asked.language)
+    request = CodeRequest(
+        asked.code,
+        asked.entrypoint,
+        asked.args,
+        asked.mount_skills,
+        asked.input_blobs,
+        asked.limits,
+        asked.language,
+    )
+    return await services.runner.run_code(identity, request)
+
+
+async def get_run(services: Services, identity: Identity, asked: params.GetRun) -> Any:
+    return await services.database.read(partial(reading.get_run, identity=identity, run_id=asked.run_id))
+
+
+async def list_runs(services: Services, identity: Identity, asked: params.ListRuns) -> Any:
+    skill = parse_skill_name(asked.skill) if asked.skill else ""
+    if "\0" in asked.identity:
+        raise InvalidParams("'identity' holds a NUL", hint="Write the name of a token.", param="identity")
+    status: Any = "" if asked.status is msgspec.UNSET else asked.status
+    work = partial(
+        reading.list_runs,
+        identity=identity,
+        key=services.cursor_key,
+        asked=RunFilter(skill, status, asked.since, asked.identity),
+        limit=asked.limit,
+        cursor=asked.cursor,
+    )
+    # A filter may leave out many on the way to a page.
+    return await asyncio.to_thread(services.database.read_now, work)
+
+
+async def cancel_run(services: Services, identity: Identity, asked: params.CancelRun) -> Any:
+    return await services.runner.cancel_run(identity, asked.run_id)
+
+
+def _check_entrypoint(name: str, language: Language) -> None:
+    """The default where there are no functions to call, else a name that a function can have."""
+    if language == "bash" and name != "main":
+        raise InvalidParams(
+            f"'entrypoint' is {name[:80]!r}, and bash code has none: it runs from its first line",
+            hint="Leave 'entrypoint' out; the args are JSON on stdin, and what is printed is the output.",
+            param="entrypoint",
+        )
+    if not (name.replace("$", "_") if language == "javascript" else name).isidentifier():
+        called = {"javascript": "JavaScript", "python": "Python"}[language]
+        raise InvalidParams(
+            f"'entrypoint' is {name[:80]!r}, which is no {called} identifier",
+            hint="Name a function of the code, for example main.",
+            param="entrypoint",
+        )

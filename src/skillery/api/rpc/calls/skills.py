@@ -1,0 +1,107 @@
+"""Skills: found, described, read, searched, published."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from skillery import registry
+from skillery.api.rpc import params
+from skillery.api.rpc.calls.values import decoded, which
+from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.formats.bundle import BundleFile
+from skillery.formats.names import parse_namespace
+from skillery.formats.paths import parse_path
+from skillery.formats.version_spec import Latest
+from skillery.publishing import CheckedSkill
+from skillery.registry import (
+    NewVersion,
+)
+
+GUIDE = "skills.protocol.guide"
+
+
+async def list_skills(services: Services, identity: Identity, asked: params.ListSkills) -> Any:
+    namespace = parse_namespace(asked.namespace) if asked.namespace else ""
+    return await services.database.read(
+        partial(
+            registry.list_skills,
+            identity=identity,
+            key=services.cursor_key,
+            namespace=namespace,
+            detail=asked.detail,
+            limit=asked.limit,
+            cursor=asked.cursor,
+        )
+    )
+
+
+async def describe_skill(services: Services, identity: Identity, asked: params.DescribeSkill) -> Any:
+    name, spec = which(asked.name, asked.version)
+    work = partial(
+        registry.describe_skill, identity=identity, storage=services.storage, name=name, spec=spec, detail=asked.detail
+    )
+    if asked.detail == "full":
+        # SKILL.md may be large, and then lies in the storage.
+        return await asyncio.to_thread(services.database.read_now, work)
+    return await services.database.read(work)
+
+
+async def read_skill_file(services: Services, identity: Identity, asked: params.ReadSkillFile) -> Any:
+    name, spec = which(asked.name, asked.version)
+    work = partial(
+        registry.read_skill_file,
+        identity=identity,
+        storage=services.storage,
+        name=name,
+        spec=spec,
+        path=parse_path(asked.path),
+    )
+    return await asyncio.to_thread(services.database.read_now, work)
+
+
+async def search_skills(services: Services, identity: Identity, asked: params.SearchSkills) -> Any:
+    work = partial(
+        registry.search_skills,
+        identity=identity,
+        key=services.cursor_key,
+        query=asked.query,
+        kind="" if asked.kind is msgspec.UNSET else asked.kind,
+        tags=asked.tags,
+        namespace=parse_namespace(asked.namespace) if asked.namespace else "",
+        limit=asked.limit,
+        cursor=asked.cursor,
+    )
+    # A word that every skill has takes its time.
+    return await asyncio.to_thread(services.database.read_now, work)
+
+
+async def load_guide(services: Services, identity: Identity, _: params.LoadSkillsProtocolGuide) -> Any:
+    work = partial(
+        registry.read_skill_file,
+        identity=identity,
+        storage=services.storage,
+        name=GUIDE,
+        spec=Latest(),
+        path="SKILL.md",
+    )
+    answer = await services.database.read(work)
+    return {"content": answer["content"]}
+
+
+async def create_skill(services: Services, identity: Identity, asked: params.CreateSkill) -> NewVersion:
+    files = await asyncio.to_thread(_files, asked.files)
+    return await services.publisher.create_skill(identity, asked.manifest, asked.skill_md, files)
+
+
+async def check_skill(services: Services, identity: Identity, asked: params.CheckSkill) -> CheckedSkill:
+    files = await asyncio.to_thread(_files, asked.files)
+    return await services.publisher.check_skill(identity, asked.manifest, asked.skill_md, files)
+
+
+def _files(files: list[params.SkillFile]) -> list[BundleFile]:
+    return [BundleFile(file.path, decoded(file.content, file.encoding, file.path), file.executable) for file in files]

@@ -1,0 +1,52 @@
+"""Params as the core takes them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import msgspec
+
+from skillery.errors import InvalidParams
+from skillery.formats.names import parse_skill_name
+from skillery.formats.version_spec import VersionSpec, parse_version_spec
+
+
+def which(name: str, version: str) -> tuple[str, VersionSpec]:
+    return parse_skill_name(name), parse_version_spec(version)
+
+
+def sentence(value: str, where: str) -> str:
+    """As others will read it. Raises InvalidParams for nothing but blanks, and for a NUL."""
+    if "\0" in value or not value.strip():
+        reason = "holds a NUL" if "\0" in value else "is blank"
+        raise InvalidParams(f"'{where}' {reason}", hint="Write a sentence.", param=where)
+    return value.strip()
+
+
+def opaque_id(text: str) -> str:
+    if "\0" in text:
+        raise InvalidParams("an id holds no NUL", hint="Pass the id as it was answered.", param="id")
+    return text
+
+
+def identity_name(name: str) -> str:
+    """Identities are whatever an authenticator calls them. Raises InvalidParams for what no database can hold."""
+    if "\0" in name:
+        raise InvalidParams("'identity' holds a NUL", hint="Write the name of an identity.", param="identity")
+    return name
+
+
+def given(value: int | msgspec.UnsetType) -> int | None:
+    return None if value is msgspec.UNSET else value
+
+
+def decoded(content: str, encoding: str, where: str) -> bytes:
+    if encoding == "utf-8":
+        return content.encode("utf-8")
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidParams(
+            f"'{where}' is not valid base64", hint="Leave encoding out for plain text.", param=where
+        ) from None
