@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.postgres import running_postgres
 
 CONNECTIONS = 8
 SKILLS = 500
+_TURNS = 8
 MAIN = "def main(args):\n    return args\n"
 
 
@@ -24,6 +26,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
         "same run, the least that this stack can do."
     )
     rows: list[list[object]] = []
+    in_turns: list[list[object]] = []
     with running_postgres() as url:
         for name, database in (("SQLite", ""), ("Postgres", url)):
             server = Server(folder / name, env={"SKILLERY_DATABASE": database})
@@ -32,23 +35,53 @@ def measure(report: Report, folder: Path, small: bool) -> None:
                 rows += _rows(server.url, name, requests)
             finally:
                 server.stop()
-            rows.append(_with_a_token(folder / name, name, database, requests))
+            in_turns += _with_a_token(folder, name, database, requests)
     report.table(["database", "request", "requests/s", "p50 ms", "p99 ms", "ratio"], rows)
+    report.text(
+        f"What tokens and access cost: one registry, two servers, {_TURNS} turns each (medians); `ratio` is to the one "
+        "without tokens."
+    )
+    report.table(["database", "request", "requests/s", "p50 ms", "p99 ms", "ratio"], in_turns)
 
 
-def _with_a_token(home: Path, name: str, database: str, requests: int) -> list[object]:
-    """The same listing on the same registry, where everybody is asked who they are."""
-    server = Server(home, env={"SKILLERY_DATABASE": database, "SKILLERY_AUTH": "tokens"})
-    env = clean_environment({"SKILLERY_DATABASE": database, "SKILLERY_AUTH": "tokens"})
-    command = [sys.executable, "-m", "skillery", "token", "create", "--name", "bench", "--scope", "read", "--json"]
+def _with_a_token(folder: Path, name: str, database: str, requests: int) -> list[list[object]]:
+    """The same listing of the same skills by a server that asks nobody who they are and by one that does, in turns:
+    what else the machine does meets both."""
+    home, copy = folder / name, folder / f"{name}-tokens"
+    shutil.copytree(home, copy)
+    tokens = {"SKILLERY_DATABASE": database, "SKILLERY_AUTH": "tokens"}
+    servers = [Server(home, env={"SKILLERY_DATABASE": database})]
     try:
-        made = subprocess.run([*command, "--home", str(home)], capture_output=True, check=True, env=env)
-        token = json.loads(made.stdout)["token"]
-        least = send(server.url, lambda _: b"", requests, CONNECTIONS, "/healthz")
-        load = send(server.url, lambda _: call("list_skills", limit=50), requests, CONNECTIONS, token=token)
+        servers.append(Server(copy, env=tokens))
+        token = _reader(copy, tokens)
+        cases = [("list_skills (50), open", servers[0], ""), ("list_skills (50), with a token", servers[1], token)]
+        loads: dict[str, list[Load]] = {case: [] for case, _, _ in cases}
+        for turn in range(_TURNS):
+            for case, server, login in cases if turn % 2 else reversed(cases):
+                loads[case].append(send(server.url, _listing, requests, CONNECTIONS, token=login))
     finally:
-        server.stop()
-    return _row(name, "list_skills (50), with a token", load, least)
+        for server in servers:
+            server.stop()
+    least = median([load.per_second for load in loads["list_skills (50), open"]])
+    return [_in_turns(name, case, found, least) for case, found in loads.items()]
+
+
+def _listing(_: int) -> bytes:
+    return call("list_skills", limit=50)
+
+
+def _reader(home: Path, env: dict[str, str]) -> str:
+    command = [sys.executable, "-m", "skillery", "token", "create", "--name", "bench", "--scope", "read", "--json"]
+    made = subprocess.run([*command, "--home", str(home)], capture_output=True, check=True, env=clean_environment(env))
+    token: str = json.loads(made.stdout)["token"]
+    return token
+
+
+def _in_turns(database: str, case: str, loads: list[Load], least: float) -> list[object]:
+    latencies = [one for load in loads for one in load.latencies]
+    per_second = median([load.per_second for load in loads])
+    times = [shown(median(latencies)), shown(percentile(latencies, 99))]
+    return [database, case, f"{per_second:.0f}", *times, f"{per_second / least:.3f}"]
 
 
 def _row(database: str, request: str, load: Load, least: Load) -> list[object]:
@@ -74,7 +107,7 @@ def _rows(url: str, database: str, requests: int) -> list[list[object]]:
     least = send(url, lambda _: b"", requests, CONNECTIONS, "/healthz")
     loads = {
         "GET /healthz": least,
-        "list_skills (50)": send(url, lambda _: call("list_skills", limit=50), requests, CONNECTIONS),
+        "list_skills (50)": send(url, _listing, requests, CONNECTIONS),
         "describe_skill": send(url, lambda _: call("describe_skill", name=name), requests, CONNECTIONS),
         "read_skill_file": send(
             url, lambda _: call("read_skill_file", name=name, path="SKILL.md"), requests, CONNECTIONS

@@ -68,6 +68,8 @@ Index(
     skills.c.namespace,
     skills.c.name,
     skills.c.latest_version_id,
+    # Asked of each row for whom something may be hidden: without it here the row itself would be looked up.
+    skills.c.visibility,
     postgresql_where=skills.c.latest_version_id.is_not(None),
     sqlite_where=skills.c.latest_version_id.is_not(None),
 )

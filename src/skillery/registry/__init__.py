@@ -18,7 +18,7 @@ from skillery.registry.lifecycle import (
 )
 from skillery.registry.listing import list_skills
 from skillery.registry.locking import Locked, Pin, Verified, resolve_skills, verify_lock
-from skillery.registry.reading import files_of, read_skill_file
+from skillery.registry.reading import files_of, read_inline_file, read_skill_file
 from skillery.registry.resolving import VersionRow, resolve
 from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
@@ -52,6 +52,7 @@ __all__ = [
     "list_skills",
     "list_waivers",
     "look_at_approval",
+    "read_inline_file",
     "read_skill_file",
     "reject_version",
     "remove_label",

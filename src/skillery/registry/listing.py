@@ -14,7 +14,9 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    case,
     literal_column,
+    null,
     select,
     tuple_,
     union,
@@ -36,10 +38,13 @@ ITEMS: dict[Detail, Column[str]] = {"names": skill_versions.c.names_json, "summa
 _KEPT = 256
 
 
-def _page(detail: Detail, rows: int, with_visibility: bool, *where: ColumnElement[bool]) -> Select[Any]:
-    visibility = [skills.c.visibility] if with_visibility else []
+def _page(detail: Detail, rows: int, only_public: bool, *where: ColumnElement[bool]) -> Select[Any]:
+    item: ColumnElement[str] = ITEMS[detail]
+    if only_public:
+        # In place of the item, not beside it: fetching one more column costs a tenth of a listing.
+        item = case((skills.c.visibility == literal_column("'public'"), item), else_=null())
     return (
-        select(skills.c.namespace, skills.c.name, ITEMS[detail].label("item"), *visibility)
+        select(skills.c.namespace, skills.c.name, item.label("item"))
         .join_from(skills, skill_versions, skill_versions.c.id == skills.c.latest_version_id)
         .where(skills.c.latest_version_id.is_not(None), *where)
         .order_by(skills.c.namespace, skills.c.name)
@@ -64,12 +69,12 @@ def _places(is_below: bool) -> list[ColumnElement[bool]]:
 
 
 @lru_cache(_KEPT)
-def _whole(detail: Detail, rows: int, is_below: bool, with_visibility: bool) -> Statement:
-    """The first rows there are, whoever may see them."""
+def _whole(detail: Detail, rows: int, is_below: bool, only_public: bool) -> Statement:
+    """The first rows there are, whoever may see them; with `only_public` the item of any other skill is null."""
     places = _places(is_below)
     if len(places) == 1:
-        return Statement(_page(detail, rows, with_visibility, places[0]))
-    both = union_all(*(select(_page(detail, rows, with_visibility, place).subquery()) for place in places)).subquery()
+        return Statement(_page(detail, rows, only_public, places[0]))
+    both = union_all(*(select(_page(detail, rows, only_public, place).subquery()) for place in places)).subquery()
     return Statement(select(both).order_by(both.c.namespace, both.c.name).limit(literal_column(str(rows))))
 
 
@@ -124,12 +129,15 @@ def list_skills(
         # "." is followed by "/" in the order of bytes.
         values |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"}
     rows = _whole(detail, limit + 1, bool(namespace), view is not None).rows(connection, **values)
-    if view is not None and any(row[3] != "public" for row in rows):
+    items = [row[2] for row in rows]
+    if None in items:
         # Most pages hold nothing that could be hidden, and cost nothing more than for who sees everything.
+        assert view is not None  # nothing is null for who sees everything
         rows = _seen(detail, limit + 1, bool(namespace), view).rows(connection, **values, **parameters(identity))
-    page, more = rows[:limit], len(rows) > limit
-    next_cursor = make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if more else None
-    return _answer([row[2] for row in page], next_cursor)
+        items = [row[2] for row in rows]
+    more = len(rows) > limit
+    next_cursor = make_cursor(key, bound_to, tuple(rows[limit - 1][:2])) if more else None
+    return _answer(items[:limit], next_cursor)
 
 
 def _answer(items: Sequence[str], next_cursor: str | None) -> msgspec.Raw:

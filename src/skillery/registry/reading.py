@@ -51,7 +51,20 @@ def read_skill_file(
     Raises SkillNotFound, VersionNotFound, FileNotInSkill. A file over 64 KiB is read from the storage.
     """
     row = resolve(connection, identity, name, spec)
-    content = read_file(connection, storage, row, path)
+    return _as_answered(read_file(connection, storage, row, path))
+
+
+def read_inline_file(
+    connection: Connection, identity: Identity, *, name: str, spec: VersionSpec, path: str
+) -> dict[str, str] | None:
+    """As `read_skill_file` where the file is in the database, which most are; None where it is not, or is not there at
+    all: that takes longer. Raises SkillNotFound, VersionNotFound."""
+    row = resolve(connection, identity, name, spec)
+    found = _FILE.rows(connection, version_id=row.version_id, path=path)
+    return None if not found or found[0][1] is None else _as_answered(bytes(found[0][1]))
+
+
+def _as_answered(content: bytes) -> dict[str, str]:
     try:
         return {"content": content.decode("utf-8"), "encoding": "utf-8"}
     except UnicodeDecodeError:

@@ -53,14 +53,13 @@ async def describe_skill(services: Services, identity: Identity, asked: params.D
 
 async def read_skill_file(services: Services, identity: Identity, asked: params.ReadSkillFile) -> Any:
     name, spec = which(asked.name, asked.version)
-    work = partial(
-        registry.read_skill_file,
-        identity=identity,
-        storage=services.storage,
-        name=name,
-        spec=spec,
-        path=parse_path(asked.path),
-    )
+    path = parse_path(asked.path)
+    small = partial(registry.read_inline_file, identity=identity, name=name, spec=spec, path=path)
+    answer = await services.database.read(small)
+    if answer is not None:
+        return answer
+    storage = services.storage
+    work = partial(registry.read_skill_file, identity=identity, storage=storage, name=name, spec=spec, path=path)
     return await asyncio.to_thread(services.database.read_now, work)
 
 
