@@ -68,6 +68,7 @@ CELLS: dict[str, Cell] = {
     "deprecate_skill": Cell("publish", lambda: {"name": f"{NAMESPACE}.none", "message": "x"}, NOT_FOUND),
     "undeprecate_skill": Cell("publish", lambda: {"name": f"{NAMESPACE}.none"}, NOT_FOUND),
     "set_visibility": Cell("publish", lambda: {"name": f"{NAMESPACE}.none", "visibility": "private"}, NOT_FOUND),
+    "list_versions": Cell("read", lambda: {"status": "in_review"}),
     "get_run": Cell("read", lambda: {"run_id": "run_none"}, NOT_FOUND),
     "list_runs": Cell("read", dict),
     "cancel_run": Cell("run", lambda: {"run_id": "run_none"}, NOT_FOUND),

@@ -138,6 +138,15 @@ Index(
 Index("ix_skill_versions_digest", skill_versions.c.skill_id, skill_versions.c.digest)
 # For the sum over a namespace: skillery.quotas.
 Index("ix_skill_versions_size", skill_versions.c.skill_id, skill_versions.c.size_bytes)
+# What waits for its author or a reviewer: little, in a registry of any size.
+_is_waiting_literal = text("status IN ('draft', 'in_review')")
+Index(
+    "ix_skill_versions_waiting",
+    skill_versions.c.status,
+    skill_versions.c.id,
+    postgresql_where=_is_waiting_literal,
+    sqlite_where=_is_waiting_literal,
+)
 # Whose private skills these are.
 Index("ix_skill_versions_publisher", skill_versions.c.publisher, skill_versions.c.skill_id)
 

@@ -30,6 +30,7 @@ from skillery.cli import (
     skills,
     tokens,
     upkeep,
+    versions,
     waivers,
 )
 from skillery.cli.failing import EXIT_CODES, Commands
@@ -71,6 +72,7 @@ for _command in (
     runs.run,
     runs.code,
     records.runs,
+    versions.versions,
     lifecycle.submit,
     lifecycle.approve,
     lifecycle.reject,

@@ -23,6 +23,7 @@ from skillery.registry.resolving import VersionRow, resolve
 from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
 from skillery.registry.usage import Usage, count_run, usage_of
+from skillery.registry.versions import list_versions
 from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "judge",
     "list_labels",
     "list_skills",
+    "list_versions",
     "list_waivers",
     "look_at_approval",
     "read_inline_file",

@@ -99,6 +99,17 @@ def is_own() -> ColumnElement[bool]:
     return and_(skills.c.id.in_(own), skills.c.visibility.concat(literal_column("''")) == literal_column("'private'"))
 
 
+def seen_version(view: View) -> ColumnElement[bool]:
+    """Of skills that are seen, the versions that are: `sees_version` as a condition."""
+    statuses: list[ColumnElement[str]] = [literal_column(f"'{status}'") for status in WAS_PUBLISHED]
+    found = [skill_versions.c.status.in_(statuses), skill_versions.c.publisher == bindparam("me")]
+    if view.is_reviewer:
+        places = range(len(view.grants))
+        chunks = [places[start : start + _CHUNK] for start in range(0, len(places), _CHUNK)]
+        found += [or_(*(_in_grant(place) for place in chunk)) for chunk in chunks]
+    return or_(*found)
+
+
 def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: str, visibility: str) -> bool:
     """The same of one skill that was found."""
     if visibility == "public" or access.reviews(identity, name):

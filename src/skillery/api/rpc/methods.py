@@ -45,6 +45,7 @@ METHODS: dict[str, Method] = {
     "deprecate_skill": Method(lifecycle.deprecate_skill, params.DeprecateSkill, "publish", audits="name"),
     "undeprecate_skill": Method(lifecycle.undeprecate_skill, params.UndeprecateSkill, "publish", audits="name"),
     "set_visibility": Method(lifecycle.set_visibility, params.SetVisibility, "publish", audits="name"),
+    "list_versions": Method(lifecycle.list_versions, params.ListVersions, "read", audits=""),
     "get_run": Method(runs.get_run, params.GetRun, "read", audits=""),
     "list_runs": Method(runs.list_runs, params.ListRuns, "read", audits=""),
     "cancel_run": Method(runs.cancel_run, params.CancelRun, "run", audits="run_id"),

@@ -286,6 +286,19 @@ class WaiveFinding(Params, frozen=True, kw_only=True):
     version: Annotated[str, shown("Only this exact version")] = ""
 
 
+class ListVersions(Params, frozen=True, kw_only=True):
+    """List versions of a skill or of all skills, the one published last first."""
+
+    name: Annotated[str, shown("Only versions of this skill")] = ""
+    status: Annotated[
+        Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"] | msgspec.UnsetType,
+        shown("Only versions with this status (e.g., 'in_review' for what waits for a reviewer)"),
+    ] = msgspec.UNSET
+    namespace: Annotated[str, shown("Only versions in this namespace and below it")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
+    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+
+
 class ListWaivers(Params, frozen=True, kw_only=True):
     """List the waivers of the skills that the caller reviews, newest first."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from skillery import registry
 from skillery.api.rpc import params
@@ -12,7 +15,7 @@ from skillery.api.rpc.calls.values import opaque_id, sentence
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.formats.moments import parse_until
-from skillery.formats.names import parse_skill_name
+from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.paths import parse_path
 from skillery.formats.semver import Version
 from skillery.registry import (
@@ -69,6 +72,21 @@ async def set_visibility(services: Services, identity: Identity, asked: params.S
     name = parse_skill_name(asked.name)
     work = partial(registry.set_visibility, identity=identity, name=name, visibility=asked.visibility)
     return await services.database.write(work)
+
+
+async def list_versions(services: Services, identity: Identity, asked: params.ListVersions) -> Any:
+    work = partial(
+        registry.list_versions,
+        identity=identity,
+        key=services.cursor_key,
+        name=parse_skill_name(asked.name) if asked.name else "",
+        status="" if asked.status is msgspec.UNSET else asked.status,
+        namespace=parse_namespace(asked.namespace) if asked.namespace else "",
+        limit=asked.limit,
+        cursor=asked.cursor,
+    )
+    # A filter may leave out many on the way to a page.
+    return await asyncio.to_thread(services.database.read_now, work)
 
 
 async def waive_finding(services: Services, identity: Identity, asked: params.WaiveFinding) -> Waiver:

@@ -1,0 +1,61 @@
+"""`skillery versions`: those of a skill, and what waits for a review."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.printing import print_json, print_rows
+
+COLUMNS = ("skill", "version", "status", "publisher", "created", "digest")
+STATUSES = ["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--status", type=click.Choice(STATUSES), help="Only these: in_review is what waits for a reviewer.")
+@click.option("--namespace", help="Only versions in this namespace and below it.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many.  [default: all]")
+@target_options
+@json_option
+def versions(
+    name: str | None, status: str | None, namespace: str | None, limit: int | None, target: Target, as_json: bool
+) -> None:
+    """List the versions of the skill NAME, or of all skills; the one published last comes first."""
+    from skillery.cli.client import Client
+    from skillery.cli.connecting import with_client
+
+    asked = {"name": name, "status": status, "namespace": namespace}
+
+    async def pages(client: Client) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        cursor = None
+        while limit is None or len(found) < limit:
+            rows = 1000 if limit is None else min(1000, limit - len(found))
+            page = await client.call("list_versions", **asked, limit=rows, cursor=cursor)
+            found += page["versions"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        return found
+
+    found = with_client(target, pages)
+    if as_json:
+        print_json({"versions": found})
+        return
+    print_rows(
+        COLUMNS,
+        [
+            (
+                one["name"],
+                one["version"],
+                one["status"],
+                one["publisher"]["name"],
+                one["created_at"],
+                one["digest"],
+            )
+            for one in found
+        ],
+    )

@@ -1,0 +1,92 @@
+"""list_versions: the versions of a skill, or of all: what waits for a review, what was yanked."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, or_, select
+
+from skillery.backends import Identity
+from skillery.database import in_utc
+from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.resolving import find_skill, skill_not_found
+from skillery.registry.seeing import is_own, parameters, seen_by_name, seen_version, view_of
+from skillery.tables import skill_versions, skills
+
+Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
+
+_LISTED = select(
+    skill_versions.c.id,
+    skills.c.name,
+    skill_versions.c.version,
+    skill_versions.c.status,
+    skill_versions.c.digest,
+    skill_versions.c.kind,
+    skill_versions.c.publisher,
+    skill_versions.c.publisher_kind,
+    skill_versions.c.created_at,
+    skill_versions.c.size_bytes,
+).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
+
+
+def list_versions(
+    connection: Connection,
+    identity: Identity,
+    key: bytes,
+    *,
+    name: str,
+    status: Status | Literal[""],
+    namespace: str,
+    limit: int,
+    cursor: str,
+) -> dict[str, Any]:
+    """`versions`, the one published last first, and `next_cursor`: of those that the identity sees.
+
+    "" is any name, status or namespace. Raises SkillNotFound for a name, InvalidCursor.
+    """
+    bound_to = ("list_versions", identity.name, name, status, namespace)
+    where = [*_seen(identity), *_asked(status, namespace)]
+    if name:
+        skill_id = find_skill(connection, identity, name)
+        if skill_id is None:
+            raise skill_not_found(connection, identity, name)
+        where.append(skill_versions.c.skill_id == skill_id)
+    if cursor:
+        where.append(skill_versions.c.id < int(read_cursor(key, bound_to, cursor, 1)[0]))
+    statement: Select[Any] = _LISTED.where(*where).order_by(skill_versions.c.id.desc()).limit(limit + 1)
+    rows = connection.execute(statement, parameters(identity)).all()
+    page = rows[:limit]
+    more = make_cursor(key, bound_to, (str(page[-1].id),)) if len(rows) > limit else None
+    return {"versions": [_row(row) for row in page], "next_cursor": more}
+
+
+def _asked(status: str, namespace: str) -> list[ColumnElement[bool]]:
+    where: list[ColumnElement[bool]] = []
+    if status:
+        # Spelt out in the statement: only so does a database see that a partial index will do.
+        where.append(skill_versions.c.status == literal_column(f"'{status}'"))
+    if namespace:
+        # "." is followed by "/" in the order of bytes.
+        below = skill_versions.c.namespace.between(f"{namespace}.", f"{namespace}/")
+        where.append(or_(skill_versions.c.namespace == namespace, below))
+    return where
+
+
+def _seen(identity: Identity) -> list[ColumnElement[bool]]:
+    view = view_of(identity)
+    if view is None:
+        return []
+    return [or_(*seen_by_name(view), is_own()), seen_version(view)]
+
+
+def _row(row: Row[Any]) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "version": row.version,
+        "status": row.status,
+        "digest": row.digest,
+        "kind": row.kind,
+        "publisher": {"name": row.publisher, "kind": row.publisher_kind},
+        "created_at": in_utc(row.created_at),
+        "size_bytes": row.size_bytes,
+    }
