@@ -13,11 +13,12 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import Connection, insert, select, text
 
+from skillery.audit import local_actor, verify
 from skillery.backends import Identity, Place, Storage
 from skillery.backups import back_up, restore
 from skillery.builtin.directory_storage import DirectorySettings, skillery_storage
@@ -27,9 +28,10 @@ from skillery.idempotency import Claim, claim, keep, note_run
 from skillery.integrity import check
 from skillery.migrate import current
 from skillery.runs.leftovers import note_seen
-from skillery.tables import idempotency_keys, runs, servers, uploads
+from skillery.tables import audit, idempotency_keys, runs, servers, uploads
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 
+ME = local_actor("me")
 LARGE = "large " * 20_000
 OTHER = {"sqlite": "postgres", "postgres": "sqlite"}
 
@@ -234,7 +236,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_written(
     target = empty(tmp_path)
     fresh: Storage = skillery_storage().open(DirectorySettings(), Place(tmp_path / "fresh"))
     with pytest.raises(StartupError, match="damaged"):
-        restore(target, fresh, archive, tmp_path / "key")
+        restore(target, fresh, archive, tmp_path / "key", ME)
     assert current(target) is None
     assert not [path for path in (tmp_path / "fresh").rglob("*") if path.is_file()]
     target.close()
@@ -263,14 +265,48 @@ def test_a_restore_that_fails_half_way_leaves_an_empty_database(
     rewritten(path, summed)
     for target in (empty(tmp_path), Database(new_postgres_database())):
         with pytest.raises((StartupError, ValueError)):
-            restore(target, storage, path, tmp_path / "key")
+            restore(target, storage, path, tmp_path / "key", ME)
         assert current(target) is None
+        target.close()
+
+
+def test_a_restore_that_is_cut_off_at_its_end_leaves_an_empty_database(
+    database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
+) -> None:
+    """The last thing it writes is its entry in the audit trail, which cannot be made of this actor."""
+    path = tmp_path / "backup.tar"
+    back_up(database, storage, path, "1")
+    someone = SomeoneWithoutAKind("me")
+    for target in (empty(tmp_path), Database(new_postgres_database())):
+        with pytest.raises(AttributeError):
+            restore(target, storage, path, tmp_path / "key", someone)  # type: ignore[arg-type]
+        assert current(target) is None
+        restore(target, storage, path, tmp_path / "key", ME)
+        target.close()
+
+
+class SomeoneWithoutAKind(NamedTuple):
+    name: str
+
+
+def test_a_restore_is_the_last_entry_of_the_audit_trail(
+    database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
+) -> None:
+    path = tmp_path / "backup.tar"
+    back_up(database, storage, path, "1")
+    for target in (empty(tmp_path), Database(new_postgres_database())):
+        made = restore(target, storage, path, tmp_path / "key", ME)
+        with target.engine.connect() as connection:
+            last = connection.execute(select(audit).order_by(audit.c.seq.desc()).limit(1)).one()
+        assert verify(target).fault is None
+        assert (last.action, last.subject, last.identity) == ("restore", "backup.tar", "home:me")
+        assert json.loads(last.after_json)["rows"] == sum(made.rows.values())
         target.close()
 
 
 def test_a_registry_is_never_restored_over_another(database: Database, storage: Storage, archive: Path) -> None:
     with pytest.raises(StartupError, match="not empty"):
-        restore(database, storage, archive, archive.with_name("key"))
+        restore(database, storage, archive, archive.with_name("key"), ME)
 
 
 def test_a_backup_of_a_newer_release_is_refused_by_name(
@@ -288,7 +324,7 @@ def test_a_backup_of_a_newer_release_is_refused_by_name(
 
     rewritten(archive, newer)
     with pytest.raises(StartupError, match=r"9\.9.*9999"):
-        restore(empty(tmp_path), storage, archive, tmp_path / "key")
+        restore(empty(tmp_path), storage, archive, tmp_path / "key", ME)
 
 
 def test_a_backup_that_fails_leaves_no_file(database: Database, storage: Storage, tmp_path: Path) -> None:
@@ -307,7 +343,7 @@ def test_the_key_of_secrets_is_in_a_backup_only_where_asked_for(
     back_up(database, storage, tmp_path / "with.tar", "1", key)
     assert b"the key" not in (tmp_path / "without.tar").read_bytes()
     restored = tmp_path / "restored.key"
-    assert restore(empty(tmp_path), storage, tmp_path / "with.tar", restored).secret_key
+    assert restore(empty(tmp_path), storage, tmp_path / "with.tar", restored, ME).secret_key
     assert restored.read_text() == "the key"
     assert stat.S_IMODE(restored.stat().st_mode) == 0o600
 
@@ -334,7 +370,7 @@ def test_what_was_under_way_in_a_backup_has_ended_where_it_is_restored(
     back_up(database, storage, tmp_path / "backup.tar", "1")
 
     for target in (empty(tmp_path), Database(new_postgres_database())):
-        restore(target, storage, tmp_path / "backup.tar", tmp_path / "key")
+        restore(target, storage, tmp_path / "backup.tar", tmp_path / "key", ME)
 
         assert faults(target, storage) == []
         with target.engine.begin() as connection:

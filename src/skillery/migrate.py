@@ -82,8 +82,11 @@ def upgrade(database: Database, revision: str = "head") -> None:
         raise StartupError(_reason(database, error)) from None
 
 
-def create(database: Database, revision: str, then: Callable[[Connection], None]) -> None:
-    """Make the tables of `revision` in an empty database and let `then` fill them: both, or nothing at all.
+def create(
+    database: Database, revision: str, fill: Callable[[Connection], None], then: Callable[[Connection], None]
+) -> None:
+    """Make the tables of `revision` in an empty database, let `fill` fill them, bring them to the head and let `then`
+    do the rest: all of it, or nothing.
 
     Raises StartupError where the database is not empty, or cannot be reached.
     """
@@ -95,6 +98,9 @@ def create(database: Database, revision: str, then: Callable[[Connection], None]
             if inspect(connection).get_table_names():
                 raise StartupError(f"the database {_where(database)} is not empty")
             command.upgrade(alembic_config(connection), revision)
+            fill(connection)
+            if revision != head():
+                command.upgrade(alembic_config(connection), "head")
             then(connection)
     except exc.DatabaseError as error:
         raise StartupError(_reason(database, error)) from None

@@ -4,7 +4,7 @@
 what was refused. docs/audit.md says what stands in it and what its chain shows.
 """
 
-from skillery.audit.entries import SERVER, Actor, Head, head, local_actor, record
+from skillery.audit.entries import SERVER, Actor, Head, head, local_actor, record, record_at_once
 from skillery.audit.refusals import Refusals
 from skillery.audit.verifying import Fault, Verified, verify
 
@@ -18,5 +18,6 @@ __all__ = [
     "head",
     "local_actor",
     "record",
+    "record_at_once",
     "verify",
 ]

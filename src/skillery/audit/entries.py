@@ -104,6 +104,13 @@ def record(
     before_commit(partial(append, entries=[entry]))
 
 
+def record_at_once(
+    connection: Connection, actor: Actor, action: str, subject: str, *, after: Mapping[str, Any] | None = None
+) -> None:
+    """As `record`, in a transaction that is not one of `Database.write`, and whose last statement this is."""
+    append(connection, [entry_of(actor, action, subject, after_json=_json(after))])
+
+
 def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> Entry:
     """An entry of now and of the request at hand."""
     request = current.get()

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import msgspec
 from sqlalchemy import Connection, MetaData, Table, func, insert, select, text, update
 
-from skillery import migrate
+from skillery import audit, migrate
 from skillery.backends import Storage
 from skillery.backups.archive import (
     CHUNK_BYTES,
@@ -43,11 +43,12 @@ class Restored(msgspec.Struct, frozen=True):
     secret_key: bool
 
 
-def restore(database: Database, storage: Storage, path: Path, secret_key: Path) -> Restored:
+def restore(database: Database, storage: Storage, path: Path, secret_key: Path, actor: audit.Actor) -> Restored:
     """Restore the backup at `path`; the key of secrets, where it has one, becomes the file `secret_key`.
 
     All of the archive is verified before anything is written. Contents go first, where nothing refers to them; then
-    all rows in one transaction with the tables themselves, so that a database is either empty or whole.
+    all rows in one transaction with the tables themselves, what was true of the old place and is not here, and an entry
+    in the audit trail: a database is either empty or whole.
     Raises StartupError where the database is not empty, the backup is damaged or of a newer release.
     """
     head = verify_archive(path)
@@ -73,9 +74,13 @@ def restore(database: Database, storage: Storage, path: Path, secret_key: Path) 
         if not database.is_sqlite:
             _advance_sequences(connection, by_name.values())
 
-    migrate.create(database, head.revision, load)
-    migrate.upgrade(database)
-    database.write_now(_settle)
+    def settle(connection: Connection) -> None:
+        _settle(connection)
+        counts = {"rows": sum(rows.values()), "contents": contents}
+        restored = {"release": head.release, "revision": head.revision, **counts}
+        audit.record_at_once(connection, actor, "restore", path.name, after=restored)
+
+    migrate.create(database, head.revision, load, settle)
     if key is not None:
         _write_key(secret_key, key)
     return Restored(head.revision, rows, contents, key is not None)

@@ -11,7 +11,7 @@ import click
 
 from skillery.cli.database import revision_of
 from skillery.cli.failing import CHECK_FAILED
-from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.options import Target, home_options, json_option, user_of_this_machine
 from skillery.cli.printing import clean, print_json, print_rows
 from skillery.errors import StartupError
 
@@ -82,13 +82,15 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
     All of FILE is verified before anything is written, and the database is either empty or whole at any time.
     """
     from skillery.app.home import Home
+    from skillery.audit import local_actor
     from skillery.backups import restore as restore_backup
 
     settings = _loaded(target)
     home = Home(settings.home)
     try:
         with _opened(settings) as opened:
-            made = restore_backup(opened.database, opened.storage, file, settings.home / KEY_FILE)
+            actor = local_actor(user_of_this_machine())
+            made = restore_backup(opened.database, opened.storage, file, settings.home / KEY_FILE, actor)
     finally:
         home.close()
     if as_json:
