@@ -284,8 +284,9 @@ def test_whatever_a_scope_does_not_allow_leaves_an_entry(method: str, trail: Tra
     assert entry["identity"] == {"name": f"{trail.name}-none", "kind": "agent"}
     assert entry["address"] == "127.0.0.1"
     assert entry["before"] is entry["after"] is None
-    named = METHODS[method].audits
-    assert entry["subject"].startswith("no.such.skill" if named in ("name", "manifest") else "none" if named else "")
+    named = METHODS[method].audits or next((one for one in ("name", "run_id", "blob_id") if one in params), "")
+    wanted = params["manifest"]["name"] if named == "manifest" else params[named] if named else ""
+    assert entry["subject"].partition("@")[0] == wanted
 
 
 @pytest.mark.parametrize(

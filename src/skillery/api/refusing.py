@@ -20,6 +20,8 @@ KNOCK = "knock"
 """How the trail calls what was turned away at every door, whatever it wanted: a Host or Origin that is none of ours."""
 MOST_BYTES = 1024 * 1024
 """Params beyond that are not looked through for the sake of a record."""
+OTHERWISE_NAMED_BY = ("name", "run_id", "blob_id")
+"""What a call is about that changes nothing: the first of these params that it has."""
 _WHAT_FOLLOWS_AN_ID = re.compile(rf"({PREFIX}[0-9A-Za-z]{{0,12}})\w{{16,}}")
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
@@ -47,13 +49,15 @@ def subject_of(params: bytes, named_by: str) -> str:
 
     Somebody may have sent a whole token for its id: nothing that looks like one is kept.
     """
-    found = _subject(params, named_by) if named_by and len(params) <= MOST_BYTES else ""
+    found = _subject(params, named_by) if len(params) <= MOST_BYTES else ""
     return _WHAT_FOLLOWS_AN_ID.sub(r"\1", found)
 
 
 def _subject(params: bytes, named_by: str) -> str:
     try:
         given = _names.decode(params)
+        if not named_by:
+            named_by = next((name for name in OTHERWISE_NAMED_BY if name in given), "")
         if named_by == "manifest":
             given, named_by = _names.decode(given.get("manifest", b"{}")), "name"
     except (msgspec.DecodeError, RecursionError):
