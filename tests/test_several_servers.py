@@ -208,6 +208,25 @@ def test_postgres_restarted_under_load_is_an_error_in_band_and_nothing_acknowled
         assert server.stop() == 0
 
 
+def test_a_run_that_ends_while_postgres_is_away_is_answered_and_recorded_as_it_ended(tmp_path: Path) -> None:
+    with a_postgres() as postgres:
+        server = Server(tmp_path / "home", env={"SKILLERY_DATABASE": postgres.url})
+        code = "import time\ndef main(args):\n    time.sleep(1.5)\n    return 'ended'\n"
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(Rpc(server.url), "run_code", language="python", code=code)
+            deadline = time.monotonic() + 30
+            while not server.rpc("list_runs", status="started")["runs"]:
+                assert time.monotonic() < deadline
+            postgres.stop(signal.SIGQUIT)
+            time.sleep(2)  # until the code has ended
+            postgres.start()
+            answer = asked.result(60)
+        assert (answer["status"], answer["output"]) == ("completed", "ended")
+        [recorded] = server.rpc("list_runs")["runs"]
+        assert (recorded["run_id"], recorded["status"]) == (answer["run_id"], "completed")
+        assert server.stop() == 0
+
+
 # -- kill -9 -----------------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ DEAD = timedelta(seconds=60)
 """A server that nothing was heard of for so long is gone. Clocks of servers may differ by half of it."""
 LOST = timedelta(seconds=60)
 SERVER_DIED = "the server stopped before the run ended"
+NOT_RECORDED = "the run has ended, and how could not be recorded: the database was away for too long"
 
 _SEEN = {
     dialect.__name__.rpartition(".")[2]: dialect.insert(servers).on_conflict_do_update(
@@ -53,7 +54,7 @@ def close_lost(connection: Connection, server: str, under_way: Sequence[str]) ->
     before = datetime.now(UTC) - LOST
     open_ = select(runs.c.id).where(runs.c.server == server, runs.c.status == "started", runs.c.started_at < before)
     lost = set(connection.scalars(open_)) - set(under_way)
-    return _close(connection, [server], runs.c.id.in_(lost), only_runs=True) if lost else 0
+    return _close(connection, [server], runs.c.id.in_(lost), only_runs=True, why=NOT_RECORDED) if lost else 0
 
 
 def close_all(connection: Connection, why: str) -> int:

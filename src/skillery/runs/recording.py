@@ -101,8 +101,12 @@ def drop_run(connection: Connection, run_id: str) -> None:
     connection.execute(runs.delete().where(runs.c.id == run_id))
 
 
-def finish_run(connection: Connection, run: NewRun, answer: dict[str, Any], *, stopped: bool) -> None:
-    """`stopped`: it was ended from outside."""
+def finish_run(
+    connection: Connection, run: NewRun, answer: dict[str, Any], *, stopped: bool, again: bool = False
+) -> None:
+    """`stopped`: it was ended from outside. `again`: the try before this one failed, perhaps after it had counted."""
+    if again and connection.scalar(select(runs.c.finished_at).where(runs.c.id == run.run_id)) is not None:
+        return
     error = answer.get("error")
     finished_at = datetime.now(UTC)
     _FINISH.run(

@@ -71,6 +71,8 @@ log = logging.getLogger(__name__)
 MOST_BLOBS = 1_000
 SERVER_STOPPED = Failure("SandboxError", "the server was stopped while this ran")
 CLIENT_GONE = Failure("Cancelled", "whoever asked for it went away while it waited for a place")
+END_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
+"""Seconds between the tries to record how a run ended, where the database is away."""
 CANCEL_SECONDS = 10.0
 CANCEL_LOOK_SECONDS = 0.05
 QUEUED_SECONDS = 0.2
@@ -407,10 +409,24 @@ class Runner:
             outcome = msgspec.structs.replace(outcome, result=None, failure=failure)
             answer = await self._answer(prepared, outcome, host)
         await self._store_log(run, outcome.log, answer)
-        await self._database.write(partial(finish_run, run=run, answer=answer, stopped=stopped))
+        await self._write_end(run, answer, stopped)
         self.ended[run.method, answer["status"]] += 1
         await self._moments.run_finished(_finished(run.identity, prepared, answer))
         return _Recorded(outcome, answer)
+
+    async def _write_end(self, run: NewRun, answer: dict[str, Any], stopped: bool) -> None:
+        """What has run cannot be run again for want of a database that is away for a moment."""
+        work = partial(finish_run, run=run, answer=answer, stopped=stopped)
+        for pause in END_PAUSES:
+            try:
+                await self._database.write(work)
+            except Unavailable as error:
+                log.warning("the end of %s could not be recorded, once more in %s s: %s", run.run_id, pause, error)
+                await asyncio.sleep(pause)
+                work = partial(work, again=True)
+            else:
+                return
+        await self._database.write(work)
 
     async def _store_log(self, run: NewRun, log_: Log, answer: dict[str, Any]) -> None:
         """The whole log as a blob, named in the answer, where the preview is not all of it. No run fails for want of
