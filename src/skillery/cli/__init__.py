@@ -29,6 +29,7 @@ from skillery.cli import (
     serving,
     skills,
     tokens,
+    tools,
     upkeep,
     waivers,
 )
@@ -70,6 +71,7 @@ for _command in (
     skills.read,
     runs.run,
     runs.code,
+    tools.tool,
     records.runs,
     lifecycle.submit,
     lifecycle.approve,

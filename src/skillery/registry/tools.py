@@ -38,7 +38,7 @@ from skillery.formats.version_spec import Exact, VersionSpec
 from skillery.formats.wording import quoted
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolving import VersionRow, resolve
-from skillery.registry.seeing import View, is_own, parameters, seen_by_name, view_of
+from skillery.registry.seeing import View, owns, parameters, seen_by_name, view_of
 from skillery.tables import session_tools, skill_versions, skills, tools, version_steps
 
 _KEPT = 256
@@ -215,7 +215,7 @@ def _seen(rows: int, view: View) -> Statement:
 
 
 def _sees(view: View) -> ColumnElement[bool]:
-    return or_(*seen_by_name(view), is_own())
+    return or_(*seen_by_name(view), owns())
 
 
 # -- found by name ---------------------------------------------------------------------------------------------------
