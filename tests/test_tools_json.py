@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import Any
 
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidBundle
+from skillery.formats.defined_tools import ENDINGS as LANGUAGES
+from skillery.formats.defined_tools import handler_of
 from skillery.formats.tools_json import MAX_BYTES, MAX_TOOLS, ToolsFile, name_warnings, read_tools, refuse_broken
 
 PATHS = frozenset({"skill.toml", "SKILL.md", "tools.json", "scripts/count.py", "scripts/count.js", "scripts/a.rb", "x"})
@@ -289,3 +292,33 @@ def test_json_never_raises_and_what_is_offered_keeps_the_rules(value: object) ->
         again = read([{"name": tool.name, "description": tool.description, "parameters": tool.declared}])
         assert again.problems == ()
         assert tool.script is None or tool.script in PATHS
+
+
+# -- code that becomes a handler ---------------------------------------------------------------------------------------
+
+STATEMENTS = st.sampled_from(
+    [
+        "x = 1",
+        "if x:\n    y = 'a'\n\n    z = [\n1,\n  2]",
+        's = """one\n two\n  three"""',
+        "s = 'a\\\n  b'",
+        's = f"""{x}\n {x + 1}\n"""',
+        's = f"{x}" """\nb""" r\'\'\'\n\\\n\'\'\'',
+        "def inner():\n\t'''text\n\tof it'''\n\treturn 1",
+        '# a comment with """',
+        "return {\n'a': x,\n}",
+        "",
+    ]
+)
+
+
+@given(st.lists(STATEMENTS, min_size=1).map("\n".join))
+def test_a_body_in_python_says_the_same_one_level_deeper(code: str) -> None:
+    (function,) = ast.parse(handler_of(code + "\npass", "python")).body
+    assert isinstance(function, ast.FunctionDef)
+    assert [ast.dump(one) for one in function.body] == [ast.dump(one) for one in ast.parse(code + "\npass").body]
+
+
+@given(st.text())
+def test_any_text_becomes_some_handler(code: str) -> None:
+    assert all(handler_of(code, language).strip() for language in LANGUAGES)

@@ -62,28 +62,26 @@ _OF_VERSION = Statement(
     .where(tools.c.version_id == bindparam("version_id"), tools.c.name > bindparam("after"))
     .order_by(tools.c.name)
 )
+_is_own = and_(
+    session_tools.c.identity == bindparam("identity"),
+    session_tools.c.session == bindparam("session"),
+    session_tools.c.expires_at > bindparam("now"),
+)
 _OF_SESSION = Statement(
-    select(session_tools)
-    .where(
-        session_tools.c.identity == bindparam("identity"),
-        session_tools.c.session == bindparam("session"),
-        session_tools.c.expires_at > bindparam("now"),
+    select(session_tools.c.name, session_tools.c.item_json).where(_is_own).order_by(session_tools.c.name)
+)
+_ONE_OF_SESSION = Statement(
+    select(session_tools.c.script, session_tools.c.content, session_tools.c.item_json).where(
+        _is_own, session_tools.c.name == bindparam("name")
     )
-    .order_by(session_tools.c.name)
 )
 
 
 class SessionTool(NamedTuple):
-    """A row of `session_tools`."""
+    """What is run where a tool lives in a session: its one file."""
 
-    identity: str
-    session: str
-    name: str
     script: str
     content: str
-    item_json: str
-    defined_at: Any
-    expires_at: Any
 
 
 class FoundTool(NamedTuple):
@@ -174,13 +172,12 @@ def _own_rows(
 ) -> list[tuple[str, str, str]]:
     if after[0]:
         return []
-    own = tools_of_session(connection, identity, session)
-    return [("", one.name, one.item_json) for one in own if one.name.encode() > after[1].encode()]
+    own = _OF_SESSION.rows(connection, **_session_values(connection, identity, session))
+    return [("", name, item_json) for name, item_json in own if name > after[1]]
 
 
-def tools_of_session(connection: Connection, identity: Identity, session: str) -> list[SessionTool]:
-    now = as_stored(connection, datetime.now(UTC))
-    return [SessionTool(*row) for row in _OF_SESSION.rows(connection, identity=identity.name, session=session, now=now)]
+def _session_values(connection: Connection, identity: Identity, session: str) -> dict[str, Any]:
+    return {"identity": identity.name, "session": session, "now": as_stored(connection, datetime.now(UTC))}
 
 
 def _offered(connection: Connection, identity: Identity, after: tuple[str, ...], rows: int) -> Sequence[Any]:
@@ -233,9 +230,9 @@ def find_tool(
     last. Raises ToolNotFound, SkillNotFound, VersionNotFound, LabelNotFound."""
     if skill is not None:
         return _in_version(connection, resolve(connection, identity, *skill), name)
-    for own in tools_of_session(connection, identity, session):
-        if own.name == name:
-            return FoundTool(name, _declared(own.item_json), own.script, None, own)
+    own = _ONE_OF_SESSION.rows(connection, name=name, **_session_values(connection, identity, session))
+    for script, content, item_json in own:
+        return FoundTool(name, _declared(item_json), script, None, SessionTool(script, content))
     offered = find_offered(connection, identity, name)
     if offered is None:
         raise _not_found(connection, identity, name, session)
@@ -302,7 +299,8 @@ def near_names(connection: Connection, identity: Identity, name: str, session: s
         offered.where(tools.c.name < name).order_by(tools.c.name.desc()).limit(_NEIGHBOURS),
         offered.where(and_(tools.c.name >= first, tools.c.name < first + "\x7f")).order_by(tools.c.name).limit(100),
     )
-    names = {one.name for one in tools_of_session(connection, identity, session)}
+    own = _OF_SESSION.rows(connection, **_session_values(connection, identity, session))
+    names = {one for one, _ in own}
     names.update(found for look in looks for found in connection.scalars(look, values))
     return difflib.get_close_matches(name, sorted(names), n=_NEAR, cutoff=0.6)
 
