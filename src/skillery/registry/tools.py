@@ -46,6 +46,7 @@ _NEIGHBOURS = 20
 _NEAR = 3
 
 _ADD = insert(tools)
+_ANY = select(tools.c.version_id).where(tools.c.skill_id == bindparam("of_skill")).limit(1)
 _WITHDRAW = update(tools).where(tools.c.skill_id == bindparam("of_skill"), tools.c.offered_since.is_not(None))
 _approved_at = (
     select(func.max(version_steps.c.created_at))
@@ -128,9 +129,10 @@ def add_tools(connection: Connection, version_id: int, skill_id: int, bundle: Bu
 
 def offer_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
     """Offer the tools of this version, and of the skill no others."""
-    withdrawn = connection.execute(_WITHDRAW.values(offered_since=None), {"of_skill": skill_id}).rowcount
-    there = select(tools.c.version_id).where(tools.c.skill_id == skill_id).limit(1)
-    if version_id is not None and (withdrawn or connection.scalar(there) is not None):
+    if connection.scalar(_ANY, {"of_skill": skill_id}) is None:
+        return
+    connection.execute(_WITHDRAW.values(offered_since=None), {"of_skill": skill_id})
+    if version_id is not None:
         offered = _OFFER.values(offered_since=func.coalesce(_approved_at, _created_at))
         connection.execute(offered, {"of_version": version_id})
 
