@@ -22,6 +22,7 @@ from skillery.registry.reading import files_of, read_inline_file, read_skill_fil
 from skillery.registry.resolving import VersionRow, resolve
 from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
+from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tools
 from skillery.registry.usage import Usage, count_run, usage_of
 from skillery.registry.versions import list_versions
 from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
@@ -30,10 +31,12 @@ __all__ = [
     "CheckFinding",
     "CheckedExample",
     "Checks",
+    "FoundTool",
     "Locked",
     "MovedLabel",
     "NewVersion",
     "Pin",
+    "SessionTool",
     "Usage",
     "Verified",
     "VersionRow",
@@ -47,10 +50,12 @@ __all__ = [
     "deprecate_skill",
     "describe_skill",
     "files_of",
+    "find_tool",
     "insert_version",
     "judge",
     "list_labels",
     "list_skills",
+    "list_tools",
     "list_versions",
     "list_waivers",
     "look_at_approval",
