@@ -8,9 +8,12 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
-from litestar import asgi
+from litestar import HttpMethod, asgi
+from litestar import route as http_route
+from litestar.types import ASGIApp
 
 from skillery.api import blobs, health
+from skillery.api.downloads import DOWNLOADS, Download
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.exchanges import Exchange, log_request
 from skillery.api.http import (
@@ -103,9 +106,8 @@ async def _blobs(services: Services, scope: Any, receive: Any, send: Any, header
 def make_routes(services: Services) -> list[Any]:
     """Every route of the API for Litestar."""
 
-    def route(path: str, door: Door, *, rpc: bool = False, guarded: bool = True, with_all_below: bool = False) -> Any:
-        @asgi(path, is_mount=with_all_below, copy_scope=False)
-        async def handler(scope: Any, receive: Any, send: Any) -> None:
+    def opened(path: str, door: Door, *, rpc: bool = False, guarded: bool = True) -> ASGIApp:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
             headers = headers_of(scope)
             exchange = Exchange(scope, headers, receive, send)
             if services.tracing is not None:
@@ -134,6 +136,32 @@ def make_routes(services: Services) -> list[Any]:
                 if services.log_requests:
                     log_request(path, scope["method"], exchange, time.perf_counter() - begun)
 
+        return app
+
+    def route(path: str, door: Door, *, rpc: bool = False, guarded: bool = True, with_all_below: bool = False) -> Any:
+        app = opened(path, door, rpc=rpc, guarded=guarded)
+
+        @asgi(path, is_mount=with_all_below, copy_scope=False)
+        async def handler(scope: Any, receive: Any, send: Any) -> None:
+            await app(scope, receive, send)
+
+        return handler
+
+    def documented(one: Download) -> Any:
+        """What OpenAPI can tell of: Litestar knows its parameters and its answers, the door does the work."""
+        app = opened(one.group, one.door)
+
+        @http_route(
+            list(one.paths),
+            http_method=[HttpMethod.GET, HttpMethod.HEAD],
+            summary=one.summary,
+            description=one.description,
+            tags=["Agent Skills"],
+            responses=one.responses,
+        )
+        async def handler() -> ASGIApp:
+            return app
+
         return handler
 
     metrics = [route("/metrics", services.metrics.answer)] if services.metrics is not None else []
@@ -142,6 +170,7 @@ def make_routes(services: Services) -> list[Any]:
         route("/rpc", _rpc, rpc=True),
         route("/tools", _tools),
         route("/blobs", _blobs, with_all_below=True),
+        *(documented(one) for one in DOWNLOADS),
         route("/healthz", health.healthz, guarded=False),
         route("/readyz", health.readyz, guarded=False),
     ]
