@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from skillery.backends import Storage
@@ -16,17 +16,18 @@ WINDOW_BYTES = 1024 * 1024
 
 
 class Contents:
-    """Reads stored files, best in the order of their paths. `instead` has contents that take the place of stored ones.
-    Blocking."""
+    """Reads stored files, best in the order of their paths. Blocking."""
 
-    def __init__(
-        self, database: Database, storage: Storage, files: Sequence[FileRow], instead: Mapping[str, bytes]
-    ) -> None:
+    def __init__(self, database: Database, storage: Storage, files: Sequence[FileRow]) -> None:
         self._database = database
         self._storage = storage
         self._files = {file.path: file for file in files}
-        self._instead = instead
+        self._instead: dict[str, bytes] = {}
         self._window: dict[str, bytes] = {}
+
+    def replace(self, path: str, content: bytes) -> None:
+        """From now on this stands where a stored content stood."""
+        self._instead[path] = content
 
     def entries(self) -> list[Entry]:
         return [Entry(path, self.size(path), file.executable) for path, file in self._files.items()]

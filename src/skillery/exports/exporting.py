@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -98,24 +98,14 @@ class Exports:
             return row, find_facts(connection, row.version_id), files_of(connection, row.version_id)
 
         row, facts, files = self._database.read_now(look)
-        contents = self._contents(files, {})
+        contents = Contents(self._database, self._storage, files)
         if facts is not None and not facts.is_generated:
             return Export(row, facts, contents)
-        skill = self._agent_skill(row.name, row.manifest_json, contents)
-        if skill.is_generated:
-            contents = self._contents(files, {SKILL_MD: skill.content})
+        skill = _make_conform(contents, row.name, row.manifest_json)
         if facts is None:
             facts = make_facts(index_name(row.name), skill, contents)
             self._database.write_now(partial(keep_facts, facts={row.version_id: facts}))
         return Export(row, facts, contents)
-
-    def _contents(self, files: Sequence[FileRow], instead: dict[str, bytes]) -> Contents:
-        return Contents(self._database, self._storage, files, instead)
-
-    def _agent_skill(self, name: str, manifest_json: str, contents: Contents) -> AgentSkill:
-        manifest: dict[str, Any] = msgspec.json.decode(manifest_json)
-        stored = contents.whole(SKILL_MD)
-        return agent_skill(stored, name=index_name(name), description=manifest["description"])
 
     # -- indexes -------------------------------------------------------------------------------------------------
 
@@ -155,8 +145,16 @@ class Exports:
             return manifest, files_of(connection, listed.version_id)
 
         manifest_json, files = self._database.read_now(look)
-        contents = self._contents(files, {})
-        skill = self._agent_skill(listed.name, manifest_json, contents)
-        if skill.is_generated:
-            contents = self._contents(files, {SKILL_MD: skill.content})
+        contents = Contents(self._database, self._storage, files)
+        skill = _make_conform(contents, listed.name, manifest_json)
         return make_facts(listed.index_name, skill, contents)
+
+
+def _make_conform(contents: Contents, name: str, manifest_json: str) -> AgentSkill:
+    """What stands as SKILL.md from then on."""
+    manifest: dict[str, Any] = msgspec.json.decode(manifest_json)
+    stored = contents.whole(SKILL_MD)
+    skill = agent_skill(stored, name=index_name(name), description=manifest["description"])
+    if skill.is_generated:
+        contents.replace(SKILL_MD, skill.content)
+    return skill
