@@ -127,7 +127,7 @@ async def _reader(services: Services, scope: Any, headers: dict[str, str]) -> Id
     """Who is calling; where public skills go out to everybody, and nobody is named, somebody who sees no others."""
     if services.public_downloads and "authorization" not in headers:
         try:
-            return await services.authenticator.authenticate(Credentials(headers, address_of(scope)))
+            await services.authenticator.authenticate(Credentials(headers, address_of(scope)))
         except NotAuthenticated:
             return NOBODY
     return await admit(services, scope, headers, "read", "read_skill_file")
