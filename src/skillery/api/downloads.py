@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+from litestar import HttpMethod, route
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.types import ASGIApp
 
 from skillery.api.exports import KINDS, send_archive, send_file, send_index, send_indexed_file
 from skillery.api.services import Services
@@ -94,3 +96,20 @@ DOWNLOADS = (
         _responses("application/octet-stream", "The file."),
     ),
 )
+
+
+def documented(one: Download, app: ASGIApp) -> Any:
+    """A route that Litestar knows the parameters and answers of, while the app behind it does the work."""
+
+    @route(
+        list(one.paths),
+        http_method=[HttpMethod.GET, HttpMethod.HEAD],
+        summary=one.summary,
+        description=one.description,
+        tags=["Agent Skills"],
+        responses=one.responses,
+    )
+    async def handler() -> ASGIApp:
+        return app
+
+    return handler

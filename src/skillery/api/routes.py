@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
-from litestar import HttpMethod, asgi
-from litestar import route as http_route
+from litestar import asgi
 from litestar.types import ASGIApp
 
 from skillery.api import blobs, health
-from skillery.api.downloads import DOWNLOADS, Download
+from skillery.api.downloads import DOWNLOADS, documented
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.exchanges import Exchange, log_request
 from skillery.api.http import (
@@ -147,30 +146,13 @@ def make_routes(services: Services) -> list[Any]:
 
         return handler
 
-    def documented(one: Download) -> Any:
-        """What OpenAPI can tell of: Litestar knows its parameters and its answers, the door does the work."""
-        app = opened(one.group, one.door)
-
-        @http_route(
-            list(one.paths),
-            http_method=[HttpMethod.GET, HttpMethod.HEAD],
-            summary=one.summary,
-            description=one.description,
-            tags=["Agent Skills"],
-            responses=one.responses,
-        )
-        async def handler() -> ASGIApp:
-            return app
-
-        return handler
-
     metrics = [route("/metrics", services.metrics.answer)] if services.metrics is not None else []
     return [
         *metrics,
         route("/rpc", _rpc, rpc=True),
         route("/tools", _tools),
         route("/blobs", _blobs, with_all_below=True),
-        *(documented(one) for one in DOWNLOADS),
+        *(documented(one, opened(one.group, one.door)) for one in DOWNLOADS),
         route("/healthz", health.healthz, guarded=False),
         route("/readyz", health.readyz, guarded=False),
     ]
