@@ -159,6 +159,19 @@ def test_who_has_it_already_is_told_so_and_head_says_as_much_as_get(
         }
 
 
+def test_a_bundle_of_many_files_comes_out_whole(sqlite_rpc: Rpc, new_name: str) -> None:
+    # More than is read at once, small ones and large ones in turn.
+    more = {f"d/{number:03}.txt": f"{number}\n" * (2_000 if number % 5 else 40_000) for number in range(300)}
+    sqlite_rpc("create_skill", manifest=manifest(f"{new_name}.a"), skill_md="# x\n", files=skill_files(**more))
+
+    for form, opened in (("tar.gz", untarred), ("zip", unzipped)):
+        answer = get(sqlite_rpc.http, f"/skills/{new_name}.a/1.0.0.{form}")
+        assert answer.headers["etag"] == f'"{hashlib.sha256(answer.content).hexdigest()}"'
+        found = opened(answer.content)
+        assert {path: found[path].decode() for path in more} == more
+        assert len(found) == len(more) + 3
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
