@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import ast
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.errors import InvalidBundle
+from skillery.errors import InvalidBundle, InvalidParams
 from skillery.formats.defined_tools import ENDINGS as LANGUAGES
 from skillery.formats.defined_tools import handler_of
-from skillery.formats.tools_json import MAX_BYTES, MAX_TOOLS, ToolsFile, name_warnings, read_tools, refuse_broken
+from skillery.formats.tools_json import (
+    MAX_BYTES,
+    MAX_TOOLS,
+    Tool,
+    ToolsFile,
+    name_warnings,
+    parameters_of,
+    parse_definition,
+    read_tools,
+    refuse_broken,
+)
 
 PATHS = frozenset({"skill.toml", "SKILL.md", "tools.json", "scripts/count.py", "scripts/count.js", "scripts/a.rb", "x"})
 TEXT = {"type": "string", "description": "The text"}
@@ -291,7 +302,17 @@ def test_json_never_raises_and_what_is_offered_keeps_the_rules(value: object) ->
     for tool in file.tools:
         again = read([{"name": tool.name, "description": tool.description, "parameters": tool.declared}])
         assert again.problems == ()
+        assert parameters_of(tool.declared) == tool.parameters
         assert tool.script is None or tool.script in PATHS
+
+
+@given(st.text(), st.text(), st.text() | JSON.map(json.dumps))
+def test_a_definition_is_a_tool_or_is_refused(name: str, description: str, parameters: str) -> None:
+    for given_name in (name, "t"):
+        tool: Tool | None = None
+        with suppress(InvalidParams):
+            tool = parse_definition(given_name, description, parameters, "scripts/t.py")
+        assert tool is None or (tool.name, tool.script) == (given_name, "scripts/t.py")
 
 
 # -- code that becomes a handler ---------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ _NEIGHBOURS = 20
 _NEAR = 3
 
 _ADD = insert(tools)
+_ANY = select(tools.c.version_id).where(tools.c.skill_id == bindparam("of_skill")).limit(1)
 _WITHDRAW = update(tools).where(tools.c.skill_id == bindparam("of_skill"), tools.c.offered_since.is_not(None))
 _approved_at = (
     select(func.max(version_steps.c.created_at))
@@ -58,9 +59,14 @@ _created_at = (
 _OFFER = update(tools).where(tools.c.version_id == bindparam("of_version"))
 
 _OF_VERSION = Statement(
-    select(tools.c.name, tools.c.script, tools.c.item_json)
+    select(tools.c.name, tools.c.item_json)
     .where(tools.c.version_id == bindparam("version_id"), tools.c.name > bindparam("after"))
     .order_by(tools.c.name)
+)
+_ONE_OF_VERSION = Statement(
+    select(tools.c.script, tools.c.item_json).where(
+        tools.c.version_id == bindparam("version_id"), tools.c.name == bindparam("name")
+    )
 )
 _is_own = and_(
     session_tools.c.identity == bindparam("identity"),
@@ -128,9 +134,10 @@ def add_tools(connection: Connection, version_id: int, skill_id: int, bundle: Bu
 
 def offer_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
     """Offer the tools of this version, and of the skill no others."""
-    withdrawn = connection.execute(_WITHDRAW.values(offered_since=None), {"of_skill": skill_id}).rowcount
-    there = select(tools.c.version_id).where(tools.c.skill_id == skill_id).limit(1)
-    if version_id is not None and (withdrawn or connection.scalar(there) is not None):
+    if connection.scalar(_ANY, {"of_skill": skill_id}) is None:
+        return
+    connection.execute(_WITHDRAW.values(offered_since=None), {"of_skill": skill_id})
+    if version_id is not None:
         offered = _OFFER.values(offered_since=func.coalesce(_approved_at, _created_at))
         connection.execute(offered, {"of_version": version_id})
 
@@ -158,7 +165,7 @@ def list_tools(
     if skill is not None:
         row = resolve(connection, identity, *skill)
         found = _OF_VERSION.rows(connection, version_id=row.version_id, after=after[1])[: limit + 1]
-        rows = [(row.name, name, item) for name, _, item in found]
+        rows = [(row.name, name, item) for name, item in found]
     else:
         rows = _own_rows(connection, identity, session, after)
         rows += [tuple(one[:3]) for one in _offered(connection, identity, after, limit + 1)]
@@ -264,11 +271,9 @@ def _named(view: View | None) -> Statement:
 
 
 def _in_version(connection: Connection, version: VersionRow, name: str) -> FoundTool:
-    there = _OF_VERSION.rows(connection, version_id=version.version_id, after="")
-    for found, script, item_json in there:
-        if found == name:
-            return FoundTool(name, _declared(item_json), script, version)
-    names = [found for found, _, _ in there]
+    for script, item_json in _ONE_OF_VERSION.rows(connection, version_id=version.version_id, name=name):
+        return FoundTool(name, _declared(item_json), script, version)
+    names = [found for found, _ in _OF_VERSION.rows(connection, version_id=version.version_id, after="")]
     near = difflib.get_close_matches(name, names, n=_NEAR, cutoff=0.6)
     offers = f"It offers {', '.join(names[:20])}." if names else "It offers no tools."
     raise ToolNotFound(
