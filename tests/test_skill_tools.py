@@ -261,7 +261,10 @@ def test_the_kind_follows_from_the_tools(rpc: Rpc, offer: Offer, new_name: str) 
     assert [described(rpc, f"{new_name}-{one}")["warnings"] for one in "abc"] == [[], [], []]
     assert "kind" not in described(rpc, f"{new_name}-a")["manifest"]
     error = rpc.error("execute_skill", name=f"{new_name}-a")
-    assert (error["code"], error["data"]["hint"]) == (INVALID, "Call one with call_tool.")
+    assert (error["code"], error["data"]["hint"]) == (
+        INVALID,
+        "Call one with call_tool, or pass the path of one of its files as 'script'.",
+    )
 
 
 def test_a_kind_that_is_given_stays(rpc: Rpc, new_name: str) -> None:

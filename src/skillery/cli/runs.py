@@ -55,13 +55,24 @@ def input_options(command: Any) -> Any:
 
 @click.command()
 @click.argument("name", metavar="NAME[@VERSION]")
+@click.argument("argv", metavar="[-- ARGV…]", nargs=-1)
 @input_options
 @click.option("--version", help="Version, range or digest.  [default: the latest release]")
+@click.option(
+    "--script",
+    metavar="PATH",
+    help="Run this file of a skill without an entrypoint. What follows NAME are its arguments (after -- where they "
+    "look like options); --arg K=V is for argv, stdin and env.",
+)
+@click.option("--stdin", type=click.File("rb"), metavar="FILE", help="What the script reads; - is this command's own.")
 @target_options
 @json_option
 def run(
     name: str,
+    argv: Sequence[str],
     version: str | None,
+    script: str | None,
+    stdin: Any,
     pairs: Sequence[str],
     args_json: str | None,
     blobs: Sequence[str],
@@ -74,15 +85,31 @@ def run(
 
     name, version = name_and_version(name, version)
     inputs = read_inputs(pairs, args_json, blobs)
+    if script is not None:
+        inputs = msgspec.structs.replace(inputs, args=_of_script(argv, stdin) | inputs.args)
+    elif argv or stdin is not None:
+        what = f"'{argv[0]}'" if argv else "--stdin"
+        raise click.UsageError(f"{what} goes with --script PATH; args of an entrypoint are --arg K=V")
 
     async def execute(client: Client) -> dict[str, Any]:
         args, blob_ids = await upload_inputs(client, inputs)
         answer: dict[str, Any] = await client.call(
-            "execute_skill", name=name, version=version, args=args, input_blobs=blob_ids, timeout_ms=timeout_ms
+            "execute_skill",
+            name=name,
+            version=version,
+            args=args,
+            input_blobs=blob_ids,
+            timeout_ms=timeout_ms,
+            script=script,
         )
         return answer
 
     _report(with_client(target, execute, sandbox=True), as_json)
+
+
+def _of_script(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {"argv": list(argv)} if argv else {}
+    return given if stdin is None else {**given, "stdin": text_in(stdin.read(), stdin.name)}
 
 
 @click.command()

@@ -28,12 +28,21 @@ _RESERVED_ENDS = ("_PROXY",)
 
 def secret_name_problem(text: str) -> str | None:
     """What is wrong with the name of a secret, to be read after it (`is no name …`), or None."""
-    if len(text) > MAX_LENGTH or not _NAME.fullmatch(text):
+    if not is_variable_name(text):
         return f"is no name of a secret: {_FORM}"
-    upper = text.upper()
-    if upper in _RESERVED or upper.startswith(_RESERVED_STARTS) or upper.endswith(_RESERVED_ENDS):
+    if changes_what_runs(text):
         return "is reserved: as an environment variable it means something else to the code; take another name"
     return None
+
+
+def is_variable_name(text: str) -> bool:
+    return len(text) <= MAX_LENGTH and _NAME.fullmatch(text) is not None
+
+
+def changes_what_runs(name: str) -> bool:
+    """Whether a variable of that name means something to what runs code, or to a client of HTTP."""
+    upper = name.upper()
+    return upper in _RESERVED or upper.startswith(_RESERVED_STARTS) or upper.endswith(_RESERVED_ENDS)
 
 
 def parse_secret_name(text: str) -> str:

@@ -71,6 +71,12 @@ def _as_answered(content: bytes) -> dict[str, str]:
         return {"content": base64.b64encode(content).decode(), "encoding": "base64"}
 
 
+def check_file(connection: Connection, version: VersionRow, path: str) -> None:
+    """Raises FileNotInSkill, with the nearest names that there are."""
+    if not _FILE.rows(connection, version_id=version.version_id, path=path):
+        raise _not_found(connection, version, path)
+
+
 def read_file(connection: Connection, storage: Storage, version: VersionRow, path: str) -> bytes:
     found = _FILE.rows(connection, version_id=version.version_id, path=path)
     if not found:

@@ -1,49 +1,37 @@
-"""execute_skill and run_code: from a request to a recorded run."""
+"""execute_skill, call_tool and run_code: from a prepared run to a recorded one."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-import traceback
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from skillery.backends import (
-    BlobMount,
     Capability,
     CodeCall,
     Failure,
     FinishedRun,
-    HandlerCall,
     Identity,
     Job,
-    Language,
     Log,
     Moments,
     Outcome,
     Sandbox,
-    SecretValues,
-    SkillCall,
-    SkillMount,
+    ScriptCall,
 )
-from skillery.blobs import BlobRow, Blobs, find_blob
+from skillery.blobs import Blobs
 from skillery.database import Database
-from skillery.errors import InvalidParams, NotExecutable, QuotaExceeded, SkilleryError, Unavailable
-from skillery.formats.ids import new_run_id
-from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
-from skillery.formats.manifest import Manifest, Permissions, parse_manifest
-from skillery.formats.version_spec import parse_version_spec
+from skillery.errors import QuotaExceeded, SkilleryError, Unavailable
 from skillery.idempotency import claimed
 from skillery.quotas import Quotas
-from skillery.registry import FoundTool, VersionRow, find_tool, resolve
-from skillery.runs.advice import advised
+from skillery.registry import VersionRow
 from skillery.runs.answering import (
-    checked,
     error_of,
     large_output,
     logs_preview,
@@ -52,22 +40,20 @@ from skillery.runs.answering import (
     whole_log,
 )
 from skillery.runs.cache import Cache
-from skillery.runs.calling import CalledHost, Calls, called_job, has_permissions
-from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
+from skillery.runs.calling import CalledHost, Calls
+from skillery.runs.granted_secrets import GrantedSecrets
 from skillery.runs.hosting import Host
 from skillery.runs.limits import LimitRules
-from skillery.runs.mounting import check_mounts, parse_mounts
-from skillery.runs.needs import degraded, needs_of, why_refused
+from skillery.runs.outcomes import Outcomes
+from skillery.runs.preparing import Prepared, Preparer
 from skillery.runs.queueing import Place, Queue
 from skillery.runs.reading import get_run
-from skillery.runs.recording import Method, NewRun, begin_run, drop_run, finish_run, start_run
-from skillery.runs.redaction import Redaction
+from skillery.runs.recording import NewRun, begin_run, drop_run, finish_run, start_run
+from skillery.runs.requests import CodeRequest, SkillRequest
+from skillery.runs.scripts import fitting, script_summary
 from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, cancelled_by, request_cancel
-from skillery.runs.tool_calls import SESSION_SKILL, ToolRequest, session_files, stub_answer, tool_answer, tool_args
-from skillery.runs.trying import Trial, Tried, Unpublished, trial_job
-from skillery.runs.withholding import no_secrets, permitted, withheld
-from skillery.threads import REDACTION
-from skillery.tracing import span
+from skillery.runs.tool_calls import ToolRequest, stub_answer, tool_answer
+from skillery.runs.trying import Trial, Tried, Unpublished
 
 log = logging.getLogger(__name__)
 MOST_BLOBS = 1_000
@@ -79,44 +65,6 @@ CANCEL_SECONDS = 10.0
 CANCEL_LOOK_SECONDS = 0.05
 QUEUED_SECONDS = 0.2
 """A run that waits for a place longer than this is on record meanwhile, to be seen and cancelled."""
-
-
-class SkillRequest(msgspec.Struct, frozen=True):
-    name: str
-    version: str
-    args: Mapping[str, Any]
-    input_blobs: Sequence[str]
-    timeout_ms: int | None
-
-
-class CodeRequest(msgspec.Struct, frozen=True):
-    code: str
-    entrypoint: str
-    args: Mapping[str, Any]
-    mount_skills: Sequence[str]
-    input_blobs: Sequence[str]
-    limits: Mapping[str, Any]
-    language: Language = "python"
-
-
-class _Prepared(msgspec.Struct, frozen=True):
-    """A run that nothing stands against: everything it names is there and allowed."""
-
-    method: Method
-    job: Job
-    version: VersionRow | Unpublished | None = None
-    failure: Failure | None = None
-    """Set where the run fails before any code: args that the skill's inputs refuse."""
-    secrets: tuple[str, ...] = ()
-    """What the skill declares; it gets them where they are granted to it."""
-    stubs: Mapping[str, VersionRow] = {}
-    """Mounted skills with permissions of their own, by name: what the code may call."""
-    parent_run_id: str | None = None
-    """The run whose code called it."""
-    why_less: str = ""
-    """Why it lacks some of what its skill lists."""
-    tool: str | None = None
-    """The tool that was called."""
 
 
 class _Recorded(NamedTuple):
@@ -152,12 +100,10 @@ class Runner:
     ) -> None:
         self._database = database
         self._blobs = blobs
-        self._cache = cache
         self._sandbox = sandbox
-        self._sandbox_name = sandbox_name
-        self._secrets = secrets
+        self._preparer = Preparer(database, cache, limits)
+        self._outcomes = Outcomes(sandbox, sandbox_name, secrets)
         self._moments = moments
-        self._limits = limits
         self._queue = queue
         self._quotas = quotas
         self._server = server
@@ -180,61 +126,24 @@ class Runner:
 
     async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
         """The run, as the protocol answers it. Raises SkilleryError only for what stands against starting it."""
-        spec = parse_version_spec(request.version)
-        version = await self._database.read(lambda connection: resolve(connection, identity, request.name, spec))
-        manifest = _manifest_of(version)
-        if manifest.runtime is None:
-            raise _not_executable(version, manifest)
-        failure: Failure | None = None
-        try:
-            args = apply_inputs(manifest.inputs, request.args)
-        except InputInvalid as error:
-            args, failure = dict(request.args), Failure("ValidationError", str(error))
-        named = [*request.input_blobs, *(blob_args(manifest.inputs, args) if failure is None else ())]
-        rows = await self._find_blobs(identity, named)
-        limits = self._limits.for_skill(manifest.runtime.limits, request.timeout_ms)
-        permissions = permitted(identity, version, manifest)
-        why_less = withheld(permissions, version, manifest)
-        failure = failure or no_secrets(why_less, manifest)
-        job = Job(
-            run_id=new_run_id(),
-            call=SkillCall(version.name, manifest.runtime.export),
-            args=msgspec.json.encode(args),
-            skills=await self._mounts([version]),
-            blobs=await self._blob_mounts(rows),
-            limits=limits,
-            network=tuple(pattern.text for pattern in permissions.network),
-        )
-        prepared = _Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
-        return (await self._run(identity, prepared)).answer
+        return (await self._run(identity, await self._preparer.skill(identity, request))).answer
 
     async def call_tool(self, identity: Identity, request: ToolRequest) -> dict[str, Any]:
-        """A fresh run of the tool's handler, as an agent is answered; of a tool without a handler no run at all. Raises
-        SkilleryError only for what stands against starting it."""
-        look = partial(find_tool, name=request.name, skill=request.skill, session=request.session)
-        tool = await self._database.read(partial(look, identity=identity))
+        """A fresh run of the tool's handler, as an agent is answered; of a tool without a handler no run at all."""
+        tool = await self._preparer.find_tool(identity, request)
         if tool.script is None:
             return stub_answer(tool)
-        args, failure = tool_args(tool, request.args)
-        rows = await self._find_blobs(identity, request.input_blobs)
-        version = tool.version
-        manifest = _manifest_of(version) if version else None
-        own_limits = manifest.runtime.limits if manifest and manifest.runtime else {}
-        permissions = permitted(identity, version, manifest) if version and manifest else Permissions()
-        why_less = withheld(permissions, version, manifest) if version and manifest else ""
-        job = Job(
-            run_id=new_run_id(),
-            call=HandlerCall(version.name if version else SESSION_SKILL, tool.script),
-            args=args,
-            skills=(await self._tool_mount(tool),),
-            blobs=await self._blob_mounts(rows),
-            limits=self._limits.for_skill(own_limits, request.timeout_ms),
-            network=tuple(pattern.text for pattern in permissions.network),
-        )
-        failure = failure or (no_secrets(why_less, manifest) if manifest else None)
-        secrets = permissions.secrets
-        prepared = _Prepared("call_tool", job, version, failure, secrets, why_less=why_less, tool=tool.name)
+        prepared = await self._preparer.tool(identity, request, tool, tool.script)
         return tool_answer((await self._run(identity, prepared)).answer)
+
+    async def run_code(self, identity: Identity, request: CodeRequest) -> dict[str, Any]:
+        """As execute_skill, for code that came with the request."""
+        return (await self._run(identity, await self._preparer.code(identity, request))).answer
+
+    async def try_skill(self, identity: Identity, trial: Trial) -> Tried:
+        """As execute_skill, for files that are no version yet. Raises Busy, Unavailable."""
+        prepared = self._preparer.trial(trial)
+        return Tried(prepared.job.run_id, (await self._run(identity, prepared)).outcome)
 
     async def has(self, capability: Capability) -> bool:
         """Whether the sandbox can do that here; False where it cannot be started."""
@@ -243,35 +152,6 @@ class Runner:
         except SkilleryError:
             return False
         return capability in self._sandbox.capabilities
-
-    async def try_skill(self, identity: Identity, trial: Trial) -> Tried:
-        """As execute_skill, for files that are no version yet. Raises Busy, Unavailable."""
-        job, failure = trial_job(trial, self._limits)
-        subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
-        secrets = trial.permissions.secrets
-        prepared = _Prepared("execute_skill", job, subject, failure, secrets, why_less=trial.why_less)
-        return Tried(job.run_id, (await self._run(identity, prepared)).outcome)
-
-    async def run_code(self, identity: Identity, request: CodeRequest) -> dict[str, Any]:
-        """As execute_skill, for code that came with the request."""
-        limits = self._limits.for_code(request.limits)
-        references = parse_mounts(request.mount_skills)
-        versions = [
-            await self._database.read(partial(resolve, identity=identity, name=one.name, spec=one.spec))
-            for one in references
-        ]
-        mounted = check_mounts(versions)
-        rows = await self._find_blobs(identity, request.input_blobs)
-        job = Job(
-            run_id=new_run_id(),
-            call=CodeCall(request.code, request.entrypoint, request.language),
-            args=msgspec.json.encode(request.args),
-            skills=await self._mounts(mounted, stubs=True),
-            blobs=await self._blob_mounts(rows),
-            limits=limits,
-        )
-        stubs = {version.name: version for version, mount in zip(mounted, job.skills, strict=True) if mount.stub}
-        return (await self._run(identity, _Prepared("run_code", job, stubs=stubs))).answer
 
     async def close(self, grace_seconds: float) -> None:
         """Let the runs under way finish, up to a grace period; kill and record the rest, and start no more."""
@@ -301,7 +181,7 @@ class Runner:
 
     # -- the three steps -----------------------------------------------------------------------------------------
 
-    async def _run(self, identity: Identity, prepared: _Prepared) -> _Recorded:
+    async def _run(self, identity: Identity, prepared: Prepared) -> _Recorded:
         """The run goes on and is recorded even where whoever asked for it has gone."""
         if self._closed:
             raise _stopping()
@@ -330,7 +210,7 @@ class Runner:
         self._stoppers.discard(run_id)
 
     async def _in_its_turn(
-        self, run: NewRun, prepared: _Prepared, host: Host, stopper: Stopper, place: Place | None
+        self, run: NewRun, prepared: Prepared, host: Host, stopper: Stopper, place: Place | None
     ) -> _Recorded:
         turn = _Turn(place) if place else await self._wait_for_place(run, _size(prepared.job), stopper)
         if turn.place is None:
@@ -362,7 +242,7 @@ class Runner:
         finally:
             self._waiting.discard(run.run_id)
 
-    async def _unbegun(self, run: NewRun, prepared: _Prepared, host: Host, turn: _Turn) -> _Recorded:
+    async def _unbegun(self, run: NewRun, prepared: Prepared, host: Host, turn: _Turn) -> _Recorded:
         """The end of a run that never got a place. Whoever cancelled it knows its id: then it is on record and an
         answer; else it is an error, for nothing was run."""
         stopped = turn.error.reason if isinstance(turn.error, Stopped) else None
@@ -372,7 +252,7 @@ class Runner:
             await self._database.write(partial(drop_run, run_id=run.run_id))
         raise turn.error if isinstance(turn.error, SkilleryError) else _stopping()
 
-    def _new_run(self, identity: Identity, prepared: _Prepared) -> NewRun:
+    def _new_run(self, identity: Identity, prepared: Prepared) -> NewRun:
         version, parent = prepared.version, prepared.parent_run_id
         return NewRun(
             run_id=prepared.job.run_id,
@@ -395,21 +275,7 @@ class Runner:
         another, while the caller holds one, could be for ever. It ends with its caller."""
         if self._closed:
             raise Unavailable("the server is stopping")
-        manifest = _manifest_of(version)
-        limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
-        limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
-        permissions = permitted(identity, version, manifest)
-        why_less = withheld(permissions, version, manifest)
-        job = called_job(caller, version, permissions, function, args, limits)
-        prepared = _Prepared(
-            "execute_skill",
-            job,
-            version,
-            no_secrets(why_less, manifest),
-            permissions.secrets,
-            parent_run_id=caller.run_id,
-            why_less=why_less,
-        )
+        prepared = self._preparer.called(identity, caller, version, function, args, left_ms)
         run = self._new_run(identity, prepared)
         stopper = self._stoppers.add(run.run_id)
         work = self._run_and_record(run, prepared, CalledHost(host), stopper, on_record=False)
@@ -422,7 +288,7 @@ class Runner:
             raise
 
     async def _run_and_record(
-        self, run: NewRun, prepared: _Prepared, host: Host | CalledHost, stopper: Stopper, *, on_record: bool
+        self, run: NewRun, prepared: Prepared, host: Host | CalledHost, stopper: Stopper, *, on_record: bool
     ) -> _Recorded:
         """What is stopped is the sandbox and nothing else: a run that was begun is always recorded to its end."""
         if on_record:
@@ -433,14 +299,14 @@ class Runner:
             stopper.stop(SERVER_STOPPED)
         began = time.monotonic()
         try:
-            outcome = await stopper.wait(self._outcome(prepared, host))
+            outcome = await stopper.wait(self._outcomes.outcome(prepared, host))
         except Stopped as stopped:
             outcome = Outcome(failure=stopped.reason, duration_ms=(time.monotonic() - began) * 1000)
             return await self._record(run, prepared, host, outcome, stopped=True)
         return await self._record(run, prepared, host, outcome, stopped=False)
 
     async def _record(
-        self, run: NewRun, prepared: _Prepared, host: Host | CalledHost, outcome: Outcome, *, stopped: bool
+        self, run: NewRun, prepared: Prepared, host: Host | CalledHost, outcome: Outcome, *, stopped: bool
     ) -> _Recorded:
         try:
             answer = await self._answer(prepared, outcome, host)
@@ -482,54 +348,12 @@ class Runner:
         else:
             answer["logs_blob"] = row.id
 
-    async def _outcome(self, prepared: _Prepared, host: Host | CalledHost) -> Outcome:
-        """Nothing in it is a secret's value, as far as redaction goes: what is answered, recorded and kept is made of
-        this."""
-        if prepared.failure is not None:
-            return Outcome(failure=prepared.failure)
-        refusal = await self._refusal(prepared)
-        if refusal is not None:
-            return Outcome(failure=refusal)
-        if prepared.version is None or not prepared.secrets:
-            return await checked(await self._sandboxed(prepared.job, host, Redaction({}), prepared.why_less))
-        try:
-            values = await asyncio.to_thread(self._secrets.values, prepared.version.name, prepared.secrets)
-        except SecretsRefused as refused:
-            return Outcome(failure=refused.failure)
-        return await self._with_secrets(prepared.job, host, values)
-
-    async def _with_secrets(self, job: Job, host: Host | CalledHost, values: SecretValues) -> Outcome:
-        redaction = await REDACTION.run(Redaction, values)
-        job = msgspec.structs.replace(job, environment=values)
-        outcome = await checked(await self._sandboxed(job, host, redaction))
-        return await REDACTION.run(redaction.outcome, outcome)
-
-    async def _refusal(self, prepared: _Prepared) -> Failure | None:
-        """Before a secret is asked for and anything is started."""
-        needs = needs_of(prepared.job) | ({Capability.SECRETS} if prepared.secrets else frozenset())
-        try:
-            await self._sandbox.start()
-        except SkilleryError as error:
-            return Failure("SandboxError", error.message)
-        except Exception:
-            log.exception("the sandbox could not be started for %s", prepared.job.run_id)
-            return Failure("SandboxError", "the sandbox of this server failed")
-        return why_refused(self._sandbox_name, self._sandbox.capabilities, prepared.job, needs)
-
-    async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction, why_less: str = "") -> Outcome:
-        try:
-            with span("sandbox run", **{"skillery.run_id": job.run_id}):
-                outcome = advised(job, await self._sandbox.run(job, host), why_less)
-            return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
-        except SkilleryError as error:
-            return Outcome(failure=Failure("SandboxError", error.message))
-        except Exception:  # noqa: BLE001 - logged whole, but redacted, which log.exception would not do
-            # A backend promises not to raise; where one does, the run still ends and the reason is in the server's log.
-            log.error("the sandbox raised in %s\n%s", job.run_id, redaction.text(traceback.format_exc()))
-            return Outcome(failure=Failure("SandboxError", "the sandbox of this server failed"))
-
-    async def _answer(self, prepared: _Prepared, outcome: Outcome, host: Host | CalledHost) -> dict[str, Any]:
+    async def _answer(self, prepared: Prepared, outcome: Outcome, host: Host | CalledHost) -> dict[str, Any]:
         output: Any = None
+        call, summary = prepared.job.call, None
+        if outcome.result is not None and isinstance(call, ScriptCall):
+            summary = script_summary(call.path, outcome.result)
+            outcome = msgspec.structs.replace(outcome, result=await fitting(outcome.result, host.keep))
         if outcome.result is not None:
             output = small_output(outcome.result)
             if output is None:
@@ -537,7 +361,7 @@ class Runner:
         answer: dict[str, Any] = {
             "status": "failed" if outcome.failure else "completed",
             "run_id": prepared.job.run_id,
-            "summary": summary_of(outcome),
+            "summary": summary or summary_of(outcome),
             "output": output,
             "output_blobs": [blob.id for blob in host.written],
             "logs_preview": logs_preview(outcome.log),
@@ -554,40 +378,6 @@ class Runner:
             answer["network"] = [msgspec.structs.asdict(use) for use in outcome.network]
         return answer
 
-    # -- what a job needs ----------------------------------------------------------------------------------------
-
-    async def _find_blobs(self, identity: Identity, blob_ids: Sequence[str]) -> list[BlobRow]:
-        wanted = list(dict.fromkeys(blob_ids))
-        if len(wanted) > MOST_BLOBS:
-            raise InvalidParams(f"a run was given {len(wanted)} blobs, at most {MOST_BLOBS} are allowed")
-
-        def work(connection: Any) -> list[BlobRow]:
-            return [find_blob(connection, identity=identity, blob_id=blob_id) for blob_id in wanted]
-
-        return await self._database.read(work) if wanted else []
-
-    async def _mounts(self, versions: Sequence[VersionRow], *, stubs: bool = False) -> tuple[SkillMount, ...]:
-        """With `stubs`, those that have permissions of their own are mounted as such."""
-        return tuple([await self._mount(version, stubs=stubs) for version in versions])
-
-    async def _mount(self, version: VersionRow, *, stubs: bool) -> SkillMount:
-        manifest = _manifest_of(version)
-        runtime = manifest.runtime
-        ready = self._cache.is_ready(version)
-        folder = self._cache.bundle(version) if ready else await asyncio.to_thread(self._cache.bundle, version)
-        if runtime is None:
-            return SkillMount(version.name, folder)
-        return SkillMount(version.name, folder, runtime.entrypoint, stub=stubs and has_permissions(manifest))
-
-    async def _tool_mount(self, tool: FoundTool) -> SkillMount:
-        if tool.version is not None:
-            return await self._mount(tool.version, stubs=False)
-        assert tool.session is not None, "a tool is of a version or of a session"
-        return SkillMount(SESSION_SKILL, await asyncio.to_thread(self._cache.keep, session_files(tool.session)))
-
-    async def _blob_mounts(self, rows: Sequence[BlobRow]) -> tuple[BlobMount, ...]:
-        return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row)) for row in rows])
-
 
 def _stopping() -> Unavailable:
     return Unavailable("the server is stopping", hint="Nothing was run. Try again in a moment.")
@@ -598,28 +388,7 @@ def _size(job: Job) -> int:
     return len(job.args) + (len(job.call.code) if isinstance(job.call, CodeCall) else 0)
 
 
-def _manifest_of(version: VersionRow) -> Manifest:
-    return _parsed(version.manifest_json, version.kind == "action")
-
-
-@lru_cache(maxsize=1024)
-def _parsed(manifest_json: str, is_action: bool) -> Manifest:
-    return parse_manifest(msgspec.json.decode(manifest_json), has_tools=is_action)
-
-
-def _not_executable(version: VersionRow, manifest: Manifest) -> NotExecutable:
-    if manifest.kind == "instruction":
-        return NotExecutable(
-            f"'{version.name}' is an instruction skill: there is nothing to execute",
-            hint="Read its SKILL.md with read_skill_file and follow it.",
-            name=version.name,
-        )
-    return NotExecutable(
-        f"'{version.name}' has no [runtime]: it offers tools", hint="Call one with call_tool.", name=version.name
-    )
-
-
-def _finished(identity: Identity, prepared: _Prepared, answer: Mapping[str, Any]) -> FinishedRun:
+def _finished(identity: Identity, prepared: Prepared, answer: Mapping[str, Any]) -> FinishedRun:
     version = prepared.version
     return FinishedRun(
         run_id=prepared.job.run_id,

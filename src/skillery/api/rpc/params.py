@@ -68,6 +68,7 @@ class ExecuteSkill(Params, frozen=True, kw_only=True):
     args: Annotated[dict[str, Any], shown("JSON-serializable arguments to pass to the skill")] = {}
     input_blobs: Annotated[list[str], shown("Blob IDs to mount in the sandbox")] = []
     timeout_ms: Annotated[TimeoutMs | msgspec.UnsetType, shown("Execution timeout in milliseconds")] = msgspec.UNSET
+    script: Annotated[str, HIDDEN, shown("Path of a file to run as a program, in a skill without an entrypoint")] = ""
 
 
 class RunCode(Params, frozen=True, kw_only=True):

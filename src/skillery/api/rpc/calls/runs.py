@@ -14,13 +14,15 @@ from skillery.api.services import Services
 from skillery.backends import Identity, Language
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
+from skillery.formats.paths import parse_path
 from skillery.runs import CodeRequest, SkillRequest, reading
 from skillery.runs.reading import RunFilter
 
 
 async def execute_skill(services: Services, identity: Identity, asked: params.ExecuteSkill) -> Any:
     parse_skill_name(asked.name)
-    request = SkillRequest(asked.name, asked.version, asked.args, asked.input_blobs, given(asked.timeout_ms))
+    script = parse_path(asked.script) if asked.script else ""
+    request = SkillRequest(asked.name, asked.version, asked.args, asked.input_blobs, given(asked.timeout_ms), script)
     return await services.runner.execute_skill(identity, request)
 
 

@@ -1,0 +1,267 @@
+"""From a request to a run that nothing stands against: what it names is there, allowed and mounted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import msgspec
+
+from skillery.backends import (
+    BlobMount,
+    CodeCall,
+    Failure,
+    HandlerCall,
+    Identity,
+    Job,
+    SkillCall,
+    SkillMount,
+)
+from skillery.blobs import BlobRow, find_blob
+from skillery.database import Database
+from skillery.errors import InvalidParams, NotExecutable
+from skillery.formats.ids import new_run_id
+from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
+from skillery.formats.manifest import Manifest, Permissions, Runtime, parse_manifest
+from skillery.formats.version_spec import parse_version_spec
+from skillery.registry import FoundTool, VersionRow, find_tool, resolve
+from skillery.registry.reading import check_file
+from skillery.runs.cache import Cache
+from skillery.runs.calling import called_job, has_permissions
+from skillery.runs.limits import LimitRules
+from skillery.runs.mounting import check_mounts, parse_mounts
+from skillery.runs.recording import Method
+from skillery.runs.requests import CodeRequest, SkillRequest
+from skillery.runs.scripts import script_call
+from skillery.runs.tool_calls import SESSION_SKILL, ToolRequest, session_files, tool_args
+from skillery.runs.trying import Trial, Unpublished, trial_job
+from skillery.runs.withholding import no_secrets, permitted, withheld
+
+MOST_BLOBS = 1_000
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A run that nothing stands against: everything it names is there and allowed."""
+
+    method: Method
+    job: Job
+    version: VersionRow | Unpublished | None = None
+    failure: Failure | None = None
+    """Set where the run fails before any code: args that the skill's inputs refuse."""
+    secrets: tuple[str, ...] = ()
+    """What the skill declares; it gets them where they are granted to it."""
+    stubs: Mapping[str, VersionRow] = {}
+    """Mounted skills with permissions of their own, by name: what the code may call."""
+    parent_run_id: str | None = None
+    """The run whose code called it."""
+    why_less: str = ""
+    """Why it lacks some of what its skill lists."""
+    tool: str | None = None
+    """The tool that was called."""
+
+
+class Preparer:
+    """Each method raises SkilleryError for what stands against starting a run; what the code itself would be told
+    (args that do not fit) is a `failure` of a run that is recorded as any other."""
+
+    def __init__(self, database: Database, cache: Cache, limits: LimitRules) -> None:
+        self._database = database
+        self._cache = cache
+        self._limits = limits
+
+    async def skill(self, identity: Identity, request: SkillRequest) -> Prepared:
+        spec = parse_version_spec(request.version)
+        version = await self._database.read(lambda connection: resolve(connection, identity, request.name, spec))
+        manifest = manifest_of(version)
+        if request.script:
+            return await self._script(identity, request, version, manifest)
+        if manifest.runtime is None:
+            raise _not_executable(version, manifest)
+        return await self._entrypoint(identity, request, version, manifest, manifest.runtime)
+
+    async def _entrypoint(
+        self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest, runtime: Runtime
+    ) -> Prepared:
+        failure: Failure | None = None
+        try:
+            args = apply_inputs(manifest.inputs, request.args)
+        except InputInvalid as error:
+            args, failure = dict(request.args), Failure("ValidationError", str(error))
+        named = [*request.input_blobs, *(blob_args(manifest.inputs, args) if failure is None else ())]
+        rows = await self._find_blobs(identity, named)
+        permissions = permitted(identity, version, manifest)
+        why_less = withheld(permissions, version, manifest)
+        job = Job(
+            run_id=new_run_id(),
+            call=SkillCall(version.name, runtime.export),
+            args=msgspec.json.encode(args),
+            skills=await self._mounts([version]),
+            blobs=await self._blob_mounts(rows),
+            limits=self._limits.for_skill(runtime.limits, request.timeout_ms),
+            network=_network(permissions),
+        )
+        failure = failure or no_secrets(why_less, manifest)
+        return Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
+
+    async def _script(
+        self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest
+    ) -> Prepared:
+        if manifest.runtime is not None:
+            raise _has_entrypoint(version, manifest.runtime)
+        await self._database.read(partial(check_file, version=version, path=request.script))
+        permissions = permitted(identity, version, manifest)
+        why_less = withheld(permissions, version, manifest)
+        call, failure = script_call(version.name, request.script, request.args, permissions)
+        rows = await self._find_blobs(identity, request.input_blobs)
+        job = Job(
+            run_id=new_run_id(),
+            call=call,
+            args=b"{}",
+            skills=await self._mounts([version]),
+            blobs=await self._blob_mounts(rows),
+            limits=self._limits.for_skill({}, request.timeout_ms),
+            network=_network(permissions),
+        )
+        failure = failure or no_secrets(why_less, manifest)
+        return Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
+
+    async def tool(self, identity: Identity, request: ToolRequest, tool: FoundTool, script: str) -> Prepared:
+        """`script` is the tool's."""
+        args, failure = tool_args(tool, request.args)
+        rows = await self._find_blobs(identity, request.input_blobs)
+        version = tool.version
+        manifest = manifest_of(version) if version else None
+        own_limits = manifest.runtime.limits if manifest and manifest.runtime else {}
+        permissions = permitted(identity, version, manifest) if version and manifest else Permissions()
+        why_less = withheld(permissions, version, manifest) if version and manifest else ""
+        job = Job(
+            run_id=new_run_id(),
+            call=HandlerCall(version.name if version else SESSION_SKILL, script),
+            args=args,
+            skills=(await self._tool_mount(tool),),
+            blobs=await self._blob_mounts(rows),
+            limits=self._limits.for_skill(own_limits, request.timeout_ms),
+            network=_network(permissions),
+        )
+        failure = failure or (no_secrets(why_less, manifest) if manifest else None)
+        return Prepared("call_tool", job, version, failure, permissions.secrets, why_less=why_less, tool=tool.name)
+
+    async def find_tool(self, identity: Identity, request: ToolRequest) -> FoundTool:
+        look = partial(find_tool, name=request.name, skill=request.skill, session=request.session)
+        return await self._database.read(partial(look, identity=identity))
+
+    def trial(self, trial: Trial) -> Prepared:
+        job, failure = trial_job(trial, self._limits)
+        subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
+        return Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
+
+    async def code(self, identity: Identity, request: CodeRequest) -> Prepared:
+        limits = self._limits.for_code(request.limits)
+        references = parse_mounts(request.mount_skills)
+        versions = [
+            await self._database.read(partial(resolve, identity=identity, name=one.name, spec=one.spec))
+            for one in references
+        ]
+        mounted = check_mounts(versions)
+        rows = await self._find_blobs(identity, request.input_blobs)
+        job = Job(
+            run_id=new_run_id(),
+            call=CodeCall(request.code, request.entrypoint, request.language),
+            args=msgspec.json.encode(request.args),
+            skills=await self._mounts(mounted, stubs=True),
+            blobs=await self._blob_mounts(rows),
+            limits=limits,
+        )
+        stubs = {version.name: version for version, mount in zip(mounted, job.skills, strict=True) if mount.stub}
+        return Prepared("run_code", job, stubs=stubs)
+
+    def called(
+        self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
+    ) -> Prepared:
+        """A run that the code of another asked for: with the permissions of the called skill alone."""
+        manifest = manifest_of(version)
+        limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
+        limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
+        permissions = permitted(identity, version, manifest)
+        why_less = withheld(permissions, version, manifest)
+        return Prepared(
+            "execute_skill",
+            called_job(caller, version, permissions, function, args, limits),
+            version,
+            no_secrets(why_less, manifest),
+            permissions.secrets,
+            parent_run_id=caller.run_id,
+            why_less=why_less,
+        )
+
+    # -- what a job needs ----------------------------------------------------------------------------------------
+
+    async def _find_blobs(self, identity: Identity, blob_ids: Sequence[str]) -> list[BlobRow]:
+        wanted = list(dict.fromkeys(blob_ids))
+        if len(wanted) > MOST_BLOBS:
+            raise InvalidParams(f"a run was given {len(wanted)} blobs, at most {MOST_BLOBS} are allowed")
+
+        def work(connection: Any) -> list[BlobRow]:
+            return [find_blob(connection, identity=identity, blob_id=blob_id) for blob_id in wanted]
+
+        return await self._database.read(work) if wanted else []
+
+    async def _mounts(self, versions: Sequence[VersionRow], *, stubs: bool = False) -> tuple[SkillMount, ...]:
+        """With `stubs`, those that have permissions of their own are mounted as such."""
+        return tuple([await self._mount(version, stubs=stubs) for version in versions])
+
+    async def _mount(self, version: VersionRow, *, stubs: bool) -> SkillMount:
+        manifest = manifest_of(version)
+        runtime = manifest.runtime
+        ready = self._cache.is_ready(version)
+        folder = self._cache.bundle(version) if ready else await asyncio.to_thread(self._cache.bundle, version)
+        if runtime is None:
+            return SkillMount(version.name, folder)
+        return SkillMount(version.name, folder, runtime.entrypoint, stub=stubs and has_permissions(manifest))
+
+    async def _tool_mount(self, tool: FoundTool) -> SkillMount:
+        if tool.version is not None:
+            return await self._mount(tool.version, stubs=False)
+        assert tool.session is not None, "a tool is of a version or of a session"
+        return SkillMount(SESSION_SKILL, await asyncio.to_thread(self._cache.keep, session_files(tool.session)))
+
+    async def _blob_mounts(self, rows: Sequence[BlobRow]) -> tuple[BlobMount, ...]:
+        return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row)) for row in rows])
+
+
+def manifest_of(version: VersionRow) -> Manifest:
+    return _parsed(version.manifest_json, version.kind == "action")
+
+
+@lru_cache(maxsize=1024)
+def _parsed(manifest_json: str, is_action: bool) -> Manifest:
+    return parse_manifest(msgspec.json.decode(manifest_json), has_tools=is_action)
+
+
+def _network(permissions: Permissions) -> tuple[str, ...]:
+    return tuple(pattern.text for pattern in permissions.network)
+
+
+def _not_executable(version: VersionRow, manifest: Manifest) -> NotExecutable:
+    if manifest.kind == "instruction":
+        return NotExecutable(
+            f"'{version.name}' is an instruction skill: there is nothing to execute",
+            hint="Read its SKILL.md with read_skill_file and follow it; where that names a script of the skill, pass "
+            "its path as 'script'.",
+            name=version.name,
+        )
+    return NotExecutable(
+        f"'{version.name}' has no [runtime]: it offers tools",
+        hint="Call one with call_tool, or pass the path of one of its files as 'script'.",
+        name=version.name,
+    )
+
+
+def _has_entrypoint(version: VersionRow, runtime: Runtime) -> NotExecutable:
+    return NotExecutable(
+        f"'{version.name}' has an entrypoint, {runtime.entrypoint}: its other files are not run by themselves",
+        hint="Leave 'script' out.",
+        name=version.name,
+    )

@@ -1,0 +1,30 @@
+"""What callers ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from skillery.backends import Language
+
+
+class SkillRequest(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    args: Mapping[str, Any]
+    input_blobs: Sequence[str]
+    timeout_ms: int | None
+    script: str = ""
+    """A file of a skill without `[runtime]` that is run as a program; "" calls the skill's entrypoint."""
+
+
+class CodeRequest(msgspec.Struct, frozen=True):
+    code: str
+    entrypoint: str
+    args: Mapping[str, Any]
+    mount_skills: Sequence[str]
+    input_blobs: Sequence[str]
+    limits: Mapping[str, Any]
+    language: Language = "python"
