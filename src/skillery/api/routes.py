@@ -29,7 +29,8 @@ from skillery.api.http import (
     send_refusal,
 )
 from skillery.api.refusing import note_knock
-from skillery.api.rpc.envelope import Caller, answer
+from skillery.api.rpc.calling import Caller
+from skillery.api.rpc.envelope import answer
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services

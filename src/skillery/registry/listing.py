@@ -28,7 +28,12 @@ from skillery.registry.seeing import View, is_own, parameters, seen_by_namespace
 from skillery.tables import skill_versions, skills
 
 Detail = Literal["names", "summary"]
-ITEMS: dict[Detail, Column[str]] = {"names": skill_versions.c.names_json, "summary": skill_versions.c.summary_json}
+Item = Literal["names", "summary", "key"]
+ITEMS: dict[Item, Column[Any]] = {
+    "names": skill_versions.c.names_json,
+    "summary": skill_versions.c.summary_json,
+    "key": skill_versions.c.id,
+}
 
 
 # Up to here compiled statements are kept; the number of rows stands in them as text, not as a parameter: Postgres plans
@@ -36,7 +41,7 @@ ITEMS: dict[Detail, Column[str]] = {"names": skill_versions.c.names_json, "summa
 _KEPT = 256
 
 
-def _page(detail: Detail, rows: int, with_visibility: bool, *where: ColumnElement[bool]) -> Select[Any]:
+def _page(detail: Item, rows: int, with_visibility: bool, *where: ColumnElement[bool]) -> Select[Any]:
     visibility = [skills.c.visibility] if with_visibility else []
     return (
         select(skills.c.namespace, skills.c.name, ITEMS[detail].label("item"), *visibility)
@@ -64,7 +69,7 @@ def _places(is_below: bool) -> list[ColumnElement[bool]]:
 
 
 @lru_cache(_KEPT)
-def _whole(detail: Detail, rows: int, is_below: bool, with_visibility: bool) -> Statement:
+def _whole(detail: Item, rows: int, is_below: bool, with_visibility: bool) -> Statement:
     """The first rows there are, whoever may see them."""
     places = _places(is_below)
     if len(places) == 1:
@@ -74,7 +79,7 @@ def _whole(detail: Detail, rows: int, is_below: bool, with_visibility: bool) -> 
 
 
 @lru_cache(_KEPT)
-def _seen(detail: Detail, rows: int, is_below: bool, view: View) -> Statement:
+def _seen(detail: Item, rows: int, is_below: bool, view: View) -> Statement:
     """The first rows that this view shows: each way to see a skill is read by itself, no further than a page, and what
     is hidden not at all."""
     places = _places(is_below)
@@ -118,18 +123,32 @@ def list_skills(
     """
     bound_to = ("list_skills", namespace, detail)
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
+    rows = seen_rows(connection, identity, detail, limit + 1, (after[0], after[1]), namespace)
+    page, more = rows[:limit], len(rows) > limit
+    next_cursor = make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if more else None
+    return _answer([row[2] for row in page], next_cursor)
+
+
+def seen_rows(
+    connection: Connection,
+    identity: Identity,
+    detail: Item,
+    count: int,
+    after: tuple[str, str],
+    namespace: str = "",
+) -> list[Any]:
+    """(namespace, name, item) of the first skills behind `after` that the identity sees; the item is the latest
+    version's, for `key` its id."""
     view = view_of(identity)
     values = {"after_namespace": after[0], "after_name": after[1]}
     if namespace:
         # "." is followed by "/" in the order of bytes.
         values |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"}
-    rows = _whole(detail, limit + 1, bool(namespace), view is not None).rows(connection, **values)
+    rows = _whole(detail, count, bool(namespace), view is not None).rows(connection, **values)
     if view is not None and any(row[3] != "public" for row in rows):
         # Most pages hold nothing that could be hidden, and cost nothing more than for who sees everything.
-        rows = _seen(detail, limit + 1, bool(namespace), view).rows(connection, **values, **parameters(identity))
-    page, more = rows[:limit], len(rows) > limit
-    next_cursor = make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if more else None
-    return _answer([row[2] for row in page], next_cursor)
+        rows = _seen(detail, count, bool(namespace), view).rows(connection, **values, **parameters(identity))
+    return rows
 
 
 def _answer(items: Sequence[str], next_cursor: str | None) -> msgspec.Raw:
