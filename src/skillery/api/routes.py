@@ -28,6 +28,7 @@ from skillery.api.http import (
     send_error,
     send_refusal,
 )
+from skillery.api.mcp.door import McpDoor
 from skillery.api.refusing import note_knock
 from skillery.api.rpc.calling import Caller
 from skillery.api.rpc.envelope import answer
@@ -101,7 +102,7 @@ async def _blobs(services: Services, scope: Any, receive: Any, send: Any, header
         await blobs.receive_blob(services, scope, receive, send, headers)
 
 
-def make_routes(services: Services) -> list[Any]:
+def make_routes(services: Services, mcp: McpDoor) -> list[Any]:
     """Every route of the API for Litestar."""
 
     def route(path: str, door: Door, *, rpc: bool = False, guarded: bool = True, with_all_below: bool = False) -> Any:
@@ -141,6 +142,7 @@ def make_routes(services: Services) -> list[Any]:
     return [
         *metrics,
         route("/rpc", _rpc, rpc=True),
+        route("/mcp", mcp.answer, rpc=True),
         route("/tools", _tools),
         route("/blobs", _blobs, with_all_below=True),
         route("/healthz", health.healthz, guarded=False),

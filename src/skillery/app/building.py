@@ -19,6 +19,7 @@ from skillery.api.bodies import Bodies
 from skillery.api.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
 from skillery.api.exchanges import ID_HEADER
 from skillery.api.http import headers_of
+from skillery.api.mcp.door import McpDoor
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
 from skillery.api.services import Services
@@ -210,8 +211,10 @@ def _check_address(settings: Settings, authenticator: Authenticator) -> None:
 
 def create_app(services: Services) -> Litestar:
     """The Litestar app over open services."""
+    mcp = McpDoor()
     return Litestar(
-        make_routes(services),
+        make_routes(services, mcp),
+        on_shutdown=[mcp.close],
         openapi_config=None,
         plugins=[services.tracing.plugin()] if services.tracing is not None else [],
         logging_config=None,

@@ -20,6 +20,13 @@ from skillery.registry.listing import list_skills
 from skillery.registry.locking import Locked, Pin, Verified, resolve_skills, verify_lock
 from skillery.registry.reading import files_of, read_skill_file
 from skillery.registry.resolving import VersionRow, resolve
+from skillery.registry.resources import (
+    get_skill_entry,
+    list_resources,
+    list_skill_entries,
+    read_directory,
+    read_resource,
+)
 from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
 from skillery.registry.usage import Usage, count_run, usage_of
@@ -46,12 +53,17 @@ __all__ = [
     "deprecate_skill",
     "describe_skill",
     "files_of",
+    "get_skill_entry",
     "insert_version",
     "judge",
     "list_labels",
+    "list_resources",
+    "list_skill_entries",
     "list_skills",
     "list_waivers",
     "look_at_approval",
+    "read_directory",
+    "read_resource",
     "read_skill_file",
     "reject_version",
     "remove_label",

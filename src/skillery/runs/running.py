@@ -32,7 +32,15 @@ from skillery.backends import (
 )
 from skillery.blobs import BlobRow, Blobs, find_blob
 from skillery.database import Database
-from skillery.errors import InvalidParams, NotExecutable, QuotaExceeded, SkilleryError, Unavailable
+from skillery.errors import (
+    InvalidParams,
+    NotExecutable,
+    QuotaExceeded,
+    RunEnded,
+    RunNotFound,
+    SkilleryError,
+    Unavailable,
+)
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
 from skillery.formats.manifest import Manifest, parse_manifest
@@ -61,7 +69,7 @@ from skillery.runs.queueing import Place, Queue
 from skillery.runs.reading import get_run
 from skillery.runs.recording import Method, NewRun, begin_run, drop_run, finish_run, start_run
 from skillery.runs.redaction import Redaction
-from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, cancelled_by, request_cancel
+from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, begun_runs, cancelled_by, request_cancel
 from skillery.runs.trying import Trial, Tried, Unpublished, trial_job
 from skillery.runs.withholding import no_secrets, permitted, withheld
 from skillery.threads import REDACTION
@@ -257,6 +265,15 @@ class Runner:
                 return run
             await asyncio.sleep(CANCEL_LOOK_SECONDS)
 
+    async def take_back(self, identity: Identity, run_id: str) -> None:
+        """Cancel a run of this server that its caller no longer waits for, on record or not; nothing where it ended."""
+        try:
+            await self.cancel_run(identity, run_id)
+        except RunNotFound:
+            self._stoppers.stop(run_id, cancelled_by(identity.name))
+        except RunEnded:
+            return
+
     # -- the three steps -----------------------------------------------------------------------------------------
 
     async def _run(self, identity: Identity, prepared: _Prepared) -> _Recorded:
@@ -264,6 +281,9 @@ class Runner:
         if self._closed:
             raise _stopping()
         run = self._new_run(identity, prepared)
+        begun = begun_runs.get()
+        if begun is not None:
+            begun.append(run.run_id)
         host = Host(self._blobs, identity, prepared.job)
         if prepared.stubs:
             call = partial(self._run_called, identity, prepared.job, host)
