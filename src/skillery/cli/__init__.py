@@ -22,6 +22,7 @@ from skillery.cli import (
     labels,
     lifecycle,
     locks,
+    mcp,
     records,
     runs,
     searching,
@@ -63,6 +64,7 @@ def commands() -> None:
 
 for _command in (
     serving.serve,
+    mcp.mcp,
     skills.publish,
     skills.list_,
     searching.search,

@@ -64,7 +64,7 @@ class McpDoor:
                 self._take_back(visit, message)
             if message.method == INITIALIZE and visit.session is None:
                 send = _with_session(send)
-            await manager.handle_request({**scope, SCOPE_KEY: visit}, _again(body, receive), send)
+            await manager.handle_request(_scope_of(scope, visit), _again(body, receive), send)
 
     async def close(self) -> None:
         self._closing.set()
@@ -126,6 +126,11 @@ def _peek(body: bytes) -> _Message:
         return _message.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _Message()
+
+
+def _scope_of(scope: Any, visit: Visit) -> dict[str, Any]:
+    """As the SDK reads it: it compares headers with what the body says, and uvicorn leaves blanks at their ends."""
+    return {**scope, "headers": [(name, value.strip()) for name, value in scope["headers"]], SCOPE_KEY: visit}
 
 
 def _again(body: bytes, receive: Any) -> Any:

@@ -1,0 +1,36 @@
+"""`skillery mcp`: MCP over stdin and stdout, for clients that start their servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from skillery.cli.options import Target, target_options
+
+
+@click.command()
+@click.option(
+    "--tools",
+    "tools",
+    multiple=True,
+    metavar="NAME",
+    help="Offer this as a tool too: create_skill, or a skill, whose Skill Tools become tools. May be repeated.",
+)
+@target_options
+def mcp(tools: Sequence[str], target: Target) -> None:
+    """Speak MCP over stdin and stdout, one JSON message a line.
+
+    It is what POST /mcp of a server says: of the one at --url, of the one that holds the home, or of this process
+    where none does. Several clients of one home need a server: skillery serve.
+    """
+    import asyncio
+
+    from skillery.cli.connecting import connect
+    from skillery.cli.mcp_bridge import McpBridge
+
+    async def speak() -> None:
+        async with connect(target, sandbox=True) as client:
+            await McpBridge(client, tools).run()
+
+    asyncio.run(speak())
