@@ -105,16 +105,20 @@ class Publisher:
         files: Sequence[BundleFile],
         rules: PublishingRules | None = None,
         quotas: Quotas | None = None,
+        *,
+        made_by: str | None = None,
+        skip_broken_tools: bool = False,
     ) -> NewVersion:
         """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant
         covers the name), NameTaken, VersionExists, Refused, QuotaExceeded; Busy, RateLimited and Unavailable where its
         examples cannot be run.
 
         `rules` and `quotas` are the publisher's own unless others are given. A draft is the author's and the reviewers'
-        alone. The same bundle again answers as the first time did.
+        alone. The same bundle again answers as the first time did. `made_by` is the method that wrote the bundle for
+        its publisher; `skip_broken_tools` is of `make_bundle`.
         """
         rules = rules or self._rules
-        bundle, before = await self._look(identity, manifest, skill_md, files)
+        bundle, before = await self._look(identity, manifest, skill_md, files, skip_broken_tools=skip_broken_tools)
         if before.taken is not None:
             return before.taken
         publication = _publication(bundle, identity)
@@ -125,7 +129,15 @@ class Publisher:
             permitted = rules.status_for(identity, before.diff) == "published"
             checks = await self._test(identity, bundle, checks, permitted)
         quotas = quotas or self._quotas
-        insert = partial(self._insert, bundle=bundle, identity=identity, rules=rules, quotas=quotas, checks=checks)
+        insert = partial(
+            self._insert,
+            bundle=bundle,
+            identity=identity,
+            rules=rules,
+            quotas=quotas,
+            checks=checks,
+            made_by=made_by,
+        )
         created = await self._store(bundle, insert)
         if created.status == "published":
             await self._moments.after_publish(publication)
@@ -180,9 +192,17 @@ class Publisher:
     # -- looking -------------------------------------------------------------------------------------------------
 
     async def _look(
-        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
+        self,
+        identity: Identity,
+        manifest: Mapping[str, Any],
+        skill_md: str,
+        files: Sequence[BundleFile],
+        *,
+        skip_broken_tools: bool = False,
     ) -> tuple[Bundle, _Before]:
-        bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
+        bundle = await asyncio.to_thread(
+            make_bundle, manifest, skill_md, files, self._limits, look_apart, skip_broken_tools=skip_broken_tools
+        )
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         # Before anything is said of what is there already.
         access.require_namespace(identity, "publish", bundle.manifest.name)
@@ -218,7 +238,7 @@ class Publisher:
         stored = partial(self._stored, identity=identity, name=row.name, version=Version.parse(row.version))
         publication = await asyncio.to_thread(self._database.read_now, stored)
         toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
-        manifest = parse_manifest(publication.manifest)
+        manifest = parse_manifest(publication.manifest, has_tools=row.kind == "action")
         examples = read_examples(manifest, frozenset(file.path for file in publication.files), toml)
         checks = checks_of(row.checks_json)
         subject = Subject(manifest, row.digest, publication.files)
@@ -276,6 +296,7 @@ class Publisher:
         rules: PublishingRules,
         quotas: Quotas,
         checks: Checks,
+        made_by: str | None,
     ) -> NewVersion:
         def landing(diff: PermissionsDiff) -> str:
             # What waits is run by an approval: a version is not published before.
@@ -291,6 +312,7 @@ class Publisher:
             landing=landing,
             visibility=rules.visibility,
             checks=checks,
+            made_by=made_by,
         )
 
 

@@ -29,6 +29,7 @@ from skillery.registry.resources import (
 )
 from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
+from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tools
 from skillery.registry.usage import Usage, count_run, usage_of
 from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
 
@@ -36,10 +37,12 @@ __all__ = [
     "CheckFinding",
     "CheckedExample",
     "Checks",
+    "FoundTool",
     "Locked",
     "MovedLabel",
     "NewVersion",
     "Pin",
+    "SessionTool",
     "Usage",
     "Verified",
     "VersionRow",
@@ -53,6 +56,7 @@ __all__ = [
     "deprecate_skill",
     "describe_skill",
     "files_of",
+    "find_tool",
     "get_skill_entry",
     "insert_version",
     "judge",
@@ -60,6 +64,7 @@ __all__ = [
     "list_resources",
     "list_skill_entries",
     "list_skills",
+    "list_tools",
     "list_waivers",
     "look_at_approval",
     "read_directory",
