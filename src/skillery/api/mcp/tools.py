@@ -16,6 +16,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from skillery.api.errors import encode
 from skillery.api.mcp.methods import COMPLETE, FRESHNESS
+from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
 from skillery.api.mcp.visits import CREATE_SKILL, CallKey, Visit, visit_of
 from skillery.api.rpc.calling import perform
 from skillery.api.rpc.methods import METHODS
@@ -30,28 +31,51 @@ PROGRESS_SECONDS = 5.0
 
 async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, Any]:
     visit = visit_of(context)
-    return {"tools": [tool(name, METHODS[name].params, "mcp") for name in _names(visit)], **FRESHNESS}
+    shown = [tool(name, METHODS[name].params, "mcp") for name in _names(visit)]
+    offered = await skill_tools(visit)
+    return {"tools": [*shown, *(one.shown() for one in offered.values())], **FRESHNESS}
 
 
 async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str, Any]:
     """What the method answers, as text and as structured content. Its error is a result that an LLM can act on."""
     visit = visit_of(context)
-    if asked.name not in _names(visit):
-        raise _unknown(asked.name, visit)
-    arguments = msgspec.Raw(encode(asked.arguments or {}))
+    if asked.name in _names(visit):
+        answer, error = await _call(context, asked, asked.name, encode(asked.arguments or {}))
+        return (_result(answer) if answer is not None else _error(error)) | COMPLETE
+    offered = await skill_tools(visit)
+    if asked.name not in offered:
+        raise _unknown(asked.name, [*_names(visit), *offered])
+    one = offered[asked.name]
+    answer, error = await _call(context, asked, "call_tool", arguments_of(one, asked.arguments or {}))
+    return (result_of(msgspec.json.decode(answer)) if answer is not None else _error(error)) | COMPLETE
+
+
+async def _call(
+    context: Context, asked: CallToolRequestParams, method: str, params: bytes
+) -> tuple[bytes | None, dict[str, Any]]:
+    visit = visit_of(context)
     given = (asked.meta or {}).get(KEY_IN_META)
     key = given if isinstance(given, str) else visit.key
     async with _taken_back(context, visit), _progress(context, asked):
-        answer, error = await perform(visit.services, visit.identity, asked.name, arguments, key, encode)
-    if answer is None:
-        answer = encode({"error": error})
+        return await perform(visit.services, visit.identity, method, msgspec.Raw(params), key, encode)
+
+
+def _result(answer: bytes) -> dict[str, Any]:
     structured = msgspec.json.decode(answer)
-    is_error = bool(error) or structured.get("status") == "failed"
     return {
         "content": [{"type": "text", "text": answer.decode()}],
         "structuredContent": structured,
-        "isError": is_error,
-        **COMPLETE,
+        # A run that failed: what it says of that is all there.
+        "isError": structured.get("status") == "failed",
+    }
+
+
+def _error(error: dict[str, Any]) -> dict[str, Any]:
+    told = {"error": error}
+    return {
+        "content": [{"type": "text", "text": encode(told).decode()}],
+        "structuredContent": told,
+        "isError": True,
     }
 
 
@@ -59,11 +83,9 @@ def _names(visit: Visit) -> list[str]:
     return [name for name, method in METHODS.items() if method.is_tool or (name == CREATE_SKILL and visit.creates)]
 
 
-def _unknown(name: str, visit: Visit) -> MCPError:
-    there = f"There are {', '.join(_names(visit))}."
-    hint = (
-        f"{there} Skills are run with execute_skill." if name != CREATE_SKILL else f"{there} Ask for it: ?tools={name}"
-    )
+def _unknown(name: str, there: list[str]) -> MCPError:
+    way_out = f"Ask for it: /mcp?tools={name}" if name == CREATE_SKILL else "Skills are run with execute_skill."
+    hint = f"There are {', '.join(there)}. {way_out}"
     return MCPError(INVALID_PARAMS, f"there is no tool {name[:80]!r}", {"type": "tool_not_found", "hint": hint})
 
 
