@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,12 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from skillery.app.home import Home
 from skillery.cli.client import client_of
 from skillery.cli.mcp_bridge import McpBridge
+from skillery.cli.options import Target
+from skillery.cli.reaching import Reach
+from skillery.errors import StartupError
 from tests.conftest import Rpc, Server, clean_environment, manifest
 from tests.mcp_client import LEGACY, MODERN, Mcp, message_of, messages_of
 from tests.people import Caller, Who
@@ -421,6 +426,36 @@ async def test_a_home_without_a_server_is_spoken_to_over_stdio(tmp_path: Path) -
     assert run.structured_content["output"] == "ran"
 
 
+async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skillery.cli.reaching.LINGER_SECONDS", 0.05)
+    target = Target(home=str(tmp_path / "home"))
+    first, second = Reach(target), Reach(target)
+
+    for reach in (first, second, first):
+        async with reach.client() as client, reach.client() as again:
+            assert client is again
+            await client.call("create_blob", content="x", kind="text/plain")
+
+    await first.close()
+    await second.close()
+    Home(tmp_path / "home").close()
+
+
+async def test_what_is_wrong_with_a_home_is_told_and_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    wrong = tmp_path / "home" / "skillery.toml"
+    wrong.write_text("no_such_setting = 1\n")
+    reach = Reach(Target(home=str(tmp_path / "home")))
+
+    with pytest.raises(StartupError, match="no_such_setting"):
+        async with reach.client():
+            pass
+    wrong.unlink()
+    async with reach.client() as client:
+        assert (await client.call("list_skills"))["skills"]
+    await reach.close()
+
+
 async def test_a_server_elsewhere_is_spoken_to_over_stdio_with_a_token(
     shared_server: Callable[..., Server], new_name: str
 ) -> None:
@@ -446,7 +481,7 @@ async def test_a_bridge_says_why_it_cannot_be_crossed(tmp_path: Path) -> None:
     ]
     said = io.BytesIO()
     async with client_of("http://127.0.0.1:9") as client:
-        await McpBridge(client, [], io.BytesIO(b"".join(lines)), said).run()
+        await McpBridge(lambda: nullcontext(client), [], io.BytesIO(b"".join(lines)), said).run()
 
     answers = {one["id"]: one["error"] for one in map(json.loads, said.getvalue().splitlines())}
     assert set(answers) == {1, None}
@@ -461,9 +496,9 @@ async def test_a_bridge_hands_on_whatever_is_said(sqlite_server: Server, new_nam
     old = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "skills/get", "params": {"uri": "skill://\u2028"}}) + "\n"
     said = io.BytesIO()
     async with client_of(sqlite_server.url) as client:
-        await McpBridge(client, ["no.skill"], io.BytesIO((line + old).encode()), said).run()
+        await McpBridge(lambda: nullcontext(client), ["no.skill"], io.BytesIO((line + old).encode()), said).run()
         wrong = io.BytesIO()
-        await McpBridge(client, ["No Skill"], io.BytesIO(line.encode()), wrong).run()
+        await McpBridge(lambda: nullcontext(client), ["No Skill"], io.BytesIO(line.encode()), wrong).run()
 
     answers = {one["id"]: one["error"] for one in map(json.loads, said.getvalue().decode().split("\n")[:-1])}
     assert "no.skill" in answers["é"]["message"]

@@ -22,15 +22,21 @@ def mcp(tools: Sequence[str], target: Target) -> None:
     """Speak MCP over stdin and stdout, one JSON message a line.
 
     It is what POST /mcp of a server says: of the one at --url, of the one that holds the home, or of this process
-    where none does. Several clients of one home need a server: skillery serve.
+    where none does. Then the home is left to others again when nothing has been said for a few seconds.
     """
     import asyncio
 
-    from skillery.cli.connecting import connect
     from skillery.cli.mcp_bridge import McpBridge
+    from skillery.cli.reaching import Reach
 
     async def speak() -> None:
-        async with connect(target, sandbox=True) as client:
-            await McpBridge(client, tools).run()
+        reach = Reach(target)
+        try:
+            # What is wrong with the settings is told at once, and the first word waits for nothing.
+            async with reach.client():
+                pass
+            await McpBridge(reach.client, tools).run()
+        finally:
+            await reach.close()
 
     asyncio.run(speak())

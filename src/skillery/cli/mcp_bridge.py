@@ -11,7 +11,8 @@ import base64
 import re
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -51,9 +52,13 @@ class McpBridge:
     """One client at stdin and stdout. `run` ends when stdin does."""
 
     def __init__(
-        self, client: Client, tools: Sequence[str], source: BinaryIO | None = None, sink: BinaryIO | None = None
+        self,
+        reach: Callable[[], AbstractAsyncContextManager[Client]],
+        tools: Sequence[str],
+        source: BinaryIO | None = None,
+        sink: BinaryIO | None = None,
     ) -> None:
-        self._client = client
+        self._reach = reach
         self._address = f"/mcp?tools={quote(','.join(tools), safe=',')}" if tools else "/mcp"
         self._source, self._sink = source or sys.stdin.buffer, sink or sys.stdout.buffer
         self._session: dict[str, str] = {}
@@ -117,7 +122,10 @@ class McpBridge:
 
     async def _exchange(self, message: _Message, line: bytes) -> None:
         try:
-            async with self._client.knock(self._address, line, self._headers(message)) as response:
+            async with (
+                self._reach() as client,
+                client.knock(self._address, line, self._headers(message)) as response,
+            ):
                 await self._hand_on(message, response)
         except StartupError as error:
             if message.id is not msgspec.UNSET:
