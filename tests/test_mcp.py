@@ -299,6 +299,19 @@ def test_what_is_no_message_is_refused(sqlite_rpc: Rpc, era: str, body: bytes) -
     assert "error" in response.json()
 
 
+@pytest.mark.parametrize("value", ['"\\ud800"', '"\\u0000"', "1" * 400, "NaN", "1e999", "[" * 900 + "]" * 900])
+def test_arguments_that_no_json_has_are_invalid_params(sqlite_rpc: Rpc, era: str, value: str) -> None:
+    body, headers = Mcp(sqlite_rpc, era).request(
+        "tools/call", {"name": "describe_skill", "arguments": {"name": "HERE"}}
+    )
+
+    response = sqlite_rpc.http.post("/mcp", content=body.replace('"HERE"', value), headers=headers)
+
+    said = message_of(response)
+    error = said["error"] if "error" in said else said["result"]["structuredContent"]["error"]
+    assert error["code"] in {-32602, -32700}
+
+
 # -- taking back -----------------------------------------------------------------------------------------------------
 
 

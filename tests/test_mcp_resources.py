@@ -181,6 +181,7 @@ def test_a_skill_past_the_limits_is_not_served_as_one(mcp: Mcp, rpc: Rpc, new_na
     assert f"skill://{new_name}/SKILL.md" not in listed
     assert error["code"] == -32602
     assert "604 files" in error["message"]
+    assert "512" in error["message"]
     # Pages of 500, with nothing twice and nothing lost.
     uris = [one["uri"] for one in mcp.all("resources/list", "resources")]
     assert len(set(uris)) == len(uris)

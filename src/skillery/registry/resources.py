@@ -18,6 +18,7 @@ from skillery.registry.reading import content_of
 from skillery.registry.skill_folders import (
     SkillFolder,
     conforming,
+    count_files,
     find_folder,
     names_below,
     open_folders,
@@ -75,10 +76,9 @@ def list_skill_entries(
     crowded = with_skills_below(connection, [folder.name for folder in folders])
     entries = []
     for folder in folders:
-        below = _folders_below(connection, identity, storage, folder) if folder.name in crowded else []
-        entry = _entry(folder, below)
-        if _why_too_large(entry) is None:
-            entries.append(entry)
+        served = _served(connection, identity, storage, folder, folder.name in crowded)
+        if isinstance(served, SkillEntry):
+            entries.append(served)
     more = make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if len(rows) > SKILLS_A_PAGE else None
     return entries, more
 
@@ -90,11 +90,10 @@ def get_skill_entry(connection: Connection, identity: Identity, storage: Storage
         raise ResourceNotFound(
             f"{_shown(uri)} is not the SKILL.md of a skill", hint=f"That is {folder.uri(SKILL_MD)}.", uri=uri
         )
-    entry = _entry(folder, _folders_below(connection, identity, storage, folder))
-    too_large = _why_too_large(entry)
-    if too_large:
-        raise ResourceNotFound(f"the skill at {_shown(uri)} is not served: {too_large}", hint=_HINT, uri=uri)
-    return entry
+    served = _served(connection, identity, storage, folder, folder.name in with_skills_below(connection, [folder.name]))
+    if isinstance(served, str):
+        raise ResourceNotFound(f"the skill at {_shown(uri)} is not served: {served}", hint=_HINT, uri=uri)
+    return served
 
 
 def list_resources(
@@ -176,33 +175,27 @@ def _resource(folder: SkillFolder, path: str, size: int) -> Resource:
     return Resource(uri, path.rpartition("/")[2], media_type_of(path), size)
 
 
-def _entry(folder: SkillFolder, below: list[SkillFolder]) -> SkillEntry:
+def _served(
+    connection: Connection, identity: Identity, storage: Storage, folder: SkillFolder, is_crowded: bool
+) -> SkillEntry | str:
+    """An entry, or why the skill is too large for one. To the extension, the files of the skills in its folder are its
+    files too."""
+    below: list[tuple[str, int]] = []
+    if is_crowded:
+        # Each has two files at least: one skill more, and it could not be served.
+        below = names_below(connection, identity, folder.name, most=MOST_FILES // 2)
+    count = len(folder.files) + count_files(connection, [version_id for _, version_id in below])
+    if count > MOST_FILES:
+        return f"with the skills in its folder it has {count} files or more, and a skill of MCP at most {MOST_FILES}"
     files = [
         EntryFile(one.uri(file.path), f"sha256:{file.sha256}", file.size_bytes)
-        for one in (folder, *below)
+        for one in (folder, *open_folders(connection, identity, storage, below))
         for file in one.files
     ]
-    return SkillEntry(folder.uri(SKILL_MD), folder.skill_md.frontmatter, files)
-
-
-def _folders_below(
-    connection: Connection, identity: Identity, storage: Storage, folder: SkillFolder
-) -> list[SkillFolder]:
-    """The skills in a skill's folder: to the extension their files are its files too."""
-    if folder.folder != tuple(folder.name.split(".")):
-        return []
-    # One more than could be served at all.
-    below = names_below(connection, identity, folder.name, most=MOST_FILES + 1)
-    return open_folders(connection, identity, storage, below)
-
-
-def _why_too_large(entry: SkillEntry) -> str | None:
-    count, size = len(entry.resources), sum(file.size for file in entry.resources)
-    if count > MOST_FILES:
-        return f"it has {count} files, and a skill of MCP at most {MOST_FILES}"
+    size = sum(file.size for file in files)
     if size > MOST_BYTES:
         return f"its files have {size} bytes, and a skill of MCP at most {MOST_BYTES}"
-    return None
+    return SkillEntry(folder.uri(SKILL_MD), folder.skill_md.frontmatter, files)
 
 
 def _folders_from(

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, and_, or_, select
+from sqlalchemy import Connection, and_, func, or_, select
 
 from skillery.backends import Identity, Storage
 from skillery.formats.agent_skill import AgentSkill, agent_skill
@@ -134,6 +134,11 @@ def names_below(
             break
         after = batch[-1][1]
     return found[:most]
+
+
+def count_files(connection: Connection, version_ids: Sequence[int]) -> int:
+    counted = select(func.count()).where(skill_files.c.version_id.in_(version_ids))
+    return connection.scalar(counted) or 0 if version_ids else 0
 
 
 def with_skills_below(connection: Connection, names: Iterable[str]) -> set[str]:

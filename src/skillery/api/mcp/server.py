@@ -17,9 +17,9 @@ from mcp_types import (
 )
 
 from skillery import __version__
-from skillery.api.errors import NOT_FOUND, encode
+from skillery.api.errors import NOT_FOUND
 from skillery.api.mcp.methods import FRESHNESS, MCP_METHODS
-from skillery.api.mcp.tools import call_tool, list_tools
+from skillery.api.mcp.tools import call_tool, encoded, list_tools
 from skillery.api.mcp.visits import visit_of
 from skillery.api.rpc.calling import perform
 
@@ -103,7 +103,7 @@ async def _read_directory(context: Context, asked: DirectoryParams) -> dict[str,
 async def _answer(context: Context, method: str, **params: str | None) -> dict[str, Any]:
     """Raises MCPError: what is not there is an invalid param to MCP."""
     visit = visit_of(context)
-    raw = msgspec.Raw(encode({name: value for name, value in params.items() if value is not None}))
+    raw = msgspec.Raw(encoded({name: value for name, value in params.items() if value is not None}))
     answer, error = await perform(visit.services, visit.identity, method, raw, None, _as_it_is, MCP_METHODS)
     if answer is None:
         code = INVALID_PARAMS if error["code"] == NOT_FOUND else error["code"]

@@ -48,9 +48,9 @@ async def skill_tools(visit: Visit) -> dict[str, SkillTool]:
     return tools
 
 
-def arguments_of(tool: SkillTool, arguments: dict[str, Any]) -> bytes:
+def arguments_of(tool: SkillTool, arguments: dict[str, Any]) -> dict[str, Any]:
     """The params of call_tool."""
-    return encode({"name": f"{tool.skill}/{tool.tool}", "args": arguments})
+    return {"name": f"{tool.skill}/{tool.tool}", "args": arguments}
 
 
 def result_of(answer: dict[str, Any]) -> dict[str, Any]:

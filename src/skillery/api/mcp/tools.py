@@ -40,14 +40,23 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
     """What the method answers, as text and as structured content. Its error is a result that an LLM can act on."""
     visit = visit_of(context)
     if asked.name in _names(visit):
-        answer, error = await _call(context, asked, asked.name, encode(asked.arguments or {}))
+        answer, error = await _call(context, asked, asked.name, encoded(asked.arguments or {}))
         return (_result(answer) if answer is not None else _error(error)) | COMPLETE
     offered = await skill_tools(visit)
     if asked.name not in offered:
         raise _unknown(asked.name, [*_names(visit), *offered])
     one = offered[asked.name]
-    answer, error = await _call(context, asked, "call_tool", arguments_of(one, asked.arguments or {}))
+    answer, error = await _call(context, asked, "call_tool", encoded(arguments_of(one, asked.arguments or {})))
     return (result_of(msgspec.json.decode(answer)) if answer is not None else _error(error)) | COMPLETE
+
+
+def encoded(value: Any) -> bytes:
+    """Raises MCPError for what the SDK reads and JSON does not have."""
+    try:
+        return encode(value)
+    except (UnicodeEncodeError, OverflowError, RecursionError):
+        message = "a text in this call holds a lone surrogate, or a number has too many digits"
+        raise MCPError(INVALID_PARAMS, message, {"type": "invalid_params", "hint": "Send valid Unicode."}) from None
 
 
 async def _call(
