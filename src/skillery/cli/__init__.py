@@ -30,6 +30,7 @@ from skillery.cli import (
     serving,
     skills,
     tokens,
+    tools,
     upkeep,
     waivers,
 )
@@ -72,6 +73,7 @@ for _command in (
     skills.read,
     runs.run,
     runs.code,
+    tools.tool,
     records.runs,
     lifecycle.submit,
     lifecycle.approve,
