@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -205,6 +206,17 @@ def test_a_call_with_a_key_is_made_once(sqlite_rpc: Rpc, new_name: str, era: str
     first, second = (one["result"]["structuredContent"]["blob_id"] for one in by_header)
     assert first == second
     assert by_meta[0] == by_meta[1] != first
+
+
+def test_nobody_waits_for_the_sdk_who_does_not_speak_mcp() -> None:
+    code = (
+        "import sys, skillery.app.building, skillery.cli.mcp, skillery.cli.mcp_bridge, skillery.cli.reaching; "
+        "print([name for name in ('mcp', 'pydantic', 'httpx2') if name in sys.modules])"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ended.stdout == "[]\n"
 
 
 # -- the door --------------------------------------------------------------------------------------------------------
