@@ -28,7 +28,6 @@ from skillery.api.http import (
     send_error,
     send_refusal,
 )
-from skillery.api.mcp.door import McpDoor
 from skillery.api.refusing import note_knock
 from skillery.api.rpc.calling import Caller
 from skillery.api.rpc.envelope import answer
@@ -102,7 +101,7 @@ async def _blobs(services: Services, scope: Any, receive: Any, send: Any, header
         await blobs.receive_blob(services, scope, receive, send, headers)
 
 
-def make_routes(services: Services, mcp: McpDoor) -> list[Any]:
+def make_routes(services: Services) -> list[Any]:
     """Every route of the API for Litestar."""
 
     def route(path: str, door: Door, *, rpc: bool = False, guarded: bool = True, with_all_below: bool = False) -> Any:
@@ -142,7 +141,7 @@ def make_routes(services: Services, mcp: McpDoor) -> list[Any]:
     return [
         *metrics,
         route("/rpc", _rpc, rpc=True),
-        route("/mcp", mcp.answer, rpc=True),
+        route("/mcp", services.mcp.answer, rpc=True),
         route("/tools", _tools),
         route("/blobs", _blobs, with_all_below=True),
         route("/healthz", health.healthz, guarded=False),

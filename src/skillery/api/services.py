@@ -17,6 +17,7 @@ from skillery.quotas import Quotas
 from skillery.runs import Runner
 
 if TYPE_CHECKING:
+    from skillery.api.mcp.door import McpDoor
     from skillery.api.metrics import Metrics
     from skillery.api.tracing import Tracing
 
@@ -41,6 +42,7 @@ class Services(NamedTuple):
     allowed_hosts: frozenset[str]
     allowed_origins: frozenset[str]
     log_requests: bool
+    mcp: McpDoor
     metrics: Metrics | None
     """None where nobody wants any."""
     tracing: Tracing | None

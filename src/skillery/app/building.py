@@ -78,6 +78,7 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         secrets: Secrets = plugins.open("secrets", settings, database)
         services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets, tracing)
         stack.push_async_callback(services.refusals.close)
+        stack.push_async_callback(services.mcp.close)
         stack.callback(services.once.close)
         stack.push_async_callback(asyncio.to_thread, services.collector.close)
         stack.push_async_callback(services.runner.close, settings.grace_seconds)
@@ -155,6 +156,7 @@ def _services(
         allowed_hosts=frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host)),
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
         log_requests=settings.log_requests,
+        mcp=McpDoor(),
         metrics=_metrics(settings),
         tracing=tracing,
     )
@@ -221,10 +223,8 @@ def _check_address(settings: Settings, authenticator: Authenticator) -> None:
 
 def create_app(services: Services) -> Litestar:
     """The Litestar app over open services."""
-    mcp = McpDoor()
     return Litestar(
-        make_routes(services, mcp),
-        on_shutdown=[mcp.close],
+        make_routes(services),
         openapi_config=None,
         plugins=[services.tracing.plugin()] if services.tracing is not None else [],
         logging_config=None,

@@ -62,8 +62,8 @@ async def _in_process(settings: Settings, home: Home, token: str | None, sandbox
     async with open_services(settings, plugins, home) as services:
         if sandbox:
             await services.sandbox.start()
-        app = create_app(services)
-        async with app.lifespan(), client_of(BASE_URL, token, InProcessTransport(app)) as client:
+        transport = InProcessTransport(create_app(services))
+        async with client_of(BASE_URL, token, transport) as client:
             yield client
 
 
