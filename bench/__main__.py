@@ -1,6 +1,6 @@
 """`make bench`: every figure of docs/benchmarks.md, measured anew and written there.
 
-`python -m bench pages search http runs blobs start` runs some of them; `--small` leaves out the million.
+`python -m bench pages search http mcp runs blobs start` runs some of them; `--small` leaves out the million.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import blobs, http, pages, runs, search, start
+from bench import blobs, http, mcp, pages, runs, search, start
 from bench.report import Report
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -22,6 +22,7 @@ PARTS: dict[str, Callable[[Report, Path, bool], None]] = {
     "pages": pages.measure,
     "search": search.measure,
     "http": http.measure,
+    "mcp": mcp.measure,
     "runs": runs.measure,
     "blobs": blobs.measure,
     "start": start.measure,

@@ -91,7 +91,7 @@ def _row(database: str, request: str, load: Load, least: Load) -> list[object]:
     return [database, request, per_second, shown(median(latencies)), shown(percentile(latencies, 99)), ratio]
 
 
-def _publish(number: int) -> bytes:
+def publish(number: int) -> bytes:
     manifest = {
         "name": f"bench.team{number % 10}.skill{number}",
         "version": "1.0.0",
@@ -115,7 +115,7 @@ def _publish_tools(number: int) -> bytes:
 
 def _rows(url: str, database: str, requests: int) -> list[list[object]]:
     name = "bench.team1.skill1"
-    publishing = send(url, _publish, SKILLS, CONNECTIONS)
+    publishing = send(url, publish, SKILLS, CONNECTIONS)
     send(url, _publish_tools, WITH_TOOLS, CONNECTIONS)
     least = send(url, lambda _: b"", requests, CONNECTIONS, "/healthz")
     loads = {

@@ -289,6 +289,13 @@ def test_without_a_server_a_command_works_on_the_home_by_itself(home: str, skill
     assert ran.json["logs_preview"] == "adding\n"
 
 
+def test_without_a_server_an_error_of_a_method_is_told_as_it_is_with_one(home: str) -> None:
+    ended = skillery("describe", "no.such.skill", "--home", home)
+
+    assert ended.code == 3
+    assert "no.such.skill" in ended.err
+
+
 def test_two_commands_at_once_on_a_home_wait_for_one_another(home: str) -> None:
     command = [sys.executable, "-m", "skillery", "list", "--home", home, "--json"]
     started = [

@@ -21,6 +21,7 @@ import pytest
 from bench.kills import kill_again_and_again
 from skillery.tokens import REMEMBERED_SECONDS
 from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest, skill_files
+from tests.mcp_client import LEGACY, MODERN, Mcp, message_of
 from tests.postgres import a_postgres
 
 LARGE = "large " * 20_000
@@ -110,6 +111,24 @@ def test_a_cursor_of_one_is_good_for_the_others(trio: list[Server], token: str) 
         if not cursor:
             break
     assert names == [f"paged.n{number}" for number in range(7)]
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+def test_a_conversation_of_mcp_goes_on_on_any_of_them(trio: list[Server], token: str, era: str) -> None:
+    first, second, third = (Mcp(Rpc(server.url, token), era) for server in trio)
+    hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    session = {}
+    if era == LEGACY:
+        session = {"mcp-session-id": first.send("initialize", hello).headers["mcp-session-id"]}
+    made = {"content": "x" * 10, "kind": "text/plain"}
+
+    blob = message_of(second.send("tools/call", {"name": "create_blob", "arguments": made}, **session))
+    arguments = {"blob_id": blob["result"]["structuredContent"]["blob_id"]}
+    read = message_of(third.send("tools/call", {"name": "read_blob", "arguments": arguments}, **session))
+
+    assert read["result"]["structuredContent"]["content"] == made["content"]
+    entries = [mcp("skills/get", uri="skill://skills/protocol/guide/SKILL.md") for mcp in (first, second, third)]
+    assert entries[0] == entries[1] == entries[2]
 
 
 def test_writes_on_all_of_them_agree_on_one_winner_and_one_latest(trio: list[Server], token: str) -> None:

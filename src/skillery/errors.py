@@ -103,6 +103,12 @@ class FileNotInSkill(NotFound):
     type = "file_not_found"
 
 
+class ResourceNotFound(NotFound):
+    """Nothing of that kind is at an address of MCP; `data["uri"]` is it."""
+
+    type = "resource_not_found"
+
+
 class BlobNotFound(NotFound):
     type = "blob_not_found"
 

@@ -31,7 +31,8 @@ from skillery.api.http import (
     send_refusal,
 )
 from skillery.api.refusing import note_knock
-from skillery.api.rpc.envelope import Caller, answer
+from skillery.api.rpc.calling import Caller
+from skillery.api.rpc.envelope import answer
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services
@@ -150,6 +151,7 @@ def make_routes(services: Services) -> list[Any]:
     return [
         *metrics,
         route("/rpc", _rpc, rpc=True),
+        route("/mcp", services.mcp.answer, rpc=True),
         route("/tools", _tools),
         route("/blobs", _blobs, with_all_below=True),
         *(documented(one, opened(one.group, one.door)) for one in DOWNLOADS),

@@ -18,6 +18,7 @@ from skillery.quotas import Quotas
 from skillery.runs import Runner
 
 if TYPE_CHECKING:
+    from skillery.api.mcp.door import McpDoor
     from skillery.api.metrics import Metrics
     from skillery.api.tracing import Tracing
 
@@ -45,6 +46,7 @@ class Services(NamedTuple):
     public_downloads: bool
     """Whether public skills go out to who shows no credentials."""
     log_requests: bool
+    mcp: McpDoor
     metrics: Metrics | None
     """None where nobody wants any."""
     tracing: Tracing | None

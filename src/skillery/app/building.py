@@ -19,6 +19,7 @@ from skillery.api.bodies import Bodies
 from skillery.api.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
 from skillery.api.exchanges import ID_HEADER
 from skillery.api.http import headers_of
+from skillery.api.mcp.door import McpDoor
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
 from skillery.api.rpc.methods import METHODS
@@ -78,6 +79,7 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         secrets: Secrets = plugins.open("secrets", settings, database)
         services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets, tracing)
         stack.push_async_callback(services.refusals.close)
+        stack.push_async_callback(services.mcp.close)
         stack.callback(services.once.close)
         stack.push_async_callback(asyncio.to_thread, services.collector.close)
         stack.push_async_callback(services.runner.close, settings.grace_seconds)
@@ -157,6 +159,7 @@ def _services(
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
         public_downloads=settings.public_downloads,
         log_requests=settings.log_requests,
+        mcp=McpDoor(),
         metrics=_metrics(settings),
         tracing=tracing,
     )

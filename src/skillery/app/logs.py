@@ -10,7 +10,7 @@ import msgspec
 from skillery import request
 from skillery.settings import Settings
 
-QUIET = ("uvicorn", "alembic", "litestar", "asyncio", "httpx", "httpcore", "opentelemetry")
+QUIET = ("uvicorn", "alembic", "litestar", "asyncio", "httpx", "httpcore", "opentelemetry", "mcp", "sse_starlette")
 
 
 def start_log(settings: Settings) -> None:

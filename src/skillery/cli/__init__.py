@@ -22,6 +22,7 @@ from skillery.cli import (
     labels,
     lifecycle,
     locks,
+    mcp,
     records,
     runs,
     searching,
@@ -65,6 +66,7 @@ def commands() -> None:
 
 for _command in (
     serving.serve,
+    mcp.mcp,
     skills.publish,
     skills.list_,
     searching.search,

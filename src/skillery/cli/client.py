@@ -53,6 +53,13 @@ class Client:
                     self._answer(response)
                 yield response
 
+    @asynccontextmanager
+    async def knock(self, address: str, body: bytes, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
+        """POST a body and read the answer as a stream, whatever its status."""
+        with self._speaking():
+            async with self._http.stream("POST", address, content=body, headers=headers) as response:
+                yield response
+
     async def is_ready(self) -> bool:
         """Whether `GET /readyz` answers 200; False also where nobody answers yet."""
         try:

@@ -21,6 +21,13 @@ from skillery.registry.listing import list_skills
 from skillery.registry.locking import Locked, Pin, Verified, resolve_skills, verify_lock
 from skillery.registry.reading import files_of, read_inline_file, read_skill_file
 from skillery.registry.resolving import VersionRow, resolve
+from skillery.registry.resources import (
+    get_skill_entry,
+    list_resources,
+    list_skill_entries,
+    read_directory,
+    read_resource,
+)
 from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
 from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tools
@@ -54,16 +61,21 @@ __all__ = [
     "files_of",
     "find_in_index",
     "find_tool",
+    "get_skill_entry",
     "insert_version",
     "judge",
     "list_index",
     "list_labels",
+    "list_resources",
+    "list_skill_entries",
     "list_skills",
     "list_tools",
     "list_versions",
     "list_waivers",
     "look_at_approval",
+    "read_directory",
     "read_inline_file",
+    "read_resource",
     "read_skill_file",
     "reject_version",
     "remove_label",

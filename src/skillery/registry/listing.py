@@ -30,7 +30,12 @@ from skillery.registry.seeing import View, is_own, parameters, seen_by_namespace
 from skillery.tables import skill_versions, skills
 
 Detail = Literal["names", "summary"]
-ITEMS: dict[Detail, Column[str]] = {"names": skill_versions.c.names_json, "summary": skill_versions.c.summary_json}
+Item = Literal["names", "summary", "key"]
+ITEMS: dict[Item, Column[Any]] = {
+    "names": skill_versions.c.names_json,
+    "summary": skill_versions.c.summary_json,
+    "key": skill_versions.c.id,
+}
 
 
 # Up to here compiled statements are kept; the number of rows stands in them as text, not as a parameter: Postgres plans
@@ -38,8 +43,8 @@ ITEMS: dict[Detail, Column[str]] = {"names": skill_versions.c.names_json, "summa
 _KEPT = 256
 
 
-def _page(detail: Detail, rows: int, only_public: bool, *where: ColumnElement[bool]) -> Select[Any]:
-    item: ColumnElement[str] = ITEMS[detail]
+def _page(detail: Item, rows: int, only_public: bool, *where: ColumnElement[bool]) -> Select[Any]:
+    item: ColumnElement[Any] = ITEMS[detail]
     if only_public:
         # In place of the item, not beside it: fetching one more column costs a tenth of a listing.
         item = case((skills.c.visibility == literal_column("'public'"), item), else_=null())
@@ -69,7 +74,7 @@ def _places(is_below: bool) -> list[ColumnElement[bool]]:
 
 
 @lru_cache(_KEPT)
-def _whole(detail: Detail, rows: int, is_below: bool, only_public: bool) -> Statement:
+def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statement:
     """The first rows there are, whoever may see them; with `only_public` the item of any other skill is null."""
     places = _places(is_below)
     if len(places) == 1:
@@ -79,7 +84,7 @@ def _whole(detail: Detail, rows: int, is_below: bool, only_public: bool) -> Stat
 
 
 @lru_cache(_KEPT)
-def _seen(detail: Detail, rows: int, is_below: bool, view: View) -> Statement:
+def _seen(detail: Item, rows: int, is_below: bool, view: View) -> Statement:
     """The first rows that this view shows: each way to see a skill is read by itself, no further than a page, and what
     is hidden not at all."""
     places = _places(is_below)
@@ -123,21 +128,32 @@ def list_skills(
     """
     bound_to = ("list_skills", namespace, detail)
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
+    rows = seen_rows(connection, identity, detail, limit + 1, (after[0], after[1]), namespace)
+    more = len(rows) > limit
+    next_cursor = make_cursor(key, bound_to, tuple(rows[limit - 1][:2])) if more else None
+    return _answer([row[2] for row in rows[:limit]], next_cursor)
+
+
+def seen_rows(
+    connection: Connection,
+    identity: Identity,
+    detail: Item,
+    count: int,
+    after: tuple[str, str],
+    namespace: str = "",
+) -> list[Any]:
+    """(namespace, name, item) of the first skills behind `after` that the identity sees; the item is the latest
+    version's, for `key` its id."""
     view = view_of(identity)
     values = {"after_namespace": after[0], "after_name": after[1]}
     if namespace:
         # "." is followed by "/" in the order of bytes.
         values |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"}
-    rows = _whole(detail, limit + 1, bool(namespace), view is not None).rows(connection, **values)
-    items = [row[2] for row in rows]
-    if None in items:
+    rows = _whole(detail, count, bool(namespace), view is not None).rows(connection, **values)
+    if view is not None and None in [row[2] for row in rows]:
         # Most pages hold nothing that could be hidden, and cost nothing more than for who sees everything.
-        assert view is not None  # nothing is null for who sees everything
-        rows = _seen(detail, limit + 1, bool(namespace), view).rows(connection, **values, **parameters(identity))
-        items = [row[2] for row in rows]
-    more = len(rows) > limit
-    next_cursor = make_cursor(key, bound_to, tuple(rows[limit - 1][:2])) if more else None
-    return _answer(items[:limit], next_cursor)
+        rows = _seen(detail, count, bool(namespace), view).rows(connection, **values, **parameters(identity))
+    return rows
 
 
 def _answer(items: Sequence[str], next_cursor: str | None) -> msgspec.Raw:

@@ -81,7 +81,15 @@ def read_file(connection: Connection, storage: Storage, version: VersionRow, pat
     found = _FILE.rows(connection, version_id=version.version_id, path=path)
     if not found:
         raise _not_found(connection, version, path)
-    sha256, data = found[0]
+    return _content(storage, *found[0])
+
+
+def content_of(connection: Connection, storage: Storage, sha256: str) -> bytes:
+    """Of a file of a version that is there."""
+    return _content(storage, sha256, connection.scalar(select(objects.c.data).where(objects.c.sha256 == sha256)))
+
+
+def _content(storage: Storage, sha256: str, data: bytes | None) -> bytes:
     if data is not None:
         return bytes(data)
     with storage.open(sha256) as stream:

@@ -27,7 +27,7 @@ from skillery.backends import (
 )
 from skillery.blobs import Blobs
 from skillery.database import Database
-from skillery.errors import QuotaExceeded, SkilleryError, Unavailable
+from skillery.errors import QuotaExceeded, RunEnded, RunNotFound, SkilleryError, Unavailable
 from skillery.idempotency import claimed
 from skillery.quotas import Quotas
 from skillery.registry import VersionRow
@@ -51,7 +51,7 @@ from skillery.runs.reading import get_run
 from skillery.runs.recording import NewRun, begin_run, drop_run, finish_run, start_run
 from skillery.runs.requests import CodeRequest, SkillRequest
 from skillery.runs.scripts import fitting, script_summary
-from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, cancelled_by, request_cancel
+from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, begun_runs, cancelled_by, request_cancel
 from skillery.runs.tool_calls import ToolRequest, stub_answer, tool_answer
 from skillery.runs.trying import Trial, Tried, Unpublished
 
@@ -179,6 +179,15 @@ class Runner:
                 return run
             await asyncio.sleep(CANCEL_LOOK_SECONDS)
 
+    async def take_back(self, identity: Identity, run_id: str) -> None:
+        """Cancel a run of this server that its caller no longer waits for, on record or not; nothing where it ended."""
+        try:
+            await self.cancel_run(identity, run_id)
+        except RunNotFound:
+            self._stoppers.stop(run_id, cancelled_by(identity.name))
+        except RunEnded:
+            return
+
     # -- the three steps -----------------------------------------------------------------------------------------
 
     async def _run(self, identity: Identity, prepared: Prepared) -> _Recorded:
@@ -186,6 +195,9 @@ class Runner:
         if self._closed:
             raise _stopping()
         run = self._new_run(identity, prepared)
+        begun = begun_runs.get()
+        if begun is not None:
+            begun.append(run.run_id)
         host = Host(self._blobs, identity, prepared.job)
         if prepared.stubs:
             call = partial(self._run_called, identity, prepared.job, host)

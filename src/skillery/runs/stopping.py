@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 LOOK_SECONDS = 0.5
 """How long a run goes on, at most, that another server was asked to stop."""
+begun_runs: ContextVar[list[str] | None] = ContextVar("begun_runs", default=None)
+"""Where somebody sets a list, the ids of the runs that its calls begin: to be able to take them back."""
 CALLER_ENDED = Failure("ProcessKilled", "the run that called this has ended")
 
 _WANTED = Statement(

@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import difflib
-import gc
 import json
 import re
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from skillery import access
 from skillery.api.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
-    METHOD_NOT_FOUND,
     PARSE_ERROR,
     encode,
-    error_object,
     plain_error,
-    unexpected,
 )
-from skillery.api.refusing import is_refusal, note_refusal, subject_of
-from skillery.api.rpc.explaining import explain
-from skillery.api.rpc.methods import METHODS, Method
+from skillery.api.rpc.calling import Caller, perform
 from skillery.api.services import Services
-from skillery.backends import Identity
-from skillery.errors import InvalidParams, SkilleryError, Unavailable
-from skillery.idempotency import canonical, digest_of
-from skillery.request import current
-from skillery.threads import BIG_TEXT, JSON
-from skillery.tracing import span
 
 MOST_CALLS = 100
-UNKNOWN = "unknown"
-BIG_PARAMS = 1024 * 1024
-Caller = Identity | Unavailable
-"""Unavailable where it cannot be found out now who calls: every call is answered with it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -55,8 +33,6 @@ class Call(msgspec.Struct, frozen=True):
 
 _call = msgspec.json.Decoder(Call)
 _calls = msgspec.json.Decoder(list[msgspec.Raw])
-_names = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_decoders = {name: msgspec.json.Decoder(method.params) for name, method in METHODS.items()}
 
 
 async def answer(services: Services, identity: Caller, body: bytes, key: str | None = None) -> bytes | None:
@@ -107,114 +83,14 @@ async def _answer_one(services: Services, identity: Caller, body: bytes, key: st
     if call.jsonrpc != "2.0":
         error_ = plain_error(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", "invalid_request")
         return _failure(reply_to, error_)
-    failed: dict[str, Any] | None = None
-    begun = time.perf_counter()
-    method = call.method if call.method in METHODS else UNKNOWN  # another is somebody's text, of which there is no end
-    with span("rpc", **{"rpc.method": method}) as traced:
-        try:
-            result = await _call_method(services, identity, call, key)
-            encoded = encode({"jsonrpc": "2.0", "id": reply_to, "result": result})
-        except _Unknown as unknown:
-            failed = unknown.error
-        except SkilleryError as error:
-            failed = error_object(error)
-        except Exception as error:  # noqa: BLE001 - the last resort: it is logged, and the caller gets an answer
-            failed = unexpected(error)
-        if failed is not None and traced is not None:
-            traced.set_attribute("rpc.jsonrpc.error_code", failed["code"])
-    if failed is not None:
-        encoded = _failure(reply_to, failed)
-    request = current.get()
-    if request is not None:
-        request.calls.append((method, failed["code"] if failed else 0, time.perf_counter() - begun))
-    return None if call.id is msgspec.UNSET else encoded
 
+    def whole(result: Any) -> bytes:
+        return encode({"jsonrpc": "2.0", "id": reply_to, "result": result})
 
-class _Unknown(Exception):
-    def __init__(self, error: dict[str, Any]) -> None:
-        self.error = error
-
-
-async def _call_method(services: Services, identity: Caller, call: Call, key: str | None) -> Any:
-    if isinstance(identity, Unavailable):
-        raise identity
-    method = METHODS.get(call.method)
-    if method is None:
-        near = difflib.get_close_matches(call.method[:80], METHODS, n=1)
-        hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(METHODS)}."
-        raise _Unknown(
-            plain_error(METHOD_NOT_FOUND, f"there is no method {call.method[:80]!r}", "method_not_found", hint)
-        )
-    try:
-        access.require(identity, method.needs)
-        params = decode_params(call.method, method, call.params)
-        if key is None or not method.once:
-            return await method.call(services, identity, params)
-        return await _call_once(services, identity, call, method, params, key)
-    except SkilleryError as error:
-        if is_refusal(error, method.audits):
-            given = b"" if call.params is msgspec.UNSET else bytes(call.params)
-            note_refusal(services, identity, call.method, subject_of(given, method.audits or ""), error)
-        raise
-
-
-async def _call_once(
-    services: Services, identity: Identity, call: Call, method: Method, params: Any, key: str
-) -> msgspec.Raw:
-    async def work() -> bytes:
-        return encode(await method.call(services, identity, params))
-
-    asked = await _digest_of(call.method, params)
-    return msgspec.Raw(await services.once.call(identity, key, asked, work))
-
-
-async def _digest_of(method: str, params: Any) -> str:
-    """What a call asks, however its JSON was written, with or without what is the default."""
-    text = encode(params)
-    if len(text) > BIG_TEXT:
-        text = await JSON.run(canonical, text)
-        return await asyncio.to_thread(digest_of, method.encode(), text)
-    return digest_of(method.encode(), canonical(text))
-
-
-def decode_params(name: str, method: Method, raw: msgspec.Raw | msgspec.UnsetType) -> Any:
-    """Raises InvalidParams that names the parameter and, for an unknown one, the nearest that there is."""
-    text = b"{}" if raw is msgspec.UNSET else bytes(raw)
-    if text.startswith(b"["):
-        raise InvalidParams("params go by name here", hint='Write "params": {"name": value, …}.')
-    if b"null" in text:
-        text = _without_nulls(method, text)
-    try:
-        with _without_collecting(text):
-            return _decoders[name].decode(text)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise explain(error, method.params, text) from None
-
-
-@contextmanager
-def _without_collecting(text: bytes) -> Iterator[None]:
-    """Nothing that decoding makes is rubbish: looking through millions of new objects takes five times as long as
-    making them, and nobody else is answered meanwhile."""
-    if len(text) < BIG_PARAMS:
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def _without_nulls(method: Method, text: bytes) -> bytes:
-    """An explicit null equals a parameter that was left out; an unknown one stays, to be refused."""
-    if text == b"null":
-        return b"{}"
-    try:
-        given = _names.decode(text)
-    except msgspec.ValidationError:
-        return text
-    known = method.params.__struct_encode_fields__
-    return encode({key: value for key, value in given.items() if key not in known or bytes(value) != b"null"})
+    encoded, failed = await perform(services, identity, call.method, call.params, key, whole)
+    if call.id is msgspec.UNSET:
+        return None
+    return _failure(reply_to, failed) if encoded is None else encoded
 
 
 # -- what is not a request ---------------------------------------------------------------------------------------

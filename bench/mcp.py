@@ -1,0 +1,86 @@
+"""What a call costs over MCP, beside the same call at /rpc."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.http import CONNECTIONS, SKILLS, publish
+from bench.load import call, send
+from bench.report import Report, median, percentile, shown
+from tests.conftest import Rpc, Server
+from tests.mcp_client import LEGACY, MODERN, Mcp
+
+CALLS = 500
+NOOP = {"language": "python", "code": "def main(args):\n    return None\n"}
+ASKED: dict[str, dict[str, Any]] = {
+    "list_skills (50)": {"name": "list_skills", "arguments": {"limit": 50}},
+    "run_code, a no-op": {"name": "run_code", "arguments": NOOP},
+}
+Ways = dict[str, Callable[[], httpx.Response]]
+
+
+def measure(report: Report, folder: Path, small: bool) -> None:
+    calls = CALLS // 5 if small else CALLS
+    report.heading("MCP")
+    report.text(
+        f"`tools/call` at `POST /mcp` beside the same method at `POST /rpc`: one connection, {calls} calls of each in "
+        "turn, SQLite. `more` is the difference of the medians."
+    )
+    server = Server(folder / "home")
+    try:
+        send(server.url, publish, SKILLS, CONNECTIONS)
+        begun = time.perf_counter()
+        Mcp(Rpc(server.url))("tools/list")
+        first = time.perf_counter() - begun
+        rows = [row for name, asked in ASKED.items() for row in _rows(name, _ways(server.url, asked), calls)]
+        page = _taken({"": lambda: Mcp(Rpc(server.url)).send("skills/list", {})}, 20)[""]
+    finally:
+        server.stop()
+    report.table(["call", "way", "p50 ms", "p99 ms", "more ms", "ratio"], rows)
+    report.text(
+        f"The first request of MCP imports the SDK, in a thread: {first * 1000:.0f} ms. A page of `skills/list` (50 "
+        f"skills, with the digests of all their files): {shown(median(page))} ms."
+    )
+
+
+def _ways(url: str, asked: dict[str, Any]) -> Ways:
+    rpc = Rpc(url)
+    body = call(asked["name"], **asked["arguments"])
+    return {
+        "/rpc": lambda: rpc.raw(body),
+        **{f"/mcp, {era}": partial(Mcp(rpc, era).send, "tools/call", asked) for era in (MODERN, LEGACY)},
+    }
+
+
+def _rows(name: str, ways: Ways, calls: int) -> list[list[object]]:
+    taken = _taken(ways, calls)
+    least = median(taken["/rpc"])
+    return [
+        [
+            name,
+            way,
+            shown(middle := median(one)),
+            shown(percentile(one, 99)),
+            shown(middle - least),
+            f"{middle / least:.2f}",
+        ]
+        for way, one in taken.items()
+    ]
+
+
+def _taken(ways: Ways, calls: int) -> dict[str, list[float]]:
+    """Milliseconds, in turn: what the machine does meanwhile, it does to all."""
+    taken: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(calls + 10):
+        for way, work in ways.items():
+            begun = time.perf_counter()
+            assert work().status_code == 200
+            if number >= 10:
+                taken[way].append((time.perf_counter() - begun) * 1000)
+    return taken

@@ -1,0 +1,80 @@
+"""Skill Tools as tools of MCP, for connections that name their skills: `?tools=text.words`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any, NamedTuple
+
+import msgspec
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
+
+from skillery.api.errors import encode
+from skillery.api.mcp.visits import Visit
+from skillery.api.rpc.calling import perform
+from skillery.api.rpc.methods import METHODS
+
+MOST_TOOLS = 1000
+"""Of one skill: more than any model would look at."""
+_PROPERTY = ("type", "description", "enum")
+
+
+class SkillTool(NamedTuple):
+    name: str
+    """By which this connection knows it."""
+    skill: str
+    tool: str
+    description: str
+    schema: dict[str, Any]
+
+    def shown(self) -> dict[str, Any]:
+        return {"name": self.name, "description": self.description, "inputSchema": self.schema}
+
+
+async def skill_tools(visit: Visit) -> dict[str, SkillTool]:
+    """The tools of the skills that the connection names, by their names there. Raises MCPError where one is not there.
+
+    A name that two of the skills have, or that is one of a method, has its skill before it: `text_words__count`.
+    """
+    found = [(skill, tool) for skill in visit.skills for tool in await _tools_of(visit, skill)]
+    often = Counter(tool["name"] for _, tool in found)
+    tools: dict[str, SkillTool] = {}
+    for skill, tool in found:
+        bare = tool["name"]
+        is_taken = often[bare] > 1 or bare in METHODS
+        name = f"{re.sub(r'[.-]', '_', skill)}__{bare}" if is_taken else bare
+        tools[name] = SkillTool(name, skill, bare, tool["description"], _schema(tool["parameters"]))
+    return tools
+
+
+def arguments_of(tool: SkillTool, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The params of call_tool."""
+    return {"name": f"{tool.skill}/{tool.tool}", "args": arguments}
+
+
+def result_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """Of what call_tool answers: the handler's value for the model, and all of it as structured content."""
+    value = answer["result"]
+    texts = [value if isinstance(value, str) else encode(value).decode()]
+    if answer["output_blobs"]:
+        texts.append(encode({"output_blobs": answer["output_blobs"]}).decode())
+    content = [{"type": "text", "text": text} for text in texts]
+    return {"content": content, "structuredContent": answer, "isError": bool(answer["is_error"])}
+
+
+async def _tools_of(visit: Visit, skill: str) -> list[dict[str, Any]]:
+    asked = msgspec.Raw(encode({"skill": skill, "limit": MOST_TOOLS}))
+    answer, error = await perform(visit.services, visit.identity, "list_tools", asked, None, encode)
+    if answer is None:
+        message = f"the tools of '{skill}', which this connection asks for, cannot be listed: {error['message']}"
+        raise MCPError(INVALID_PARAMS, message, error["data"])
+    tools: list[dict[str, Any]] = msgspec.json.decode(answer)["tools"]
+    return tools
+
+
+def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Skill Tools says `optional` of those that may be left out, JSON Schema `required` of the others."""
+    shown = {name: {key: one[key] for key in _PROPERTY if key in one} for name, one in parameters.items()}
+    required = [name for name, one in parameters.items() if one.get("optional") is not True]
+    return {"type": "object", "properties": shown, **({"required": required} if required else {})}

@@ -1,0 +1,142 @@
+"""Tools of MCP: the methods that the specification shows to LLMs, and what a connection asks for besides."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, CallToolRequestParams, PaginatedRequestParams
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from skillery.api.errors import encode
+from skillery.api.mcp.methods import COMPLETE, FRESHNESS
+from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
+from skillery.api.mcp.visits import CREATE_SKILL, CallKey, Visit, visit_of
+from skillery.api.rpc.calling import perform
+from skillery.api.rpc.methods import METHODS
+from skillery.api.rpc.schemas import tool
+from skillery.runs.stopping import begun_runs
+
+Context = ServerRequestContext[Any, Any]
+KEY_IN_META = "skillery/idempotency-key"
+FIRST_PROGRESS_SECONDS = 1.0
+PROGRESS_SECONDS = 5.0
+
+
+async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, Any]:
+    visit = visit_of(context)
+    shown = [tool(name, METHODS[name].params, "mcp") for name in _names(visit)]
+    offered = await skill_tools(visit)
+    return {"tools": [*shown, *(one.shown() for one in offered.values())], **FRESHNESS}
+
+
+async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str, Any]:
+    """What the method answers, as text and as structured content. Its error is a result that an LLM can act on."""
+    visit = visit_of(context)
+    if asked.name in _names(visit):
+        answer, error = await _call(context, asked, asked.name, encoded(asked.arguments or {}))
+        return (_result(answer) if answer is not None else _error(error)) | COMPLETE
+    offered = await skill_tools(visit)
+    if asked.name not in offered:
+        raise _unknown(asked.name, [*_names(visit), *offered])
+    one = offered[asked.name]
+    answer, error = await _call(context, asked, "call_tool", encoded(arguments_of(one, asked.arguments or {})))
+    return (result_of(msgspec.json.decode(answer)) if answer is not None else _error(error)) | COMPLETE
+
+
+def encoded(value: Any) -> bytes:
+    """Raises MCPError for what the SDK reads and JSON does not have."""
+    try:
+        return encode(value)
+    except (UnicodeEncodeError, OverflowError, RecursionError):
+        message = "a text in this call holds a lone surrogate, or a number has too many digits"
+        raise MCPError(INVALID_PARAMS, message, {"type": "invalid_params", "hint": "Send valid Unicode."}) from None
+
+
+async def _call(
+    context: Context, asked: CallToolRequestParams, method: str, params: bytes
+) -> tuple[bytes | None, dict[str, Any]]:
+    visit = visit_of(context)
+    given = (asked.meta or {}).get(KEY_IN_META)
+    key = given if isinstance(given, str) else visit.key
+    async with _taken_back(context, visit), _progress(context, asked):
+        return await perform(visit.services, visit.identity, method, msgspec.Raw(params), key, encode)
+
+
+def _result(answer: bytes) -> dict[str, Any]:
+    structured = msgspec.json.decode(answer)
+    return {
+        "content": [{"type": "text", "text": answer.decode()}],
+        "structuredContent": structured,
+        # A run that failed: what it says of that is all there.
+        "isError": structured.get("status") == "failed",
+    }
+
+
+def _error(error: dict[str, Any]) -> dict[str, Any]:
+    told = {"error": error}
+    return {
+        "content": [{"type": "text", "text": encode(told).decode()}],
+        "structuredContent": told,
+        "isError": True,
+    }
+
+
+def _names(visit: Visit) -> list[str]:
+    return [name for name, method in METHODS.items() if method.is_tool or (name == CREATE_SKILL and visit.creates)]
+
+
+def _unknown(name: str, there: list[str]) -> MCPError:
+    way_out = f"Ask for it: /mcp?tools={name}" if name == CREATE_SKILL else "Skills are run with execute_skill."
+    hint = f"There are {', '.join(there)}. {way_out}"
+    return MCPError(INVALID_PARAMS, f"there is no tool {name[:80]!r}", {"type": "tool_not_found", "hint": hint})
+
+
+@asynccontextmanager
+async def _taken_back(context: Context, visit: Visit) -> AsyncIterator[None]:
+    """Runs that are begun inside end where their client says so: by closing the answer since 2026-07-28, before by a
+    notification. Then, a client that is merely gone ends nothing."""
+    runs: list[str] = []
+    token = begun_runs.set(runs)
+    call: CallKey | None = None
+    if visit.session is not None and context.request_id is not None:
+        call = (visit.identity.name, visit.session, context.request_id)
+        visit.calls.begin(call, runs)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            visit.calls.take_back(visit.services, visit.identity, runs)
+        raise
+    finally:
+        begun_runs.reset(token)
+        if call is not None:
+            visit.calls.end(call)
+
+
+@asynccontextmanager
+async def _progress(context: Context, asked: CallToolRequestParams) -> AsyncIterator[None]:
+    """Says now and then that it goes on, where the client has asked to be told."""
+    if "progress_token" not in (asked.meta or {}):
+        yield
+        return
+    telling = asyncio.create_task(_tell(context, asked.name))
+    try:
+        yield
+    finally:
+        telling.cancel()
+
+
+async def _tell(context: Context, name: str) -> None:
+    begun = time.monotonic()
+    await asyncio.sleep(FIRST_PROGRESS_SECONDS)
+    while True:
+        seconds = time.monotonic() - begun
+        await context.session.report_progress(round(seconds, 3), message=f"{name} has been at work for {seconds:.0f} s")
+        await asyncio.sleep(PROGRESS_SECONDS)

@@ -1,0 +1,262 @@
+"""Skills and their files as resources of MCP, and as entries of its extension for skills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from skillery.backends import Identity, Storage
+from skillery.errors import ResourceNotFound
+from skillery.formats.media_types import MARKDOWN, media_type_of
+from skillery.formats.skill_md import FILE as SKILL_MD
+from skillery.formats.skill_uris import folder_of, name_above, segments_of, uri_of
+from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.listing import seen_rows
+from skillery.registry.reading import content_of
+from skillery.registry.skill_folders import (
+    SkillFolder,
+    conforming,
+    count_files,
+    find_folder,
+    names_below,
+    open_folders,
+    seen_named,
+    stored_skill_md,
+    with_skills_below,
+)
+
+MOST_FILES = 512
+MOST_BYTES = 16 * 1024 * 1024
+"""What every host must take of one skill; more is not served as a skill."""
+SKILLS_A_PAGE = 50
+RESOURCES_A_PAGE = 500
+CHILDREN_A_PAGE = 200
+DIRECTORY = "inode/directory"
+_HINT = "skills/list and resources/list say what there is."
+
+
+class Resource(NamedTuple):
+    uri: str
+    name: str
+    media_type: str | None
+    """None where nobody can tell by its name."""
+    size: int | None = None
+    description: str | None = None
+
+
+class EntryFile(NamedTuple):
+    uri: str
+    digest: str
+    size: int
+
+
+class SkillEntry(NamedTuple):
+    uri: str
+    frontmatter: dict[str, object]
+    resources: list[EntryFile]
+
+
+class Content(NamedTuple):
+    uri: str
+    media_type: str | None
+    content: bytes
+
+
+def list_skill_entries(
+    connection: Connection, identity: Identity, key: bytes, storage: Storage, *, cursor: str
+) -> tuple[list[SkillEntry], str | None]:
+    """A page of the skills that can be served, sorted as list_skills; those past the limits are left out."""
+    bound_to = ("skills/list",)
+    namespace, name = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
+    rows = seen_rows(connection, identity, "key", SKILLS_A_PAGE + 1, (namespace, name))
+    page = rows[:SKILLS_A_PAGE]
+    folders = open_folders(connection, identity, storage, [(row[1], row[2]) for row in page])
+    crowded = with_skills_below(connection, [folder.name for folder in folders])
+    entries = []
+    for folder in folders:
+        served = _served(connection, identity, storage, folder, folder.name in crowded)
+        if isinstance(served, SkillEntry):
+            entries.append(served)
+    more = make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if len(rows) > SKILLS_A_PAGE else None
+    return entries, more
+
+
+def get_skill_entry(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> SkillEntry:
+    """Raises ResourceNotFound where this is not the address of a skill's SKILL.md, or the skill is too large."""
+    folder, path = _find(connection, identity, storage, uri)
+    if path != SKILL_MD:
+        raise ResourceNotFound(
+            f"{_shown(uri)} is not the SKILL.md of a skill", hint=f"That is {folder.uri(SKILL_MD)}.", uri=uri
+        )
+    served = _served(connection, identity, storage, folder, folder.name in with_skills_below(connection, [folder.name]))
+    if isinstance(served, str):
+        raise ResourceNotFound(f"the skill at {_shown(uri)} is not served: {served}", hint=_HINT, uri=uri)
+    return served
+
+
+def list_resources(
+    connection: Connection, identity: Identity, key: bytes, storage: Storage, *, cursor: str
+) -> tuple[list[Resource], str | None]:
+    """A page of the files of all skills."""
+    bound_to = ("resources/list",)
+    namespace, name, path = read_cursor(key, bound_to, cursor, 3) if cursor else ("", "", "")
+    found: list[tuple[Resource, tuple[str, str, str]]] = []
+    for row_namespace, folder in _folders_from(connection, identity, storage, namespace, name):
+        for file in folder.files:
+            if folder.name != name or file.path.encode() > path.encode():
+                found.append((_resource(folder, file.path, file.size_bytes), (row_namespace, folder.name, file.path)))
+        if len(found) > RESOURCES_A_PAGE:
+            break
+    page = found[:RESOURCES_A_PAGE]
+    more = make_cursor(key, bound_to, page[-1][1]) if len(found) > RESOURCES_A_PAGE else None
+    return [resource for resource, _ in page], more
+
+
+def read_resource(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> Content:
+    """The file at an address. Raises ResourceNotFound."""
+    folder, path = _find(connection, identity, storage, uri)
+    file = next((file for file in folder.files if file.path == path), None)
+    if file is None:
+        raise ResourceNotFound(
+            f"the skill '{folder.name}' has no file at {_shown(uri)}",
+            hint=f"It has {', '.join(one.path for one in folder.files[:10])}{' and more' * (len(folder.files) > 10)}.",
+            uri=uri,
+        )
+    if path == SKILL_MD:
+        stored, description = stored_skill_md(connection, storage, folder.version_id)
+        return Content(uri, MARKDOWN, conforming(folder.name, stored, description).content)
+    return Content(uri, media_type_of(path), content_of(connection, storage, file.sha256))
+
+
+def read_directory(
+    connection: Connection, identity: Identity, key: bytes, storage: Storage, *, uri: str, cursor: str
+) -> tuple[list[Resource], str | None]:
+    """The direct children of a folder: of files, and of skills and namespaces. Raises ResourceNotFound."""
+    bound_to = ("resources/directory/read", uri)
+    after = read_cursor(key, bound_to, cursor, 1)[0] if cursor else ""
+    segments = segments_of(uri)
+    if segments is None:
+        raise _nothing_at(uri)
+    found = find_folder(connection, identity, storage, segments)
+    of_files = _children_of_files(*found) if found else {}
+    of_skills, more = _children_of_skills(connection, identity, segments, after)
+    if not of_files and not of_skills and not cursor:
+        raise ResourceNotFound(f"{_shown(uri)} is no folder", hint=_HINT, uri=uri)
+    children = [] if cursor else list(of_files.values())
+    children += [Resource(uri_of((*segments, name)), name, DIRECTORY) for name in of_skills if name not in of_files]
+    return children, make_cursor(key, bound_to, (more,)) if more else None
+
+
+# -- parts -------------------------------------------------------------------------------------------------------
+
+
+def _find(connection: Connection, identity: Identity, storage: Storage, uri: str) -> tuple[SkillFolder, str]:
+    segments = segments_of(uri)
+    found = find_folder(connection, identity, storage, segments) if segments else None
+    if found is None:
+        raise _nothing_at(uri)
+    return found
+
+
+def _nothing_at(uri: str) -> ResourceNotFound:
+    return ResourceNotFound(f"there is nothing at {_shown(uri)}", hint=_HINT, uri=uri)
+
+
+def _shown(uri: str) -> str:
+    return repr(uri[:200])
+
+
+def _resource(folder: SkillFolder, path: str, size: int) -> Resource:
+    uri = folder.uri(path)
+    if path == SKILL_MD:
+        return Resource(uri, folder.skill_md.name, MARKDOWN, size, folder.skill_md.description)
+    return Resource(uri, path.rpartition("/")[2], media_type_of(path), size)
+
+
+def _served(
+    connection: Connection, identity: Identity, storage: Storage, folder: SkillFolder, is_crowded: bool
+) -> SkillEntry | str:
+    """An entry, or why the skill is too large for one. To the extension, the files of the skills in its folder are its
+    files too."""
+    below: list[tuple[str, int]] = []
+    if is_crowded:
+        # Each has two files at least: one skill more, and it could not be served.
+        below = names_below(connection, identity, folder.name, most=MOST_FILES // 2)
+    count = len(folder.files) + count_files(connection, [version_id for _, version_id in below])
+    if count > MOST_FILES:
+        return f"with the skills in its folder it has {count} files or more, and a skill of MCP at most {MOST_FILES}"
+    files = [
+        EntryFile(one.uri(file.path), f"sha256:{file.sha256}", file.size_bytes)
+        for one in (folder, *open_folders(connection, identity, storage, below))
+        for file in one.files
+    ]
+    size = sum(file.size for file in files)
+    if size > MOST_BYTES:
+        return f"its files have {size} bytes, and a skill of MCP at most {MOST_BYTES}"
+    return SkillEntry(folder.uri(SKILL_MD), folder.skill_md.frontmatter, files)
+
+
+def _folders_from(
+    connection: Connection, identity: Identity, storage: Storage, namespace: str, name: str
+) -> Iterator[tuple[str, SkillFolder]]:
+    """(namespace, folder) in the order of list_skills, beginning with that very skill."""
+    if name:
+        own = find_folder(connection, identity, storage, folder_of(name))
+        if own is not None and own[0].name == name:
+            yield namespace, own[0]
+    while rows := seen_rows(connection, identity, "key", SKILLS_A_PAGE, (namespace, name)):
+        folders = open_folders(connection, identity, storage, [(row[1], row[2]) for row in rows])
+        yield from zip((row[0] for row in rows), folders, strict=True)
+        namespace, name = rows[-1][0], rows[-1][1]
+
+
+def _children_of_files(folder: SkillFolder, path: str) -> dict[str, Resource]:
+    """Files and folders of a skill directly below one of its folders ("" is its own), by name."""
+    found: dict[str, Resource] = {}
+    above = f"{path}/" if path else ""
+    for file in folder.files:
+        if file.path.startswith(above):
+            child, _, deeper = file.path.removeprefix(above).partition("/")
+            where = above + child
+            if deeper:
+                found.setdefault(child, Resource(folder.uri(where), child, DIRECTORY))
+            else:
+                found[child] = _resource(folder, where, file.size_bytes)
+    return found
+
+
+def _children_of_skills(
+    connection: Connection, identity: Identity, segments: tuple[str, ...], after: str
+) -> tuple[list[str], str | None]:
+    """Folders directly below that lead to skills, and behind which name to go on."""
+    name = name_above(segments)
+    if name is None:
+        return [], None
+    begun = after
+    found: dict[str, None] = {}
+    is_full = False
+    for full in _names_from(connection, identity, name, after):
+        folder = folder_of(full)
+        if folder[: len(segments)] != segments or len(folder) == len(segments):
+            continue
+        if len(found) == CHILDREN_A_PAGE and folder[len(segments)] not in found:
+            is_full = True
+            break
+        found[folder[len(segments)]] = None
+        after = full
+    # `a.b` stands before `a.b-c`, and `a.b.c` behind it: a folder may have been on an earlier page.
+    told = seen_named(connection, identity, [f"{name}.{child}" for child in found if f"{name}.{child}" <= begun])
+    return [child for child in found if f"{name}.{child}" not in told], after if is_full else None
+
+
+def _names_from(connection: Connection, identity: Identity, name: str, after: str) -> Iterator[str]:
+    """The skill of a name, and those below it, without all that lie in one folder."""
+    if not after and seen_named(connection, identity, [name]):
+        yield name
+    while below := names_below(connection, identity, name, after=after, most=CHILDREN_A_PAGE):
+        for full, _ in below:
+            yield full
+        child, _, deeper = below[-1][0].removeprefix(f"{name}.").partition(".")
+        after = f"{name}.{child}/" if deeper else below[-1][0]

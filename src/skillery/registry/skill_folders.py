@@ -1,0 +1,201 @@
+"""Skills as folders of Agent Skills: the latest version of each, at its address, with a SKILL.md that conforms."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, and_, func, or_, select
+
+from skillery.backends import Identity, Storage
+from skillery.formats.agent_skill import AgentSkill, agent_skill
+from skillery.formats.skill_md import FILE as SKILL_MD
+from skillery.formats.skill_uris import agent_name, folder_of, places_of, uri_of
+from skillery.registry.seeing import sees_skill
+from skillery.tables import objects, skill_files, skill_versions, skills
+
+_KEPT = 512
+_MOST_KEPT_BYTES = 16 * 1024
+_BATCH = 200
+_THERE = skills.c.latest_version_id.is_not(None)
+_COLUMNS = (skills.c.id, skills.c.name, skills.c.visibility, skills.c.latest_version_id)
+
+
+class ServedFile(NamedTuple):
+    path: str
+    sha256: str
+    size_bytes: int
+
+
+class SkillMd(NamedTuple):
+    """What is served as a skill's SKILL.md, without its text."""
+
+    name: str
+    description: str
+    frontmatter: dict[str, object]
+    sha256: str
+    size_bytes: int
+
+
+class SkillFolder(NamedTuple):
+    """The latest version of a skill that an identity sees."""
+
+    name: str
+    version_id: int
+    folder: tuple[str, ...]
+    skill_md: SkillMd
+    files: tuple[ServedFile, ...]
+    """All of its files that are not in another skill's folder, sorted by path; SKILL.md as it is served."""
+
+    def uri(self, path: str = "") -> str:
+        return uri_of(self.folder, path)
+
+
+def find_folder(
+    connection: Connection, identity: Identity, storage: Storage, segments: tuple[str, ...]
+) -> tuple[SkillFolder, str] | None:
+    """The skill in whose folder an address lies, and the path in it; None where the identity sees none."""
+    places = places_of(segments)
+    seen = seen_named(connection, identity, [place.name for place in places])
+    for name, rest in places:
+        if name in seen:
+            return open_folders(connection, identity, storage, [(name, seen[name])])[0], "/".join(rest)
+    return None
+
+
+def open_folders(
+    connection: Connection, identity: Identity, storage: Storage, versions: Sequence[tuple[str, int]]
+) -> list[SkillFolder]:
+    """Of skills that the identity sees: (name, id of the latest version)."""
+    if not versions:
+        return []
+    ids = [version_id for _, version_id in versions]
+    files: dict[int, list[ServedFile]] = {each: [] for each in ids}
+    of_files = select(skill_files.c.version_id, skill_files.c.path, skill_files.c.sha256, skill_files.c.size_bytes)
+    for version_id, *file in connection.execute(of_files.where(skill_files.c.version_id.in_(ids))):
+        files[version_id].append(ServedFile(*file))
+    stored = dict(_skill_mds(connection, storage, ids))
+    elsewhere = _in_other_folders(connection, identity, [(name, files[each]) for name, each in versions])
+    found = []
+    for name, version_id in versions:
+        shown = skill_md_of(name, *stored[version_id])
+        served = (
+            ServedFile(SKILL_MD, shown.sha256, shown.size_bytes) if file.path == SKILL_MD else file
+            for file in files[version_id]
+            if (name, file.path) not in elsewhere
+        )
+        in_order = tuple(sorted(served, key=lambda file: file.path.encode()))
+        found.append(SkillFolder(name, version_id, folder_of(name), shown, in_order))
+    return found
+
+
+def skill_md_of(name: str, content: bytes, description: str) -> SkillMd:
+    """What is served of a stored SKILL.md."""
+    shown = _shown if len(content) <= _MOST_KEPT_BYTES else _shown.__wrapped__
+    return shown(name, content, description)
+
+
+@lru_cache(_KEPT)
+def _shown(name: str, content: bytes, description: str) -> SkillMd:
+    made = conforming(name, content, description)
+    digest = hashlib.sha256(made.content).hexdigest()
+    return SkillMd(agent_name(name), made.description, made.frontmatter, digest, len(made.content))
+
+
+def conforming(name: str, content: bytes, description: str) -> AgentSkill:
+    return agent_skill(content, name=agent_name(name), description=description)
+
+
+def stored_skill_md(connection: Connection, storage: Storage, version_id: int) -> tuple[bytes, str]:
+    """As it is stored, and the description of the manifest."""
+    return dict(_skill_mds(connection, storage, [version_id]))[version_id]
+
+
+def names_below(
+    connection: Connection, identity: Identity, name: str, *, after: str = "", most: int
+) -> list[tuple[str, int]]:
+    """(name, id of the latest version) of the first skills in the folder of this name that the identity sees, sorted by
+    the bytes of their names."""
+    found: list[tuple[str, int]] = []
+    after = max(after, f"{name}.")
+    while len(found) < most:
+        batch = connection.execute(
+            select(*_COLUMNS)
+            # "." is followed by "/" in the order of bytes.
+            .where(_THERE, skills.c.name > after, skills.c.name < f"{name}/")
+            .order_by(skills.c.name)
+            .limit(_BATCH)
+        ).all()
+        found += [(row[1], row[3]) for row in batch if sees_skill(connection, identity, row[0], row[1], row[2])]
+        if len(batch) < _BATCH:
+            break
+        after = batch[-1][1]
+    return found[:most]
+
+
+def count_files(connection: Connection, version_ids: Sequence[int]) -> int:
+    counted = select(func.count()).where(skill_files.c.version_id.in_(version_ids))
+    return connection.scalar(counted) or 0 if version_ids else 0
+
+
+def with_skills_below(connection: Connection, names: Iterable[str]) -> set[str]:
+    """Those of the names in whose folders other skills may lie, whoever sees them."""
+    wanted = [name for name in names if folder_of(name) == tuple(name.split("."))]
+    found: set[str] = set()
+    if not wanted:
+        return found
+    below = or_(*(and_(skills.c.name > f"{name}.", skills.c.name < f"{name}/") for name in wanted))
+    if connection.execute(select(skills.c.id).where(_THERE, below).limit(1)).first() is None:
+        return found
+    for name in wanted:
+        one = select(skills.c.id).where(_THERE, skills.c.name > f"{name}.", skills.c.name < f"{name}/").limit(1)
+        if connection.execute(one).first() is not None:
+            found.add(name)
+    return found
+
+
+def _skill_mds(connection: Connection, storage: Storage, ids: Sequence[int]) -> Iterator[tuple[int, tuple[bytes, str]]]:
+    rows = connection.execute(
+        select(skill_versions.c.id, skill_versions.c.names_json, skill_files.c.sha256, objects.c.data)
+        .join_from(skill_versions, skill_files, skill_files.c.version_id == skill_versions.c.id)
+        .join(objects, objects.c.sha256 == skill_files.c.sha256)
+        .where(skill_versions.c.id.in_(ids), skill_files.c.path == SKILL_MD)
+    )
+    for version_id, names_json, sha256, data in rows:
+        description: str = msgspec.json.decode(names_json)["description"]
+        if data is None:
+            with storage.open(sha256) as stream:
+                data = stream.read()  # noqa: PLW2901 - the content, wherever it lies
+        yield version_id, (bytes(data), description)
+
+
+def _in_other_folders(
+    connection: Connection, identity: Identity, folders: Iterable[tuple[str, list[ServedFile]]]
+) -> set[tuple[str, str]]:
+    """(name, path) of files whose addresses are those of another skill's files: `b/x` of `a`, where there is `a.b`."""
+    may_be: dict[tuple[str, str], list[str]] = {}
+    for name, files in folders:
+        folder = folder_of(name)
+        for file in files:
+            if "/" in file.path:
+                places = places_of((*folder, *file.path.split("/")))
+                longer = [place.name for place in places if len(place.name) > len(name)]
+                if longer:
+                    may_be[name, file.path] = longer
+    seen = seen_named(connection, identity, {name for names in may_be.values() for name in names})
+    return {key for key, names in may_be.items() if any(name in seen for name in names)}
+
+
+def seen_named(connection: Connection, identity: Identity, names: Iterable[str]) -> dict[str, int]:
+    """Name -> id of the latest version."""
+    wanted = list(names)
+    found: dict[str, int] = {}
+    for start in range(0, len(wanted), _BATCH):
+        rows: Sequence[Any] = connection.execute(
+            select(*_COLUMNS).where(_THERE, skills.c.name.in_(wanted[start : start + _BATCH]))
+        ).all()
+        found |= {row[1]: row[3] for row in rows if sees_skill(connection, identity, row[0], row[1], row[2])}
+    return found
