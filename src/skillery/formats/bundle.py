@@ -88,7 +88,7 @@ def digest_of_entries(files: Iterable[tuple[str, str, bool]]) -> str:
 
 def make_bundle(
     manifest: Mapping[str, object],
-    skill_md: str,
+    skill_md: str | SkillMd,
     files: Sequence[BundleFile],
     limits: BundleLimits = BundleLimits(),  # noqa: B008 - frozen
     look: Look = source_problem,
@@ -96,7 +96,8 @@ def make_bundle(
     """Everything that can be known about a bundle without running it.
 
     `files` may hold skill.toml and SKILL.md if they say what `manifest` and `skill_md` say; they are written
-    otherwise. Raises BundleTooLarge; InvalidManifest, InvalidPath or InvalidBundle with all problems found.
+    otherwise. A SkillMd is how somebody has read the SKILL.md among the files, which is then taken as it is. Raises
+    BundleTooLarge; InvalidManifest, InvalidPath or InvalidBundle with all problems found.
     """
     _check_size(files, limits)
     return _Maker(manifest, skill_md, files, look).bundle(limits)
@@ -105,10 +106,13 @@ def make_bundle(
 class _Maker:
     """Puts one bundle together and collects what is wrong on the way."""
 
-    def __init__(self, manifest: Mapping[str, object], skill_md: str, files: Sequence[BundleFile], look: Look) -> None:
+    def __init__(
+        self, manifest: Mapping[str, object], skill_md: str | SkillMd, files: Sequence[BundleFile], look: Look
+    ) -> None:
         self.look = look
         self.raw = manifest
-        self.text = skill_md
+        self.read = skill_md if isinstance(skill_md, SkillMd) else None
+        self.text = skill_md if isinstance(skill_md, str) else ""
         self.files = files
         self.by_path = {file.path: file for file in files}
         self.problems: list[Problem] = []
@@ -116,7 +120,7 @@ class _Maker:
 
     def bundle(self, limits: BundleLimits) -> Bundle:
         manifest = self.attempt(lambda: parse_manifest(self.raw))
-        skill_md = self.attempt(lambda: parse_skill_md(self.text))
+        skill_md = self.read or self.attempt(lambda: parse_skill_md(self.text))
         self.check_paths()
         generated = [self.skill_toml(manifest), self.skill_md(skill_md)]
         self.check_entrypoint(manifest)
@@ -157,7 +161,10 @@ class _Maker:
         """SKILL.md as a file, or None where it is given."""
         given = self.by_path.get(SKILL_MD)
         if given is None:
+            assert self.read is None, "whoever has read it has it"
             return BundleFile(SKILL_MD, self.text.encode()) if skill_md else None
+        if self.read is not None:
+            return None
         try:
             stated = given.content.decode()
         except UnicodeDecodeError as error:

@@ -21,6 +21,7 @@ from skillery.formats.examples import read_examples
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
+from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact
 from skillery.publishing.compiling import look_apart
 from skillery.publishing.rules import PublishingRules
@@ -64,6 +65,19 @@ class CheckedSkill(msgspec.Struct, frozen=True):
     findings: tuple[CheckFinding, ...]
     examples: tuple[CheckedExample, ...]
     permissions_diff: PermissionsDiff
+
+
+Also = Callable[[Connection, NewVersion], None]
+"""What else is recorded in the transaction that adds a version."""
+
+
+class Published(NamedTuple):
+    """What became of a bundle, and what was noticed on the way."""
+
+    created: NewVersion
+    warnings: tuple[str, ...]
+    findings: tuple[CheckFinding, ...] = ()
+    examples: tuple[CheckedExample, ...] = ()
 
 
 class _Before(NamedTuple):
@@ -113,10 +127,26 @@ class Publisher:
         `rules` and `quotas` are the publisher's own unless others are given. A draft is the author's and the reviewers'
         alone. The same bundle again answers as the first time did.
         """
+        return (await self.publish(identity, manifest, skill_md, files, rules, quotas)).created
+
+    async def publish(
+        self,
+        identity: Identity,
+        manifest: Mapping[str, Any],
+        skill_md: str | SkillMd,
+        files: Sequence[BundleFile],
+        rules: PublishingRules | None = None,
+        quotas: Quotas | None = None,
+        also: Also | None = None,
+    ) -> Published:
+        """As create_skill, with what was noticed. `also` is done in the transaction that adds the version; where that
+        is there already, in one of its own."""
         rules = rules or self._rules
         bundle, before = await self._look(identity, manifest, skill_md, files)
         if before.taken is not None:
-            return before.taken
+            if also is not None:
+                await self._database.write(partial(_do_also, also, before.taken))
+            return Published(before.taken, bundle.warnings)
         publication = _publication(bundle, identity)
         findings = await self._ask(publication, bundle.manifest.version)
         _refuse(publication.name, publication.version, findings, ())
@@ -125,14 +155,16 @@ class Publisher:
             permitted = rules.status_for(identity, before.diff) == "published"
             checks = await self._test(identity, bundle, checks, permitted)
         quotas = quotas or self._quotas
-        insert = partial(self._insert, bundle=bundle, identity=identity, rules=rules, quotas=quotas, checks=checks)
+        insert = partial(
+            self._insert, bundle=bundle, identity=identity, rules=rules, quotas=quotas, checks=checks, also=also
+        )
         created = await self._store(bundle, insert)
         if created.status == "published":
             await self._moments.after_publish(publication)
-        return created
+        return Published(created, bundle.warnings, checks.findings, checks.examples)
 
     async def check_skill(
-        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
+        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str | SkillMd, files: Sequence[BundleFile]
     ) -> CheckedSkill:
         """All that create_skill would look at, and nothing stored but the runs of the examples. What the checks find is
         answered; all else is raised as there. Of a version that is there already it looks at its examples again."""
@@ -180,7 +212,7 @@ class Publisher:
     # -- looking -------------------------------------------------------------------------------------------------
 
     async def _look(
-        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
+        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str | SkillMd, files: Sequence[BundleFile]
     ) -> tuple[Bundle, _Before]:
         bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
@@ -276,13 +308,14 @@ class Publisher:
         rules: PublishingRules,
         quotas: Quotas,
         checks: Checks,
+        also: Also | None,
     ) -> NewVersion:
         def landing(diff: PermissionsDiff) -> str:
             # What waits is run by an approval: a version is not published before.
             return "draft" if checks.waiting else rules.status_for(identity, diff)
 
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
-        return insert_version(
+        created = insert_version(
             connection,
             bundle,
             identity,
@@ -292,6 +325,13 @@ class Publisher:
             visibility=rules.visibility,
             checks=checks,
         )
+        if also is not None:
+            also(connection, created)
+        return created
+
+
+def _do_also(also: Also, created: NewVersion, connection: Connection) -> None:
+    also(connection, created)
 
 
 def _note_permitted(connection: Connection, identity: Identity, bundle: Bundle) -> None:
