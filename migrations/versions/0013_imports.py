@@ -1,6 +1,6 @@
 """which skill of the registry an imported one is
 
-Revision: 0013, after 0011
+Revision: 0013, after 0012
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0013"
-down_revision = "0011"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 

@@ -115,6 +115,12 @@ class RunNotFound(NotFound):
     type = "run_not_found"
 
 
+class ToolNotFound(NotFound):
+    """`data["near"]` are tools that the caller may have meant."""
+
+    type = "tool_not_found"
+
+
 class WaiverNotFound(NotFound):
     type = "waiver_not_found"
 
@@ -133,6 +139,12 @@ class NameTaken(Conflict):
     """By a skill that its publisher keeps to itself."""
 
     type = "name_taken"
+
+
+class ToolProtected(Conflict):
+    """A tool that define_tool has not made: it is neither replaced nor removed."""
+
+    type = "tool_protected"
 
 
 class IllegalStep(Conflict):

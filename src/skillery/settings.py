@@ -91,6 +91,7 @@ class IdentityQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blobs_mb: MaybeNatural = msgspec.UNSET
     runs_per_minute: MaybeNatural = msgspec.UNSET
     concurrent_runs: MaybeNatural = msgspec.UNSET
+    session_tools: MaybeNatural = msgspec.UNSET
 
 
 class NamespaceQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +107,7 @@ class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blobs_mb: Natural = 10_240
     runs_per_minute: Natural = 1_200
     concurrent_runs: Natural = 100
+    session_tools: Natural = 100
     bundles_mb: Natural = 10_240
     identities: dict[str, IdentityQuotas] = {}
     namespaces: dict[str, NamespaceQuotas] = {}
@@ -116,6 +118,12 @@ class BlobLifetimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     input_hours: Natural = 720
     output_hours: Natural = 720
+
+
+class DefinedTools(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tools that agents define."""
+
+    session_hours: Positive = 24
 
 
 class Garbage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,6 +171,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_limits: MaxLimits = MaxLimits()
     quotas: Quotas = Quotas()
     blobs: BlobLifetimes = BlobLifetimes()
+    tools: DefinedTools = DefinedTools()
     gc: Garbage = Garbage()
     backends: dict[str, dict[str, dict[str, Any]]] = {}
 

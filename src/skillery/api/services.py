@@ -12,7 +12,7 @@ from skillery.blobs import Blobs
 from skillery.database import Database
 from skillery.garbage import Collector
 from skillery.idempotency import Once
-from skillery.publishing import Publisher
+from skillery.publishing import Publisher, ToolMaker
 from skillery.quotas import Quotas
 from skillery.runs import Runner
 
@@ -29,6 +29,7 @@ class Services(NamedTuple):
     blobs: Blobs
     runner: Runner
     publisher: Publisher
+    tools: ToolMaker
     refusals: Refusals
     once: Once
     quotas: Quotas

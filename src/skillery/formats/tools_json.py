@@ -15,8 +15,8 @@ from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 import msgspec
 
-from skillery.errors import InvalidBundle
-from skillery.formats.inputs import fits
+from skillery.errors import InvalidBundle, InvalidParams
+from skillery.formats.inputs import Input, fits
 from skillery.formats.json_values import join, kind_of, value_problems
 from skillery.formats.paths import path_problem
 from skillery.formats.problems import MAX_SHOWN, Problem, raise_problems
@@ -41,10 +41,14 @@ _TOOL_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _AGENT_SKILLS_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _TOOL_KEYS = ("name", "description", "script", "parameters")
 _PARAMETER_KEYS = ("type", "description", "enum", "optional")
-_HINT = (
+HINT = (
     f"{FILE} is an array of tools by Skill Tools 1.0.0, e.g. "
     '[{"name": "count_words", "description": "Counts words.", "script": "scripts/count_words.py", "parameters": '
     '{"text": {"type": "string", "description": "The text"}}}]; a file that is meant otherwise needs another name.'
+)
+_PARAMETERS_HINT = (
+    '\'parameters\' is a JSON object as text, e.g. {"text": {"type": "string", "description": "The text"}}; '
+    "the name is lowercase letters, digits and underscores."
 )
 
 
@@ -113,7 +117,34 @@ def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
 def refuse_broken(file: ToolsFile) -> None:
     """Raises InvalidBundle that lists every rule which is broken."""
     if file.problems:
-        raise_problems(InvalidBundle, file.problems, hint=_HINT)
+        raise_problems(InvalidBundle, file.problems, hint=HINT)
+
+
+def parse_definition(name: str, description: str, parameters: str, script: str) -> Tool:
+    """A tool that is defined by itself, `parameters` being JSON text, by the same rules. Raises InvalidParams that
+    lists every one that is broken."""
+    declared = _json(parameters.encode("utf-8", "surrogatepass")) if parameters.strip() else {}
+    if isinstance(declared, _Unreadable):
+        raise_problems(InvalidParams, [Problem(f"'parameters' {declared.why}", "parameters")], hint=_PARAMETERS_HINT)
+    reader = _Reader(frozenset({script}))
+    tool = reader.tool("", {"name": name, "description": description, "script": script, "parameters": declared})
+    if tool is None:
+        raise_problems(InvalidParams, reader.problems, hint=_PARAMETERS_HINT)
+    return tool
+
+
+def parameters_of(declared: Mapping[str, Any]) -> dict[str, Parameter]:
+    """The parameters of a tool that was read before."""
+    return _Reader(frozenset()).parameters({"parameters": declared}, "")
+
+
+def inputs_of(parameters: Mapping[str, Parameter]) -> dict[str, Input]:
+    """What the arguments of a call are held against, as those of a skill are against its inputs."""
+    return {
+        name: Input(type=one.type, description=one.description, enum=one.enum, required=not one.optional)
+        for name, one in parameters.items()
+        if name != WORK_DIR
+    }
 
 
 def name_warnings(name: str, stated: object) -> Iterator[str]:
@@ -206,28 +237,30 @@ class _Reader(Shapes):
         return None
 
     def name(self, table: Mapping[str, object], where: str) -> str:
-        name = self.text(table, "name", f"{where}.name", required=True)
+        name = self.text(table, "name", join(where, "name"), required=True)
         if name is None:
             return ""
         if not _TOOL_NAME.fullmatch(name) or len(name) > MAX_WORD:
             self.problem(
-                f"{where}.name",
+                join(where, "name"),
                 f"is {quoted(name)}; a tool's name is lowercase letters, digits and underscores, a letter first, at "
                 f"most {MAX_WORD} characters",
             )
         elif name in self.names:
-            self.problem(f"{where}.name", f"is {quoted(name)}, as that of a tool before; names are unique in a file")
+            self.problem(
+                join(where, "name"), f"is {quoted(name)}, as that of a tool before; names are unique in a file"
+            )
         self.names.add(name)
         return name
 
     def described(self, table: Mapping[str, object], where: str) -> str | None:
-        text = self.text(table, "description", f"{where}.description", required=True)
+        text = self.text(table, "description", join(where, "description"), required=True)
         if text is not None and not text.strip():
-            self.problem(f"{where}.description", "is blank; it is what an agent chooses by")
+            self.problem(join(where, "description"), "is blank; it is what an agent chooses by")
         return text
 
     def script(self, table: Mapping[str, object], where: str) -> str | None:
-        where = f"{where}.script"
+        where = join(where, "script")
         given = self.text(table, "script", where)
         if given is None:
             return None
@@ -244,7 +277,7 @@ class _Reader(Shapes):
         return path
 
     def parameters(self, table: Mapping[str, object], where: str) -> dict[str, Parameter]:
-        where = f"{where}.parameters"
+        where = join(where, "parameters")
         given = table.get("parameters", {})
         if not isinstance(given, Mapping):
             self.problem(where, f"is {kind_of(given)}, expected is an object of parameters by name")
@@ -261,7 +294,7 @@ class _Reader(Shapes):
         type_ = self.type(table, f"{where}.type")
         return Parameter(
             type=type_,
-            description=self.text(table, "description", f"{where}.description", required=True) or "",
+            description=self.text(table, "description", join(where, "description"), required=True) or "",
             enum=self.enum(table, type_, f"{where}.enum"),
             optional=self.flag(table, "optional", f"{where}.optional"),
         )
@@ -303,15 +336,16 @@ def ending_of(path: str) -> str:
 def _value_problems(table: dict[str, Any], where: str) -> Iterator[Problem]:
     """What keeps a tool from being stored and sent, before its rules are looked at."""
     found = list(value_problems(table, where, nullable=True))
+    what = where or "the tool"
     found += [
-        Problem(f"{where} has the key {quoted(one.key)} twice in one object", path=where) for one in _repeated([table])
+        Problem(f"{what} has the key {quoted(one.key)} twice in one object", path=what) for one in _repeated([table])
     ]
     yield from found[:MAX_SHOWN]
     if found:
         return
     size = len(msgspec.json.encode(table))
     if size > MAX_TOOL_BYTES:
-        yield Problem(f"{where} has {size} bytes of JSON, at most {MAX_TOOL_BYTES} are allowed for a tool", path=where)
+        yield Problem(f"{what} has {size} bytes of JSON, at most {MAX_TOOL_BYTES} are allowed for a tool", path=what)
 
 
 def _repeated(values: Iterable[object]) -> Iterator[_Repeated]:

@@ -2,16 +2,20 @@
 valid, and then all of it at once."""
 
 from skillery.publishing.creating import CheckedSkill, Published, Publisher
+from skillery.publishing.defining import DefinedTool, Definition, ToolMaker
 from skillery.publishing.folders import SkillFolder, read_skill_folder
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.trying_examples import ExampleRuns
 
 __all__ = [
     "CheckedSkill",
+    "DefinedTool",
+    "Definition",
     "ExampleRuns",
     "Published",
     "Publisher",
     "PublishingRules",
     "SkillFolder",
+    "ToolMaker",
     "read_skill_folder",
 ]

@@ -119,15 +119,19 @@ class Publisher:
         files: Sequence[BundleFile],
         rules: PublishingRules | None = None,
         quotas: Quotas | None = None,
+        *,
+        made_by: str | None = None,
     ) -> NewVersion:
         """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant
         covers the name), NameTaken, VersionExists, Refused, QuotaExceeded; Busy, RateLimited and Unavailable where its
         examples cannot be run.
 
         `rules` and `quotas` are the publisher's own unless others are given. A draft is the author's and the reviewers'
-        alone. The same bundle again answers as the first time did.
+        alone. The same bundle again answers as the first time did. `made_by` is the method that wrote the bundle for
+        its publisher.
         """
-        return (await self.publish(identity, manifest, skill_md, files, rules, quotas)).created
+        published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)
+        return published.created
 
     async def publish(
         self,
@@ -137,10 +141,13 @@ class Publisher:
         files: Sequence[BundleFile],
         rules: PublishingRules | None = None,
         quotas: Quotas | None = None,
+        *,
+        made_by: str | None = None,
         also: Also | None = None,
     ) -> Published:
         """As create_skill, with what was noticed. `also` is done in the transaction that adds the version; where that
-        is there already, in one of its own."""
+        is there already, in one of its own. Of a SKILL.md that somebody has read already (`SkillMd`) the bundle was
+        imported: tools that break a rule are skipped."""
         rules = rules or self._rules
         bundle, before = await self._look(identity, manifest, skill_md, files)
         if before.taken is not None:
@@ -156,7 +163,14 @@ class Publisher:
             checks = await self._test(identity, bundle, checks, permitted)
         quotas = quotas or self._quotas
         insert = partial(
-            self._insert, bundle=bundle, identity=identity, rules=rules, quotas=quotas, checks=checks, also=also
+            self._insert,
+            bundle=bundle,
+            identity=identity,
+            rules=rules,
+            quotas=quotas,
+            checks=checks,
+            made_by=made_by,
+            also=also,
         )
         created = await self._store(bundle, insert)
         if created.status == "published":
@@ -212,9 +226,16 @@ class Publisher:
     # -- looking -------------------------------------------------------------------------------------------------
 
     async def _look(
-        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str | SkillMd, files: Sequence[BundleFile]
+        self,
+        identity: Identity,
+        manifest: Mapping[str, Any],
+        skill_md: str | SkillMd,
+        files: Sequence[BundleFile],
     ) -> tuple[Bundle, _Before]:
-        bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
+        lenient = isinstance(skill_md, SkillMd)
+        bundle = await asyncio.to_thread(
+            make_bundle, manifest, skill_md, files, self._limits, look_apart, skip_broken_tools=lenient
+        )
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         # Before anything is said of what is there already.
         access.require_namespace(identity, "publish", bundle.manifest.name)
@@ -250,7 +271,7 @@ class Publisher:
         stored = partial(self._stored, identity=identity, name=row.name, version=Version.parse(row.version))
         publication = await asyncio.to_thread(self._database.read_now, stored)
         toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
-        manifest = parse_manifest(publication.manifest)
+        manifest = parse_manifest(publication.manifest, has_tools=row.kind == "action")
         examples = read_examples(manifest, frozenset(file.path for file in publication.files), toml)
         checks = checks_of(row.checks_json)
         subject = Subject(manifest, row.digest, publication.files)
@@ -308,6 +329,7 @@ class Publisher:
         rules: PublishingRules,
         quotas: Quotas,
         checks: Checks,
+        made_by: str | None,
         also: Also | None,
     ) -> NewVersion:
         def landing(diff: PermissionsDiff) -> str:
@@ -324,6 +346,7 @@ class Publisher:
             landing=landing,
             visibility=rules.visibility,
             checks=checks,
+            made_by=made_by,
         )
         if also is not None:
             also(connection, created)

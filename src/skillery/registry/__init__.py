@@ -33,6 +33,7 @@ from skillery.registry.reading import files_of, read_skill_file
 from skillery.registry.resolving import VersionRow, resolve
 from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
+from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tools
 from skillery.registry.usage import Usage, count_run, usage_of
 from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
 
@@ -41,12 +42,14 @@ __all__ = [
     "CheckFinding",
     "CheckedExample",
     "Checks",
+    "FoundTool",
     "Imported",
     "Locked",
     "MovedLabel",
     "NewVersion",
     "Pin",
     "Removed",
+    "SessionTool",
     "Usage",
     "Verified",
     "VersionRow",
@@ -62,10 +65,12 @@ __all__ = [
     "describe_skill",
     "files_of",
     "find_imported",
+    "find_tool",
     "insert_version",
     "judge",
     "list_labels",
     "list_skills",
+    "list_tools",
     "list_waivers",
     "look_at_approval",
     "name_for",
