@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 from litestar import asgi
 
-from skillery.api import blobs, health
+from skillery.api import blobs, health, imports
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.exchanges import Exchange, log_request
 from skillery.api.http import (
@@ -142,6 +142,7 @@ def make_routes(services: Services) -> list[Any]:
         route("/rpc", _rpc, rpc=True),
         route("/tools", _tools),
         route("/blobs", _blobs, with_all_below=True),
+        route("/import", imports.receive_archive),
         route("/healthz", health.healthz, guarded=False),
         route("/readyz", health.readyz, guarded=False),
     ]

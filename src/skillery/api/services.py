@@ -12,6 +12,7 @@ from skillery.blobs import Blobs
 from skillery.database import Database
 from skillery.garbage import Collector
 from skillery.idempotency import Once
+from skillery.importing import Importer
 from skillery.publishing import Publisher, ToolMaker
 from skillery.quotas import Quotas
 from skillery.runs import Runner
@@ -29,6 +30,7 @@ class Services(NamedTuple):
     blobs: Blobs
     runner: Runner
     publisher: Publisher
+    importer: Importer
     tools: ToolMaker
     refusals: Refusals
     once: Once

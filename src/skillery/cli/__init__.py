@@ -18,6 +18,7 @@ from skillery.cli import (
     checking,
     database,
     demo,
+    importing,
     installing,
     labels,
     lifecycle,
@@ -64,6 +65,8 @@ def commands() -> None:
 for _command in (
     serving.serve,
     skills.publish,
+    importing.import_,
+    importing.sync,
     skills.list_,
     searching.search,
     skills.describe,

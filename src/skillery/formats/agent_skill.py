@@ -43,7 +43,7 @@ class AgentSkill(NamedTuple):
 def read_agent_skill(skill_md: SkillMd, folder: str, others: frozenset[str], repairs: Repairs) -> AgentSkill:
     """`folder` is the name of its folder ("" where that is unknown), `others` those of all skills beside it. Never
     raises; what is odd is noted."""
-    frontmatter = skill_md.frontmatter
+    frontmatter, folder = skill_md.frontmatter, " ".join(_CONTROL.sub(" ", folder).split())
     skill = AgentSkill(
         _stated(frontmatter, folder, others, repairs),
         _description(skill_md, folder, repairs),

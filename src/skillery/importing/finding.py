@@ -31,7 +31,7 @@ MOST_LISTED = 50
 MOST_FILES = 10_000
 """That a skill may have with those that links stand for; far above any server's own limit."""
 
-Why = Literal["junk", "hidden", "link", "outside"]
+Why = Literal["junk", "hidden", "link", "special", "outside"]
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -164,8 +164,7 @@ class Finder:
         """A link to a file of the skill becomes that file, one to a folder of it the files there."""
         real = self._tree.real(link.path)
         if real is None or not is_below(real, root):
-            where = "leads to nothing, or in a circle" if real is None else "leads out of the skill"
-            left.append((name, "link", f"the link to {quoted(link.target)} {where}"))
+            left.append((name, "link", f"the link to {quoted(link.target)} leads to nothing in the skill"))
             return None
         entry = self._tree.by_path.get(real)
         if entry is not None:

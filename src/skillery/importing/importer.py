@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from sqlalchemy import Connection
 
 from skillery import access
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import NameTaken, SkilleryError, Unavailable, VersionExists
+from skillery.errors import Busy, NameTaken, SkilleryError, Unavailable, VersionExists
 from skillery.formats.bundle import BundleLimits
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.repairs import Repair
@@ -48,6 +49,7 @@ log = logging.getLogger(__name__)
 AT_ONCE = 4
 """Skills that are being published; each may be as large as a bundle may be."""
 TRIES = 3
+RETRY_MS = 10_000
 FIRST = Version(1, 0, 0)
 _NOTHING = SkillMd({}, "")
 
@@ -70,14 +72,37 @@ class Wish(NamedTuple):
 
 class Importer:
     def __init__(
-        self, database: Database, publisher: Publisher, bundles: BundleLimits, limits: ImportLimits, folder: Path
+        self,
+        database: Database,
+        publisher: Publisher,
+        bundles: BundleLimits,
+        limits: ImportLimits,
+        at_once: int,
+        folder: Path,
     ) -> None:
-        """`folder` is where packed archives are unpacked to, without a name."""
+        """`at_once` is how many imports may be under way; `folder` is where archives lie meanwhile, without a name."""
         self._database = database
         self._publisher = publisher
         self._bundles = bundles
         self.limits = limits
-        self.folder = folder
+        self._places = at_once
+        self._folder = folder
+
+    @contextmanager
+    def receive(self) -> Iterator[BinaryIO]:
+        """A place for an import, and a file without a name for its archive. Raises Busy."""
+        if not self._places:
+            raise Busy(
+                "as many imports as may be are under way",
+                retry_after_ms=RETRY_MS,
+                hint="Try again when one has ended, or ask an admin to raise the setting imports.at_once.",
+            )
+        self._places -= 1
+        try:
+            with TemporaryFile(dir=self._folder) as file:
+                yield cast(BinaryIO, file)
+        finally:
+            self._places += 1
 
     async def import_archive(
         self, identity: Identity, file: BinaryIO, wish: Wish
@@ -89,7 +114,7 @@ class Importer:
         """
         check_permissions(wish.permissions)
         async with AsyncExitStack() as stack:
-            opening = open_archive(file, self.limits, self.folder)
+            opening = open_archive(file, self.limits, self._folder)
             archive = await asyncio.to_thread(opening.__enter__)
             stack.push_async_callback(asyncio.to_thread, opening.__exit__, None, None, None)
             finder = await asyncio.to_thread(Finder, archive.entries)
@@ -162,7 +187,7 @@ class _Import:
                 note_removed, identity=self._identity, source=self._wish.source, kept=self._kept, prune=prune
             )
             removed = tuple(await self._database.write(work))
-        return Summary(dict(self._counts), self._repaired, removed, self._stopped)
+        return Summary(dict(self._counts), self._repaired, removed, self._unread, self._stopped)
 
     def _counted(self, report: SkillReport) -> SkillReport:
         self._counts[report.outcome] += 1

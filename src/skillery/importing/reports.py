@@ -57,5 +57,7 @@ class Summary(msgspec.Struct, frozen=True):
     repaired: int
     """Skills of which anything was read otherwise than it is written."""
     removed: tuple[Removed, ...] = ()
+    unread: int = 0
+    """Skills of which it is not even known what they are called: with any, nothing is taken for removed."""
     stopped: bool = False
     """The server could not go on; what follows the last skill has not been looked at."""
