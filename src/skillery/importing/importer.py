@@ -156,7 +156,7 @@ class _Import:
         self._preparing = preparing
         self._seen: dict[Alias, Prepared] = {}
         self._kept: set[Alias] = set()
-        self._claimed: dict[str, Alias] = {}
+        self._claimed: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._repaired = 0
         self._stopped = False
@@ -228,15 +228,14 @@ class _Import:
             imported = find_imported(connection, self._identity, alias)
             if imported is not None:
                 return imported.name, imported
-            claimed = {name for name, owner in self._claimed.items() if owner != alias}
             mended = prepared.is_mended
-            return name_for(connection, alias, prepared.wanted, claimed, is_mended=mended), None
+            return name_for(connection, alias, prepared.wanted, self._claimed, is_mended=mended), None
 
         try:
             name, imported = await self._database.read(look)
         except SkilleryError as error:
             return error
-        self._claimed[name] = alias
+        self._claimed.add(name)
         return name, imported
 
     async def _import(

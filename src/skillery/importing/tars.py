@@ -13,7 +13,6 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -78,7 +77,8 @@ def _unpack(file: BinaryIO, into: BinaryIO, packed: int, limits: ImportLimits) -
     size = 0
     try:
         with gzip.GzipFile(fileobj=file, mode="rb") as content:
-            while chunk := content.read(CHUNK_BYTES):
+            # What comes before the place where it is cut off is wanted, too: read1 does not wait for more.
+            while chunk := content.read1(CHUNK_BYTES):
                 size += len(chunk)
                 if size > limits.max_unpacked_bytes:
                     raise unpacks_too_large(limits.max_unpacked_bytes, _last_name(into))
@@ -138,9 +138,11 @@ def _entry(member: tarfile.TarInfo, sizes: Sizes) -> Entry | None:
 def _last_name(into: BinaryIO) -> str | None:
     """Of the last entry whose header is in what has been unpacked so far."""
     last = None
-    with suppress(InvalidArchive):
+    try:
         for member in members(into):
             last = member.name
+    except InvalidArchive as error:
+        return str(error.data.get("entry", "")) or last
     return last
 
 

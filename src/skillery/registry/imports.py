@@ -11,6 +11,7 @@ from collections.abc import Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import msgspec
 from sqlalchemy import Connection, Insert, and_, bindparam, literal_column, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -78,7 +79,7 @@ class Imported(NamedTuple):
     status: str | None
 
 
-class Removed(NamedTuple):
+class Removed(msgspec.Struct, frozen=True):
     """A skill that its folder does not hold any more; `yanked` are the versions that are yanked for it."""
 
     name: str
