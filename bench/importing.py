@@ -57,8 +57,8 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     report.heading("Importing")
     report.text(
         f"{number} generated skills, {files} files, {size / KIB / KIB:.0f} MiB together: 1 % are over "
-        f"345 KB, the largest has 14.7 MB in {LARGEST_FILES:,} files; half of the SKILL.md need a repair. SQLite; medians"
-        f" of {ROUNDS}; the seconds are those of the whole command, start and making of the home included."
+        f"345 KB, the largest has 14.7 MB in {LARGEST_FILES:,} files; half of the SKILL.md need a repair. SQLite;"
+        f" medians of {ROUNDS}; the seconds are those of the whole command, start and making of the home included."
     )
     rows = [
         [what, _seconds(done), f"{number / median([one.seconds for one in done]):.0f}", f"{_memory(done):.0f} MiB"]

@@ -85,7 +85,7 @@ class Finder:
             (self._outside if root is None else self._owned[root]).append(path)
 
     def found(self) -> Found:
-        listed = list(_gathered((path, *self._why_outside(path)) for path in self._outside))
+        listed = list(_gathered(self._why_outside(path) for path in self._outside))
         more = sum(one.files for one in listed[MOST_LISTED:])
         roots = sorted(self._roots, key=lambda root: (-self._rank(root), root.encode("utf-8", "surrogateescape")))
         return Found(roots, tuple(listed[:MOST_LISTED]), more)
@@ -186,16 +186,16 @@ class Finder:
             files[f"{name}/{inside}"] = one
         return None
 
-    def _why_outside(self, path: str) -> tuple[Why, str]:
+    def _why_outside(self, path: str) -> tuple[str, Why, str]:
         junk = _junk(path)
         if junk:
-            return junk[0], junk[1]
+            return junk[2], junk[0], junk[1]
         entry = self._tree.by_path[path]
         if entry.target:
-            return "link", f"a link to {quoted(entry.target)}, in no skill"
+            return path, "link", f"a link to {quoted(entry.target)}, in no skill"
         if path.lower().endswith((".zip", ".skill", ".tgz", ".tar.gz", ".tar")):
-            return "outside", "an archive in the archive is not opened: import it by itself"
-        return "outside", "it belongs to no skill"
+            return path, "outside", "an archive in the archive is not opened: import it by itself"
+        return path, "outside", "it belongs to no skill"
 
 
 def _is_container(folder: str, base: str) -> bool:
