@@ -312,7 +312,7 @@ def test_an_agents_imports_wait_for_a_review(org: Server, new_name: str) -> None
     assert (again["outcome"], again["status"]) == ("unchanged", "draft")
     admin = Caller(org.url, Who("root", "admin"))
     [entry] = admin("list_audit", action="create_skill", subject=f"{new_name}.a@1.0.0")["entries"]
-    assert (entry["identity"], entry["kind"]) == ("import-bot", "agent")
+    assert entry["identity"] == {"name": "import-bot", "kind": "agent"}
 
 
 def test_nobody_imports_where_they_may_not_publish(org: Server, new_name: str) -> None:
