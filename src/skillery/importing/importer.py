@@ -46,8 +46,10 @@ from skillery.registry import (
 )
 
 log = logging.getLogger(__name__)
-AT_ONCE = 4
-"""Skills that are being published; each may be as large as a bundle may be."""
+AT_ONCE = 12
+"""Skills that are being published."""
+AT_ONCE_BYTES = 32 * 1024 * 1024
+"""Of their files: past that no other is read meanwhile."""
 TRIES = 3
 RETRY_MS = 10_000
 FIRST = Version(1, 0, 0)
@@ -161,6 +163,7 @@ class _Import:
         self._repaired = 0
         self._stopped = False
         self._unread = 0
+        self._held = 0
 
     async def reports(self, roots: list[str]) -> AsyncGenerator[SkillReport, None]:
         """In the order of `roots`."""
@@ -170,7 +173,7 @@ class _Import:
                 if self._stopped:
                     break
                 under_way.append(await self._begin(root))
-                while under_way and (len(under_way) >= AT_ONCE or under_way[0].done()):
+                while under_way and (self._is_full(len(under_way)) or under_way[0].done()):
                     yield self._counted(await under_way.popleft())
             while under_way:
                 yield self._counted(await under_way.popleft())
@@ -188,6 +191,9 @@ class _Import:
             )
             removed = tuple(await self._database.write(work))
         return Summary(dict(self._counts), self._repaired, removed, self._unread, self._stopped)
+
+    def _is_full(self, under_way: int) -> bool:
+        return under_way >= AT_ONCE or self._held > AT_ONCE_BYTES
 
     def _counted(self, report: SkillReport) -> SkillReport:
         self._counts[report.outcome] += 1
@@ -241,6 +247,7 @@ class _Import:
     async def _import(
         self, prepared: Prepared, alias: Alias, named: tuple[str, Imported | None] | SkilleryError
     ) -> SkillReport:
+        self._held += prepared.size_bytes
         try:
             if isinstance(named, SkilleryError):
                 raise named
@@ -249,6 +256,8 @@ class _Import:
         except Exception as error:  # noqa: BLE001 - as above
             self._stopped = self._stopped or isinstance(error, Unavailable)
             return self._refused(prepared.found, prepared, error, "" if isinstance(named, SkilleryError) else named[0])
+        finally:
+            self._held -= prepared.size_bytes
 
     async def _import_as(self, prepared: Prepared, alias: Alias, name: str, imported: Imported | None) -> SkillReport:
         # Before anything is said of what is there already.

@@ -306,7 +306,7 @@ class Publisher:
         """Large files first, rows last: a crash leaves an unused file, never a version without its files."""
         large = {file.sha256: file.content for file in bundle.files if not is_inline(file.size)}
         if not large:
-            return await self._database.write(insert)
+            return await self._database.write_together(insert)
         upload = await asyncio.to_thread(Uploading, self._database, self._storage, large)
 
         def settle(connection: Connection) -> NewVersion:
@@ -316,7 +316,7 @@ class Publisher:
         try:
             for sha256, content in large.items():
                 await asyncio.to_thread(put_large, self._storage, sha256, content)
-            return await self._database.write(settle)
+            return await self._database.write_together(settle)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(upload.give_up))
             raise
