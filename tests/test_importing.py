@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -534,3 +536,46 @@ def test_watch_goes_on_until_it_is_interrupted(folder: Path, sqlite_server: Serv
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         process.stdout.close() if process.stdout else None
+
+
+def test_who_goes_away_stops_the_import_and_the_next_goes_on(sqlite_server: Server, new_name: str) -> None:
+    rpc = Rpc(sqlite_server.url)
+    data = zipped({f"s{number:04}/SKILL.md": skill_md(f"s{number:04}") for number in range(400)})
+    headers = {"accept": "application/x-ndjson"}
+    with rpc.http.stream("POST", f"/import?namespace={new_name}", content=data, headers=headers) as response:
+        for line in response.iter_lines():
+            if "published" in line:
+                break
+    # The next waits for a place, and finds what has been done.
+    report = sent(Rpc(sqlite_server.url), data, namespace=new_name)
+
+    assert report["counts"].get("unchanged", 0) > 0
+    assert sum(report["counts"].values()) == 400
+    assert "refused" not in report["counts"]
+
+
+def test_a_terminal_gets_a_bar(folder: Path, sqlite_server: Server, new_name: str) -> None:
+    import pty
+    import subprocess
+    import sys
+
+    from tests.conftest import clean_environment
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "skillery", "import", str(folder), "--url", sqlite_server.url]
+    process = subprocess.Popen(
+        [*command, "--namespace", new_name],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=clean_environment({"TERM": "xterm-256color", "COLUMNS": "120"}),
+    )
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # the other end has gone
+        while chunk := os.read(ours, 4096):
+            seen += chunk
+    os.close(ours)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert f"published\t{new_name}.pdf 1.0.0".encode() in out
+    assert b"2/2" in seen

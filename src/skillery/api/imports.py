@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from skillery.api.errors import encode, error_object, unexpected
-from skillery.api.http import admit, chunks_of, only, send_bytes
+from skillery.api.http import ClientGone, admit, chunks_of, disconnected, only, send_bytes
 from skillery.api.refusing import is_refusal, note_refusal
 from skillery.api.services import Services
 from skillery.backends import Identity
@@ -39,13 +39,24 @@ async def receive_archive(services: Services, scope: Any, receive: Any, send: An
     with services.importer.receive() as file:
         await _spool(receive, headers, file, services.importer.limits.max_bytes)
         reports = services.importer.import_archive(identity, file, wish)
+        gone = asyncio.create_task(disconnected(receive))
         try:
+            heard = _while_heard(reports, gone)
             if LINES in headers.get("accept", ""):
-                await _send_lines(services, identity, send, reports)
+                await _send_lines(services, identity, send, heard)
             else:
-                await _send_document(services, identity, send, reports)
+                await _send_document(services, identity, send, heard)
         finally:
+            gone.cancel()
             await reports.aclose()
+
+
+async def _while_heard(reports: AsyncIterator[Any], gone: asyncio.Task[None]) -> AsyncIterator[Any]:
+    """Raises ClientGone: nobody waits for what is not begun yet."""
+    async for report in reports:
+        if gone.done():
+            raise ClientGone
+        yield report
 
 
 def _wish(scope: Any) -> Wish:

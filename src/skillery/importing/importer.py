@@ -26,10 +26,9 @@ from skillery.formats.bundle import BundleLimits
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.repairs import Repair
 from skillery.formats.semver import Version
-from skillery.formats.skill_md import SkillMd
 from skillery.importing.archives import open_archive
-from skillery.importing.entries import ImportLimits, shown
-from skillery.importing.finding import Finder, FoundSkill
+from skillery.importing.entries import Archive, ImportLimits, shown
+from skillery.importing.finding import Finder, Found, FoundSkill
 from skillery.importing.preparing import Prepared, Preparing
 from skillery.importing.reports import Begun, SkillReport, Summary
 from skillery.publishing import Publisher
@@ -53,7 +52,6 @@ AT_ONCE_BYTES = 32 * 1024 * 1024
 TRIES = 3
 RETRY_MS = 10_000
 FIRST = Version(1, 0, 0)
-_NOTHING = SkillMd({}, "")
 
 
 class Wish(NamedTuple):
@@ -70,6 +68,14 @@ class Wish(NamedTuple):
     prune: bool = False
     """Whether what it does not hold any more is yanked."""
     dry_run: bool = False
+
+
+class _Twin(NamedTuple):
+    """What is kept of a skill, for another that states the same name."""
+
+    root: str
+    rank: int
+    source_digest: str
 
 
 class Importer:
@@ -119,8 +125,7 @@ class Importer:
             opening = open_archive(file, self.limits, self._folder)
             archive = await asyncio.to_thread(opening.__enter__)
             stack.push_async_callback(asyncio.to_thread, opening.__exit__, None, None, None)
-            finder = await asyncio.to_thread(Finder, archive.entries)
-            found = finder.found()
+            finder, found = await asyncio.to_thread(_look_through, archive)
             yield Begun(len(found.roots), found.left_out, found.other_files)
             folders = frozenset(root.rpartition("/")[2] for root in found.roots)
             preparing = Preparing(archive, self._bundles, wish.namespace, wish.permissions, wish.name, folders)
@@ -130,6 +135,11 @@ class Importer:
             async for report in reports:
                 yield report
             yield await one.summary()
+
+
+def _look_through(archive: Archive) -> tuple[Finder, Found]:
+    finder = Finder(archive.entries)
+    return finder, finder.found()
 
 
 def check_permissions(permissions: Mapping[str, Any] | None) -> None:
@@ -156,8 +166,7 @@ class _Import:
         self._wish = wish
         self._finder = finder
         self._preparing = preparing
-        self._seen: dict[Alias, Prepared] = {}
-        self._kept: set[Alias] = set()
+        self._seen: dict[Alias, _Twin] = {}
         self._claimed: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._repaired = 0
@@ -187,7 +196,7 @@ class _Import:
         if self._wish.source and not self._stopped and not self._unread:
             prune = self._wish.prune and not self._wish.dry_run
             work = partial(
-                note_removed, identity=self._identity, source=self._wish.source, kept=self._kept, prune=prune
+                note_removed, identity=self._identity, source=self._wish.source, kept=self._seen.keys(), prune=prune
             )
             removed = tuple(await self._database.write(work))
         return Summary(dict(self._counts), self._repaired, removed, self._unread, self._stopped)
@@ -204,26 +213,30 @@ class _Import:
 
     async def _begin(self, root: str) -> asyncio.Task[SkillReport]:
         """Read it and say what it is called; the rest is a task."""
+        found, prepared = await asyncio.to_thread(self._read, root)
+        if isinstance(prepared, Prepared):
+            return await self._named(prepared)
+        self._unread += 1
+        return _ready(self._refused(found, None, prepared))
+
+    def _read(self, root: str) -> tuple[FoundSkill, Prepared | Exception]:
         found = FoundSkill(root, {}, None, (), None, 0)
         try:
-            found = await asyncio.to_thread(self._finder.skill, root)
-            return await self._named(await asyncio.to_thread(self._preparing.prepare, found))
+            found = self._finder.skill(root)
+            return found, self._preparing.prepare(found)
         except Exception as error:  # noqa: BLE001 - told and logged: one skill is in no other's way
-            self._unread += 1
-            return _ready(self._refused(found, None, error))
+            return found, error
 
     async def _named(self, prepared: Prepared) -> asyncio.Task[SkillReport]:
         alias = Alias(self._wish.namespace, prepared.key)
         twin = self._seen.get(alias)
         if twin is not None:
-            ranks = prepared.found.rank, twin.found.rank
+            ranks = prepared.found.rank, twin.rank
             if twin.source_digest == prepared.source_digest or (all(ranks) and ranks[0] != ranks[1]):
-                return _ready(_report(prepared, "overridden", by=shown(twin.found.root)))
+                return _ready(_report(prepared, "overridden", by=shown(twin.root)))
             prepared = _told_apart(prepared, twin)
             alias = Alias(self._wish.namespace, prepared.key)
-        # Of what is kept for telling twins there is only what that takes.
-        self._seen[alias] = prepared._replace(files=(), skill_md=_NOTHING)
-        self._kept.add(alias)
+        self._seen[alias] = _Twin(prepared.found.root, prepared.found.rank, prepared.source_digest)
         task = asyncio.create_task(self._import(prepared, alias, await self._name(prepared, alias)))
         # Let it begin: reading the next keeps this thread busy.
         await asyncio.sleep(0)
@@ -364,9 +377,9 @@ def next_version(declared: Version | None, taken: list[Version]) -> Version:
     return version
 
 
-def _told_apart(prepared: Prepared, twin: Prepared) -> Prepared:
+def _told_apart(prepared: Prepared, twin: _Twin) -> Prepared:
     """Two folders of one import that state one name: the second is known by its path, too."""
-    message = f"{twin.found.root or 'the root'!r} is called {prepared.stated!r} too; this one gets a name of its own"
+    message = f"{twin.root or 'the root'!r} is called {prepared.stated!r} too; this one gets a name of its own"
     key = f"{prepared.key} ({shown(prepared.found.root)[:40]})"[:255]
     return prepared._replace(
         key=key, is_mended=True, repairs=(*prepared.repairs, Repair("name_of_another", shown(message)))

@@ -156,7 +156,7 @@ def claim_import(connection: Connection, alias: Alias, source: str) -> None:
 
 
 def note_removed(
-    connection: Connection, identity: Identity, source: str, kept: set[Alias], *, prune: bool
+    connection: Connection, identity: Identity, source: str, kept: Set[Alias], *, prune: bool
 ) -> list[Removed]:
     """What was imported from a folder, and is not among what it holds now. `prune` yanks all versions of it that
     resolve. A skill that the identity may not publish is none of its business."""
