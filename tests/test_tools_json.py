@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.errors import InvalidBundle
-from skillery.formats.tools_json import MAX_BYTES, MAX_TOOLS, ToolsFile, name_warnings, read_tools, refuse_broken
+from skillery.errors import InvalidBundle, InvalidParams
+from skillery.formats.defined_tools import ENDINGS as LANGUAGES
+from skillery.formats.defined_tools import handler_of
+from skillery.formats.tools_json import (
+    MAX_BYTES,
+    MAX_TOOLS,
+    Tool,
+    ToolsFile,
+    name_warnings,
+    parameters_of,
+    parse_definition,
+    read_tools,
+    refuse_broken,
+)
 
 PATHS = frozenset({"skill.toml", "SKILL.md", "tools.json", "scripts/count.py", "scripts/count.js", "scripts/a.rb", "x"})
 TEXT = {"type": "string", "description": "The text"}
@@ -288,4 +302,44 @@ def test_json_never_raises_and_what_is_offered_keeps_the_rules(value: object) ->
     for tool in file.tools:
         again = read([{"name": tool.name, "description": tool.description, "parameters": tool.declared}])
         assert again.problems == ()
+        assert parameters_of(tool.declared) == tool.parameters
         assert tool.script is None or tool.script in PATHS
+
+
+@given(st.text(), st.text(), st.text() | JSON.map(json.dumps))
+def test_a_definition_is_a_tool_or_is_refused(name: str, description: str, parameters: str) -> None:
+    for given_name in (name, "t"):
+        tool: Tool | None = None
+        with suppress(InvalidParams):
+            tool = parse_definition(given_name, description, parameters, "scripts/t.py")
+        assert tool is None or (tool.name, tool.script) == (given_name, "scripts/t.py")
+
+
+# -- code that becomes a handler ---------------------------------------------------------------------------------------
+
+STATEMENTS = st.sampled_from(
+    [
+        "x = 1",
+        "if x:\n    y = 'a'\n\n    z = [\n1,\n  2]",
+        's = """one\n two\n  three"""',
+        "s = 'a\\\n  b'",
+        's = f"""{x}\n {x + 1}\n"""',
+        's = f"{x}" """\nb""" r\'\'\'\n\\\n\'\'\'',
+        "def inner():\n\t'''text\n\tof it'''\n\treturn 1",
+        '# a comment with """',
+        "return {\n'a': x,\n}",
+        "",
+    ]
+)
+
+
+@given(st.lists(STATEMENTS, min_size=1).map("\n".join))
+def test_a_body_in_python_says_the_same_one_level_deeper(code: str) -> None:
+    (function,) = ast.parse(handler_of(code + "\npass", "python")).body
+    assert isinstance(function, ast.FunctionDef)
+    assert [ast.dump(one) for one in function.body] == [ast.dump(one) for one in ast.parse(code + "\npass").body]
+
+
+@given(st.text())
+def test_any_text_becomes_some_handler(code: str) -> None:
+    assert all(handler_of(code, language).strip() for language in LANGUAGES)

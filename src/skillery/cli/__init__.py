@@ -30,6 +30,7 @@ from skillery.cli import (
     serving,
     skills,
     tokens,
+    tools,
     upkeep,
     waivers,
 )
@@ -73,6 +74,7 @@ for _command in (
     skills.read,
     runs.run,
     runs.code,
+    tools.tool,
     records.runs,
     lifecycle.submit,
     lifecycle.approve,

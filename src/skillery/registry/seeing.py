@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, literal_column, or_, select
+from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, exists, literal_column, or_, select
 
 from skillery import access
 from skillery.backends import Identity
@@ -97,6 +97,12 @@ def is_own() -> ColumnElement[bool]:
     """A private skill of which the identity has published a version. Without an order, so that it starts from those."""
     own = select(_own_versions.c.skill_id).where(_own_versions.c.publisher == bindparam("me"))
     return and_(skills.c.id.in_(own), skills.c.visibility.concat(literal_column("''")) == literal_column("'private'"))
+
+
+def owns() -> ColumnElement[bool]:
+    """The same, asked of each row that something else has found: where those are few, and one's own skills many."""
+    own = exists().where(_own_versions.c.publisher == bindparam("me"), _own_versions.c.skill_id == skills.c.id)
+    return and_(_is("private"), own)
 
 
 def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: str, visibility: str) -> bool:

@@ -38,7 +38,7 @@ from skillery.formats.version_spec import Exact, VersionSpec
 from skillery.formats.wording import quoted
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolving import VersionRow, resolve
-from skillery.registry.seeing import View, is_own, parameters, seen_by_name, view_of
+from skillery.registry.seeing import View, owns, parameters, seen_by_name, view_of
 from skillery.tables import session_tools, skill_versions, skills, tools, version_steps
 
 _KEPT = 256
@@ -46,6 +46,7 @@ _NEIGHBOURS = 20
 _NEAR = 3
 
 _ADD = insert(tools)
+_ANY = select(tools.c.version_id).where(tools.c.skill_id == bindparam("of_skill")).limit(1)
 _WITHDRAW = update(tools).where(tools.c.skill_id == bindparam("of_skill"), tools.c.offered_since.is_not(None))
 _approved_at = (
     select(func.max(version_steps.c.created_at))
@@ -58,32 +59,35 @@ _created_at = (
 _OFFER = update(tools).where(tools.c.version_id == bindparam("of_version"))
 
 _OF_VERSION = Statement(
-    select(tools.c.name, tools.c.script, tools.c.item_json)
+    select(tools.c.name, tools.c.item_json)
     .where(tools.c.version_id == bindparam("version_id"), tools.c.name > bindparam("after"))
     .order_by(tools.c.name)
 )
-_OF_SESSION = Statement(
-    select(session_tools)
-    .where(
-        session_tools.c.identity == bindparam("identity"),
-        session_tools.c.session == bindparam("session"),
-        session_tools.c.expires_at > bindparam("now"),
+_ONE_OF_VERSION = Statement(
+    select(tools.c.script, tools.c.item_json).where(
+        tools.c.version_id == bindparam("version_id"), tools.c.name == bindparam("name")
     )
-    .order_by(session_tools.c.name)
+)
+_is_own = and_(
+    session_tools.c.identity == bindparam("identity"),
+    session_tools.c.session == bindparam("session"),
+    session_tools.c.expires_at > bindparam("now"),
+)
+_OF_SESSION = Statement(
+    select(session_tools.c.name, session_tools.c.item_json).where(_is_own).order_by(session_tools.c.name)
+)
+_ONE_OF_SESSION = Statement(
+    select(session_tools.c.script, session_tools.c.content, session_tools.c.item_json).where(
+        _is_own, session_tools.c.name == bindparam("name")
+    )
 )
 
 
 class SessionTool(NamedTuple):
-    """A row of `session_tools`."""
+    """What is run where a tool lives in a session: its one file."""
 
-    identity: str
-    session: str
-    name: str
     script: str
     content: str
-    item_json: str
-    defined_at: Any
-    expires_at: Any
 
 
 class FoundTool(NamedTuple):
@@ -130,9 +134,10 @@ def add_tools(connection: Connection, version_id: int, skill_id: int, bundle: Bu
 
 def offer_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
     """Offer the tools of this version, and of the skill no others."""
-    withdrawn = connection.execute(_WITHDRAW.values(offered_since=None), {"of_skill": skill_id}).rowcount
-    there = select(tools.c.version_id).where(tools.c.skill_id == skill_id).limit(1)
-    if version_id is not None and (withdrawn or connection.scalar(there) is not None):
+    if connection.scalar(_ANY, {"of_skill": skill_id}) is None:
+        return
+    connection.execute(_WITHDRAW.values(offered_since=None), {"of_skill": skill_id})
+    if version_id is not None:
         offered = _OFFER.values(offered_since=func.coalesce(_approved_at, _created_at))
         connection.execute(offered, {"of_version": version_id})
 
@@ -160,7 +165,7 @@ def list_tools(
     if skill is not None:
         row = resolve(connection, identity, *skill)
         found = _OF_VERSION.rows(connection, version_id=row.version_id, after=after[1])[: limit + 1]
-        rows = [(row.name, name, item) for name, _, item in found]
+        rows = [(row.name, name, item) for name, item in found]
     else:
         rows = _own_rows(connection, identity, session, after)
         rows += [tuple(one[:3]) for one in _offered(connection, identity, after, limit + 1)]
@@ -174,13 +179,12 @@ def _own_rows(
 ) -> list[tuple[str, str, str]]:
     if after[0]:
         return []
-    own = tools_of_session(connection, identity, session)
-    return [("", one.name, one.item_json) for one in own if one.name.encode() > after[1].encode()]
+    own = _OF_SESSION.rows(connection, **_session_values(connection, identity, session))
+    return [("", name, item_json) for name, item_json in own if name > after[1]]
 
 
-def tools_of_session(connection: Connection, identity: Identity, session: str) -> list[SessionTool]:
-    now = as_stored(connection, datetime.now(UTC))
-    return [SessionTool(*row) for row in _OF_SESSION.rows(connection, identity=identity.name, session=session, now=now)]
+def _session_values(connection: Connection, identity: Identity, session: str) -> dict[str, Any]:
+    return {"identity": identity.name, "session": session, "now": as_stored(connection, datetime.now(UTC))}
 
 
 def _offered(connection: Connection, identity: Identity, after: tuple[str, ...], rows: int) -> Sequence[Any]:
@@ -215,7 +219,7 @@ def _seen(rows: int, view: View) -> Statement:
 
 
 def _sees(view: View) -> ColumnElement[bool]:
-    return or_(*seen_by_name(view), is_own())
+    return or_(*seen_by_name(view), owns())
 
 
 # -- found by name ---------------------------------------------------------------------------------------------------
@@ -233,9 +237,9 @@ def find_tool(
     last. Raises ToolNotFound, SkillNotFound, VersionNotFound, LabelNotFound."""
     if skill is not None:
         return _in_version(connection, resolve(connection, identity, *skill), name)
-    for own in tools_of_session(connection, identity, session):
-        if own.name == name:
-            return FoundTool(name, _declared(own.item_json), own.script, None, own)
+    own = _ONE_OF_SESSION.rows(connection, name=name, **_session_values(connection, identity, session))
+    for script, content, item_json in own:
+        return FoundTool(name, _declared(item_json), script, None, SessionTool(script, content))
     offered = find_offered(connection, identity, name)
     if offered is None:
         raise _not_found(connection, identity, name, session)
@@ -267,11 +271,9 @@ def _named(view: View | None) -> Statement:
 
 
 def _in_version(connection: Connection, version: VersionRow, name: str) -> FoundTool:
-    there = _OF_VERSION.rows(connection, version_id=version.version_id, after="")
-    for found, script, item_json in there:
-        if found == name:
-            return FoundTool(name, _declared(item_json), script, version)
-    names = [found for found, _, _ in there]
+    for script, item_json in _ONE_OF_VERSION.rows(connection, version_id=version.version_id, name=name):
+        return FoundTool(name, _declared(item_json), script, version)
+    names = [found for found, _ in _OF_VERSION.rows(connection, version_id=version.version_id, after="")]
     near = difflib.get_close_matches(name, names, n=_NEAR, cutoff=0.6)
     offers = f"It offers {', '.join(names[:20])}." if names else "It offers no tools."
     raise ToolNotFound(
@@ -302,7 +304,8 @@ def near_names(connection: Connection, identity: Identity, name: str, session: s
         offered.where(tools.c.name < name).order_by(tools.c.name.desc()).limit(_NEIGHBOURS),
         offered.where(and_(tools.c.name >= first, tools.c.name < first + "\x7f")).order_by(tools.c.name).limit(100),
     )
-    names = {one.name for one in tools_of_session(connection, identity, session)}
+    own = _OF_SESSION.rows(connection, **_session_values(connection, identity, session))
+    names = {one for one, _ in own}
     names.update(found for look in looks for found in connection.scalars(look, values))
     return difflib.get_close_matches(name, sorted(names), n=_NEAR, cutoff=0.6)
 

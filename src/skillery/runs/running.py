@@ -615,4 +615,5 @@ def _finished(identity: Identity, prepared: _Prepared, answer: Mapping[str, Any]
         error_type=answer["error"]["type"] if "error" in answer else None,
         identity=identity,
         parent_run_id=prepared.parent_run_id,
+        tool=prepared.tool,
     )

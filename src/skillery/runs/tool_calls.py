@@ -38,7 +38,7 @@ def tool_args(tool: FoundTool, args: Mapping[str, Any]) -> tuple[bytes, Failure 
         return msgspec.json.encode(given), Failure("ValidationError", str(error))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _inputs(declared: bytes) -> dict[str, Input]:
     return inputs_of(parameters_of(msgspec.json.decode(declared)))
 
