@@ -166,6 +166,7 @@ DOORS = [
     ("GET", "/tools?format=mcp", None, 200),
     ("GET", "/metrics", "admin", 200),
     ("POST", "/blobs", "run", 201),
+    ("POST", "/import", "publish", 400),
     ("GET", "/blobs/blob:none", "read", 404),
     ("HEAD", "/blobs/blob:none", "read", 404),
     ("GET", "/skills/none/1.0.0.tar.gz", "read", 404),

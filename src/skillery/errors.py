@@ -236,12 +236,25 @@ class InvalidBundle(InvalidParams):
     type = "invalid_bundle"
 
 
+class InvalidArchive(InvalidParams):
+    """What was sent to be imported is no archive, a damaged one, or one that does what an archive of skills has no
+    reason to; `data["entry"]` is the path in it that shows so."""
+
+    type = "invalid_archive"
+
+
 class NotExecutable(InvalidParams):
     type = "not_executable"
 
 
 class BundleTooLarge(TooLarge):
     type = "bundle_too_large"
+
+
+class ArchiveTooLarge(TooLarge):
+    """`data["entry"]` is the path in it that was one too many, where there is one."""
+
+    type = "archive_too_large"
 
 
 class BlobTooLarge(TooLarge):

@@ -134,6 +134,15 @@ class Garbage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_days: Natural = 7
 
 
+class Imports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one archive of skills may be, before anything in it is looked at."""
+
+    max_mb: Positive = 1_024
+    max_unpacked_mb: Positive = 4_096
+    max_entries: Positive = 100_000
+    at_once: Positive = 2
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every setting of a server; docs/settings.md explains each."""
 
@@ -175,6 +184,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blobs: BlobLifetimes = BlobLifetimes()
     tools: DefinedTools = DefinedTools()
     gc: Garbage = Garbage()
+    imports: Imports = Imports()
     backends: dict[str, dict[str, dict[str, Any]]] = {}
 
     @property

@@ -306,6 +306,33 @@ waivers = Table(
 )
 Index("ix_waivers_name", waivers.c.name, waivers.c.id)
 
+imports = Table(
+    "imports",
+    metadata,
+    # Under which namespace it was asked for, and the name that it stated: skillery.formats.foreign_skill.alias_key.
+    Column("namespace", Name, primary_key=True),
+    Column("stated", Name, primary_key=True),
+    # Of the skill in the registry that it is.
+    Column("name", Name, nullable=False),
+    # What was last published from it, and from which files: the same again is nothing new.
+    Column("version", Text, nullable=False),
+    Column("source_digest", String(71), nullable=False),
+    # Of a folder that is kept in step: its label. None: nobody keeps it in step.
+    Column("source", Name, nullable=True),
+    # Since when that folder does not hold it any more.
+    Column("removed_at", Moment, nullable=True),
+    Column("identity", String(255), nullable=False),
+    Column("imported_at", Moment, nullable=False),
+    comment="Imported skills: what each is called where it comes from, and which skill of the registry it is.",
+)
+Index("ix_imports_name", imports.c.name)
+Index(
+    "ix_imports_source",
+    imports.c.source,
+    postgresql_where=imports.c.source.is_not(None),
+    sqlite_where=imports.c.source.is_not(None),
+)
+
 objects = Table(
     "objects",
     metadata,

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 from litestar import asgi
 from litestar.types import ASGIApp
 
-from skillery.api import blobs, health
+from skillery.api import blobs, health, imports
 from skillery.api.downloads import DOWNLOADS, documented
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.exchanges import Exchange, log_request
@@ -155,6 +155,7 @@ def make_routes(services: Services) -> list[Any]:
         route("/tools", _tools),
         route("/blobs", _blobs, with_all_below=True),
         *(documented(one, opened(one.group, one.door)) for one in DOWNLOADS),
+        route("/import", imports.receive_archive),
         route("/healthz", health.healthz, guarded=False),
         route("/readyz", health.readyz, guarded=False),
     ]

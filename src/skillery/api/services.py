@@ -13,6 +13,7 @@ from skillery.database import Database
 from skillery.exports import Exports
 from skillery.garbage import Collector
 from skillery.idempotency import Once
+from skillery.importing import Importer
 from skillery.publishing import Publisher, ToolMaker
 from skillery.quotas import Quotas
 from skillery.runs import Runner
@@ -31,6 +32,7 @@ class Services(NamedTuple):
     blobs: Blobs
     runner: Runner
     publisher: Publisher
+    importer: Importer
     tools: ToolMaker
     exports: Exports
     refusals: Refusals

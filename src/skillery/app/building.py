@@ -38,6 +38,7 @@ from skillery.exports import Exports
 from skillery.formats.bundle import BundleLimits
 from skillery.garbage import Collector, Step, cached_files, expired_blobs, leftovers, old_runs, unused_contents
 from skillery.idempotency import Once
+from skillery.importing import Importer, ImportLimits
 from skillery.plugins import Plugins
 from skillery.publishing import ExampleRuns, Publisher, PublishingRules, ToolMaker
 from skillery.registry import cursor_key
@@ -120,11 +121,12 @@ def _services(
         quotas=quotas,
         server=home.server_id,
     )
+    bundles = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
     publisher = Publisher(
         database,
         storage,
         plugins.moments,
-        BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files),
+        bundles,
         _publishing_rules(settings),
         msgspec.structs.asdict(settings.max_limits),
         ExampleRuns(runner, cache, settings.publishing.examples_seconds),
@@ -138,6 +140,7 @@ def _services(
         blobs=blobs,
         runner=runner,
         publisher=publisher,
+        importer=Importer(database, publisher, bundles, _import_limits(settings), settings.imports.at_once, home.path),
         tools=ToolMaker(
             database,
             publisher,
@@ -189,6 +192,11 @@ def _garbage_steps(settings: Settings, database: Database, storage: Storage, cac
 def _lifetimes(settings: Settings) -> Lifetimes:
     hours = settings.blobs
     return Lifetimes(timedelta(hours=hours.input_hours) or None, timedelta(hours=hours.output_hours) or None)
+
+
+def _import_limits(settings: Settings) -> ImportLimits:
+    asked = settings.imports
+    return ImportLimits(asked.max_mb * MIB, asked.max_unpacked_mb * MIB, asked.max_entries)
 
 
 def _publishing_rules(settings: Settings) -> PublishingRules:

@@ -92,7 +92,7 @@ def digest_of_entries(files: Iterable[tuple[str, str, bool]]) -> str:
 
 def make_bundle(
     manifest: Mapping[str, object],
-    skill_md: str,
+    skill_md: str | SkillMd,
     files: Sequence[BundleFile],
     limits: BundleLimits = BundleLimits(),  # noqa: B008 - frozen
     look: Look = source_problem,
@@ -102,8 +102,9 @@ def make_bundle(
     """Everything that can be known about a bundle without running it.
 
     `files` may hold skill.toml and SKILL.md if they say what `manifest` and `skill_md` say; they are written
-    otherwise. Raises BundleTooLarge; InvalidManifest, InvalidPath or InvalidBundle with all problems found.
-    `skip_broken_tools`: a rule that tools.json breaks is a warning, and the bundle does without that tool.
+    otherwise. A SkillMd is how somebody has read the SKILL.md among the files, which is then taken as it is. Raises
+    BundleTooLarge; InvalidManifest, InvalidPath or InvalidBundle with all problems found. `skip_broken_tools`: a rule
+    that tools.json breaks is a warning, and the bundle does without that tool.
     """
     _check_size(files, limits)
     return _Maker(manifest, skill_md, files, look, skip_broken_tools).bundle(limits)
@@ -115,7 +116,7 @@ class _Maker:
     def __init__(
         self,
         manifest: Mapping[str, object],
-        skill_md: str,
+        skill_md: str | SkillMd,
         files: Sequence[BundleFile],
         look: Look,
         skip_broken_tools: bool,
@@ -123,7 +124,8 @@ class _Maker:
         self.look = look
         self.skip_broken_tools = skip_broken_tools
         self.raw = manifest
-        self.text = skill_md
+        self.read = skill_md if isinstance(skill_md, SkillMd) else None
+        self.text = skill_md if isinstance(skill_md, str) else ""
         self.files = files
         self.by_path = {file.path: file for file in files}
         self.problems: list[Problem] = []
@@ -134,7 +136,7 @@ class _Maker:
         # Where a rule is broken it is told by itself, not by what it would mean for the kind.
         has_tools = offered.has_scripts or bool(offered.problems and not self.skip_broken_tools)
         manifest = self.attempt(lambda: parse_manifest(self.raw, has_tools=has_tools))
-        skill_md = self.attempt(lambda: parse_skill_md(self.text))
+        skill_md = self.read or self.attempt(lambda: parse_skill_md(self.text))
         self.check_paths()
         generated = [self.skill_toml(manifest), self.skill_md(skill_md)]
         self.check_entrypoint(manifest)
@@ -192,7 +194,10 @@ class _Maker:
         """SKILL.md as a file, or None where it is given."""
         given = self.by_path.get(SKILL_MD)
         if given is None:
+            assert self.read is None, "whoever has read it has it"
             return BundleFile(SKILL_MD, self.text.encode()) if skill_md else None
+        if self.read is not None:
+            return None
         try:
             stated = given.content.decode()
         except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
 """Publishing: from what somebody sends to a version that everybody can rely on. Nothing is claimed before all of it is
 valid, and then all of it at once."""
 
-from skillery.publishing.creating import CheckedSkill, Publisher
+from skillery.publishing.creating import CheckedSkill, Published, Publisher
 from skillery.publishing.defining import DefinedTool, Definition, ToolMaker
 from skillery.publishing.folders import SkillFolder, read_skill_folder
 from skillery.publishing.rules import PublishingRules
@@ -12,6 +12,7 @@ __all__ = [
     "DefinedTool",
     "Definition",
     "ExampleRuns",
+    "Published",
     "Publisher",
     "PublishingRules",
     "SkillFolder",
