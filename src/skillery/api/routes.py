@@ -28,6 +28,7 @@ from skillery.api.http import (
     send_error,
     send_refusal,
 )
+from skillery.api.prompt import PROMPT
 from skillery.api.refusing import note_knock
 from skillery.api.rpc.envelope import Caller, answer
 from skillery.api.rpc.methods import METHODS
@@ -87,6 +88,12 @@ async def _tools(services: Services, scope: Any, _receive: Any, send: Any, heade
     await send_bytes(send, 200, encode(shown))
 
 
+async def _prompt(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    only(scope, "GET", "HEAD")
+    await authenticate(services, scope, headers)
+    await send_bytes(send, 200, PROMPT.encode(), "text/plain; charset=utf-8")
+
+
 async def _blobs(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
     """`/blobs` and all below it: Litestar's ASGI routes take no path parameters."""
     address = scope["raw_path"].partition(b"?")[0]
@@ -141,6 +148,7 @@ def make_routes(services: Services) -> list[Any]:
         *metrics,
         route("/rpc", _rpc, rpc=True),
         route("/tools", _tools),
+        route("/prompt", _prompt),
         route("/blobs", _blobs, with_all_below=True),
         route("/healthz", health.healthz, guarded=False),
         route("/readyz", health.readyz, guarded=False),
