@@ -559,7 +559,17 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "create_token", token
     yield "list_tokens", client.list_tokens()
     yield "revoke_token", client.revoke_token(token["id"])
+    if "define_tool" in METHODS:
+        yield from tools_story(client)
     yield "list_audit", client.list_audit(limit=1000)
+
+
+def tools_story(client: Client) -> Iterator[tuple[str, Any]]:
+    defined = {"name": "greet_somebody", "description": "Greets.", "code": "return 'hello'", "language": "python"}
+    yield "define_tool", client.call("define_tool", defined)
+    yield "list_tools", client.call("list_tools", {"limit": 1000})
+    yield "call_tool", client.call("call_tool", {"name": "greet_somebody"})
+    yield "remove_tool", client.call("remove_tool", {"name": "greet_somebody"})
 
 
 STEPS = {"submit_version", "approve_version", "reject_version", "cancel_run"}

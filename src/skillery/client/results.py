@@ -32,7 +32,7 @@ class SkillRow(TypedDict):
     tags: NotRequired[list[str]]
     """From here on with `detail: "summary"`."""
     inputs: NotRequired[dict[str, Any]]
-    tools: NotRequired[list[Any]]
+    tools: NotRequired[list[str]]
 
 
 class SkillPage(TypedDict):
@@ -250,6 +250,8 @@ class RunRecord(Run):
     started_at: str | None
     finished_at: str | None
     limits: dict[str, Any]
+    tool: NotRequired[str | None]
+    """Of a skill, where the run was a call of one."""
     cancel_requested_at: NotRequired[str]
 
 
@@ -260,6 +262,7 @@ class RunRow(TypedDict):
     skill: ExactSkill | None
     summary: str | None
     error_type: str | None
+    tool: NotRequired[str | None]
     identity: Who
     parent_run_id: str | None
     started_at: str | None
@@ -291,6 +294,43 @@ class BlobContent(TypedDict):
 class DeletedBlob(TypedDict):
     blob_id: str
     size_bytes: int
+
+
+# -- tools of skills ---------------------------------------------------------------------------------------------
+
+
+class ToolRow(TypedDict):
+    name: str
+    skill: str | None
+    """None where it lives in a session of one's own."""
+    version: str | None
+    description: str
+    parameters: dict[str, Any]
+    """As the skill declares them."""
+
+
+class ToolPage(TypedDict):
+    tools: list[ToolRow]
+    next_cursor: str | None
+
+
+class ToolAnswer(TypedDict):
+    """A tool that failed is an answer and no exception: look at `is_error`."""
+
+    result: Any
+    is_error: bool
+    skill: ExactSkill | None
+    run_id: str | None
+    """None where there was nothing to run."""
+    logs_preview: str
+    output_blobs: list[str]
+
+
+class DefinedTool(TypedDict):
+    name: str
+    skill: str | None
+    version: str | None
+    status: str
 
 
 # -- labels and locks --------------------------------------------------------------------------------------------
@@ -373,6 +413,7 @@ class IdentityUse(TypedDict):
     blob_bytes: Used
     runs_per_minute: Used
     concurrent_runs: Used
+    session_tools: NotRequired[Used]
     namespaces: list[NamespaceUse]
 
 
