@@ -495,6 +495,9 @@ def misfits(value: Any, kind: Any, where: str = "") -> list[str]:
         return misfits(value, arguments[0], where)
     if origin is typing.Literal:
         return [] if value in arguments else [f"{where}: {value!r}"]
+    whole = dict if is_typeddict(kind) else origin
+    if whole in {list, dict} and not isinstance(value, whole):
+        return [f"{where}: {value!r} is no {whole.__name__}"]
     if origin is list:
         return [one for number, item in enumerate(value) for one in misfits(item, arguments[0], f"{where}[{number}]")]
     if origin is dict:
