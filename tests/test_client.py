@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NotRequired, get_args, get_origin, is_typeddict
 
+import httpx
 import pytest
 
 import skillery.client
@@ -333,6 +334,17 @@ class ScriptedHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
+    def do_GET(self) -> None:
+        """The first half of ten bytes, whatever part was asked for; then what the script says."""
+        status, headers = self.server.answers.pop(0)
+        self.send_response(status)
+        for line in headers.split("|"):
+            self.send_header(*line.split(": "))
+        self.send_header("content-length", "10")
+        self.end_headers()
+        self.wfile.write(b"first")
+        self.close_connection = True
+
     def log_message(self, *_: Any) -> None:
         """Not to the terminal."""
 
@@ -387,6 +399,34 @@ def test_a_proxy_without_its_server_is_asked_again_for_what_can_be_repeated(make
 def test_what_is_no_skillery_is_a_strange_answer(make: Callable[..., Any], text: str) -> None:
     with Scripted((200, text)) as server, pytest.raises(StrangeAnswer, match="nothing that Skillery would say"):
         make(server.url).list_skills()
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "[1]", '[{"id": 0}]', '[{"id": 1, "result": 1}]', '[{"id": true, "result": 1}]', "["]
+)
+def test_a_batch_that_is_not_answered_call_by_call_is_a_strange_answer(text: str) -> None:
+    with Scripted((200, text)) as server, Client(server.url) as client:
+        batch = client.batch()
+        pending = batch.list_skills()
+        with pytest.raises(StrangeAnswer):
+            batch.__exit__(None)
+        with pytest.raises(RuntimeError):
+            pending.result()
+
+
+def test_a_transport_of_ones_own_carries_everything(sqlite_server: Server) -> None:
+    class Counting(httpx.HTTPTransport):
+        requests = 0
+
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            self.requests += 1
+            return super().handle_request(request)
+
+    transport = Counting()
+    with Client(sqlite_server.url, transport=transport) as client:
+        client.list_skills()
+        client.prompt()
+    assert transport.requests == 2
 
 
 # -- blobs -------------------------------------------------------------------------------------------------------------
@@ -448,6 +488,24 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(make: Callable[..., Any
     assert make(line.url).download_blob(blob, tmp_path / "x") == len(BIG)
     assert (tmp_path / "x").read_bytes() == BIG
     assert line.connections == 4
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        (200, "etag: a"),
+        (206, "etag: b|content-range: bytes 5-9/10"),
+        (206, "etag: a|content-range: bytes 4-9/10"),
+        (206, "etag: a|content-range: bytes x-y/z"),
+        (206, "etag: a"),
+    ],
+)
+def test_another_part_than_asked_for_is_never_taken_for_it(
+    make: Callable[..., Any], again: tuple[int, str], tmp_path: Path
+) -> None:
+    with Scripted((200, "etag: a"), again) as server, pytest.raises(StrangeAnswer, match="another part"):
+        make(server.url).download_blob("blob:x", tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_upload_whose_answer_is_lost_is_one_blob(make: Callable[..., Any], line: Line) -> None:

@@ -30,10 +30,10 @@ class Pending(Generic[T]):
         return cast(T, self._result)
 
     def settle(self, reply: Mapping[str, Any]) -> None:
-        if isinstance(reply.get("error"), Mapping):
+        if "error" in reply:
             self._error = error_of(reply["error"])
         else:
-            self._result = reply.get("result")
+            self._result = reply["result"]
 
 
 class Collected(BatchMethods):
@@ -53,8 +53,3 @@ class Collected(BatchMethods):
     def _portions(self) -> list[Sequence[Pending[Any]]]:
         """As many in each as the server takes at once."""
         return [self._pending[at : at + MOST_CALLS] for at in range(0, len(self._pending), MOST_CALLS)]
-
-
-def settle(portion: Sequence[Pending[Any]], replies: Sequence[Any]) -> None:
-    for reply in replies:
-        portion[reply["id"]].settle(reply)

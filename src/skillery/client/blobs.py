@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import mimetypes
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import httpx
 
 from skillery.client.errors import StrangeAnswer
 
+_PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18})")
 CHUNK_BYTES = 256 * 1024
 DEFAULT_KIND = "application/octet-stream"
 Source: TypeAlias = "bytes | os.PathLike[str] | BinaryIO"
@@ -105,20 +107,20 @@ class Position:
 
     def begin(self, response: httpx.Response) -> None:
         """Of an answer that carries content. Raises StrangeAnswer for another part, or another blob, than asked for."""
-        etag, begins, size = response.headers.get("etag"), self._begin_of(response), _size_of(response)
+        etag, (begins, size) = response.headers.get("etag"), _place_of(response)
         if begins != self.at or (self._etag is not None and etag != self._etag):
-            raise StrangeAnswer(f"{response.request.url} answered another part than asked for", status=206)
+            raise StrangeAnswer(
+                f"{response.request.url} answered another part than asked for", status=response.status_code
+            )
         self._etag = etag
         if size is not None:
             self.stop = size if self.stop is None else min(self.stop, size)
 
-    def _begin_of(self, response: httpx.Response) -> int:
-        part = response.headers.get("content-range", "")
-        return int(part.removeprefix("bytes ").partition("-")[0] or 0) if response.status_code == 206 else 0
 
-
-def _size_of(response: httpx.Response) -> int | None:
-    """Of the whole blob."""
-    part = response.headers.get("content-range", "").rpartition("/")[2]
-    length = part if response.status_code == 206 else response.headers.get("content-length", "")
-    return int(length) if length.isdigit() else None
+def _place_of(response: httpx.Response) -> tuple[int | None, int | None]:
+    """Where the content begins, and the size of the whole blob; None where the answer does not say."""
+    if response.status_code == 206:
+        part = _PART.fullmatch(response.headers.get("content-range", ""))
+        return (int(part[1]), int(part[2])) if part else (None, None)
+    length = response.headers.get("content-length", "")
+    return 0, int(length) if length.isdecimal() else None

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import httpx
 
-from skillery.client.batches import Collected, Pending, settle
+from skillery.client.batches import Collected, Pending
 from skillery.client.blobs import CHUNK_BYTES, Position, Progress, Sink, Source, Upload, kind_of, opened, written_whole
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
 from skillery.client.generated.methods import Methods
@@ -29,6 +29,7 @@ from skillery.client.wire import (
     make_call,
     new_key,
     object_of,
+    replies_of,
     result_of,
     speaking,
     text_of,
@@ -41,7 +42,8 @@ class Client(Methods):
 
     `url` and `token` are those of SKILLERY_URL and SKILLERY_TOKEN where they are not given. `timeout` is the longest
     silence in seconds; without one a run may take as long as the server allows. Errors are AnsweredError and its
-    children, ConnectionFailed, StrangeAnswer: all of them ClientError.
+    children, ConnectionFailed, StrangeAnswer: all of them ClientError. `transport` is one of httpx, for what the
+    connection needs besides: certificates of one's own, a proxy.
     """
 
     def __init__(
@@ -226,7 +228,9 @@ class Client(Methods):
             try:
                 with speaking(self._http):
                     response = self._http.post("/rpc", content=batch_body(calls), headers=JSON)
-                return settle(portion, list_of(response))
+                for pending, reply in zip(portion, replies_of(response, len(portion)), strict=True):
+                    pending.settle(reply)
+                return
             except ClientError as error:
                 sleep(patience.wait_after(error))
 

@@ -101,6 +101,18 @@ def list_of(response: httpx.Response) -> list[Any]:
     raise _strange(response)
 
 
+def replies_of(response: httpx.Response, count: int) -> list[Mapping[str, Any]]:
+    """Those of a batch, in the order of its calls."""
+    by_id = {reply.get("id"): reply for reply in list_of(response) if isinstance(reply, dict) and _is_reply(reply)}
+    if by_id.keys() != set(range(count)):
+        raise _strange(response)
+    return [by_id[number] for number in range(count)]
+
+
+def _is_reply(reply: Mapping[str, Any]) -> bool:
+    return type(reply.get("id")) is int and ("result" in reply or isinstance(reply.get("error"), dict))
+
+
 def text_of(response: httpx.Response) -> str:
     if response.status_code != 200:
         object_of(response)
