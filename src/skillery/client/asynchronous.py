@@ -188,7 +188,7 @@ class AsyncClient(AsyncMethods):
                             await response.aread()
                             object_of(response)
                         position.begin(response)
-                        async for piece in response.aiter_raw(CHUNK_BYTES):
+                        async for piece in response.aiter_raw():
                             position.at += len(piece)
                             # It goes on: what went wrong before does not count any more.
                             patience = Patience(self._retries, repeatable=True)

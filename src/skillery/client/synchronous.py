@@ -186,7 +186,7 @@ class Client(Methods):
                             response.read()
                             object_of(response)
                         position.begin(response)
-                        for piece in response.iter_raw(CHUNK_BYTES):
+                        for piece in response.iter_raw():
                             position.at += len(piece)
                             # It goes on: what went wrong before does not count any more.
                             patience = Patience(self._retries, repeatable=True)
