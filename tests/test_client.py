@@ -41,6 +41,7 @@ from skillery.client.generated.async_methods import AsyncMethods
 from skillery.client.generated.batch_methods import BatchMethods
 from skillery.client.generated.methods import Methods
 from skillery.client.generated.values import SkillFile
+from skillery.settings import load_settings
 from tests.broken_line import Line, line_to
 from tests.conftest import Server, manifest
 
@@ -203,6 +204,8 @@ def test_url_and_token_come_from_the_environment(
     monkeypatch.setenv("SKILLERY_URL", f"{sqlite_server.url}/")
     assert make().load_skills_protocol_guide()["content"].startswith("---")
 
+    # For the server it is no setting.
+    load_settings({"home": "/x"})
     monkeypatch.setenv("SKILLERY_URL", "ftp://example.com")
     with pytest.raises(ValueError, match="ftp://example"):
         make()
@@ -272,6 +275,17 @@ def test_a_run_whose_answer_is_lost_is_made_once_and_answered(make: Callable[...
     later = make(line.url).list_runs(limit=2)["runs"]
     assert later[0]["run_id"] == run["run_id"]
     assert len(run["output_blobs"]) == 1
+
+
+def test_a_run_that_outlasts_the_patience_of_the_line_is_waited_for_and_made_once(
+    make: Callable[..., Any], sqlite_server: Server, new_name: str
+) -> None:
+    client = make(sqlite_server.url, timeout=0.5)
+    code = "import time\ndef main(args):\n    time.sleep(1.5)\n    return 'slept'\n"
+    client.create_skill(manifest(new_name), "# x\n", files=[{"path": "code/main.py", "content": code}])
+
+    assert client.execute_skill(new_name)["output"] == "slept"
+    assert len(client.list_runs(skill=new_name)["runs"]) == 1
 
 
 def test_a_skill_whose_answer_is_lost_is_published_once(make: Callable[..., Any], line: Line, new_name: str) -> None:
