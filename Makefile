@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # some machines set it, and then each process of the tests compiles what it imports
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test serve bench check format lock build clean install fuzz mutations contract-as-user soak kills
+.PHONY: demo test serve bench check format client lock build clean install fuzz mutations contract-as-user soak kills
 
 install: .venv/.installed
 
@@ -89,6 +89,9 @@ kills: install ## KILLS=200 times kill -9 in the middle of writes, and what skil
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+client: install ## what of skillery.client is made: after a change of the methods, or of client/asynchronous.py
+	$(BIN)/python -m skillery.api.rpc.client_source
 
 lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

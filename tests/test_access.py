@@ -164,6 +164,7 @@ DOORS = [
     ("GET", "/healthz", "nobody", 200),
     ("GET", "/readyz", "nobody", 200),
     ("GET", "/tools?format=mcp", None, 200),
+    ("GET", "/prompt", None, 200),
     ("GET", "/metrics", "admin", 200),
     ("POST", "/blobs", "run", 201),
     ("POST", "/import", "publish", 400),

@@ -6,6 +6,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from anthropic.types import ToolParam
+from openai.types.chat import ChatCompletionFunctionToolParam
+from pydantic import TypeAdapter
 
 from tests.conftest import Rpc
 
@@ -195,3 +198,28 @@ def test_an_unknown_format_or_method_is_400(sqlite_rpc: Rpc, query: dict[str, st
 
     assert response.status_code == 400
     assert response.json()["error"]["code"] == -32602
+
+
+def test_the_prompt_is_the_one_that_the_specification_recommends(sqlite_rpc: Rpc) -> None:
+    response = sqlite_rpc.http.get("/prompt")
+
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    assert response.text == (
+        "You are connected to a Skills Runtime using the Skills Protocol.\n"
+        "\n"
+        "If you have not yet read the Skills Protocol Guide,\n"
+        "you MUST call the `load_skills_protocol_guide` tool before using\n"
+        "any other Skills Protocol tools.\n"
+        "\n"
+        "After reading the guide, follow its workflow:\n"
+        "discover → inspect → run or write code → use blobs for large data.\n"
+    )
+    assert sqlite_rpc.http.post("/prompt").status_code == 405
+
+
+def test_the_types_of_the_sdks_take_the_tools(sqlite_rpc: Rpc) -> None:
+    """As their own definitions say: `tools` of chat completions (OpenAI) and of messages (Anthropic)."""
+    for shown in tools(sqlite_rpc, format="openai", include="create_skill"):
+        assert TypeAdapter(ChatCompletionFunctionToolParam).validate_python(shown) == shown
+    for shown in tools(sqlite_rpc, format="anthropic", include="create_skill"):
+        assert TypeAdapter(ToolParam).validate_python(shown) == shown

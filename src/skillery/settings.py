@@ -16,7 +16,10 @@ import platformdirs
 from skillery.errors import StartupError
 
 PREFIX = "SKILLERY_"
-TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - where commands find theirs
+TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - where commands and clients find theirs
+URL_VARIABLE = "SKILLERY_URL"
+"""Where clients find their server."""
+_NO_SETTINGS = frozenset({TOKEN_VARIABLE, URL_VARIABLE})
 SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of secrets, not one
 BACKENDS_PREFIX = "SKILLERY_BACKENDS_"
 CONFIG_NAME = "skillery.toml"
@@ -285,7 +288,7 @@ def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     by_variable = {PREFIX + name.upper().replace(".", "_"): name for name in names if name not in ENTRIES}
     values: dict[str, Any] = {}
     for variable, text in sorted(variables.items()):
-        if not variable.startswith(PREFIX) or variable.startswith(SECRET_PREFIX) or variable == TOKEN_VARIABLE:
+        if not variable.startswith(PREFIX) or variable.startswith(SECRET_PREFIX) or variable in _NO_SETTINGS:
             continue
         if variable.startswith(BACKENDS_PREFIX):
             values[_backend_setting(variable)] = text

@@ -30,6 +30,7 @@ from skillery.api.http import (
     send_error,
     send_refusal,
 )
+from skillery.api.prompt import PROMPT
 from skillery.api.refusing import note_knock
 from skillery.api.rpc.calling import Caller
 from skillery.api.rpc.envelope import answer
@@ -88,6 +89,12 @@ async def _tools(services: Services, scope: Any, _receive: Any, send: Any, heade
         )
     shown = [tool(name, one.params, form) for name, one in METHODS.items() if one.is_tool or name in asked_for]
     await send_bytes(send, 200, encode(shown))
+
+
+async def _prompt(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    only(scope, "GET", "HEAD")
+    await authenticate(services, scope, headers)
+    await send_bytes(send, 200, PROMPT.encode(), "text/plain; charset=utf-8")
 
 
 async def _blobs(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -153,6 +160,7 @@ def make_routes(services: Services) -> list[Any]:
         route("/rpc", _rpc, rpc=True),
         route("/mcp", services.mcp.answer, rpc=True),
         route("/tools", _tools),
+        route("/prompt", _prompt),
         route("/blobs", _blobs, with_all_below=True),
         *(documented(one, opened(one.group, one.door)) for one in DOWNLOADS),
         route("/import", imports.receive_archive),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 FLUSH_MS = 3_000
-DOORS = frozenset({"/rpc", "/mcp", "/tools", "/metrics", "/healthz", "/readyz"})
+DOORS = frozenset({"/rpc", "/mcp", "/tools", "/prompt", "/import", "/metrics", "/healthz", "/readyz"})
 
 
 class Tracing:

@@ -1,0 +1,33 @@
+"""An agent on the messages of Anthropic, with the skills of a Skillery.
+
+pip install skillery anthropic
+SKILLERY_URL=http://127.0.0.1:8080 ANTHROPIC_API_KEY=… python examples/anthropic_agent.py "How many columns? a,b …"
+"""
+
+import os
+import sys
+from typing import Any
+
+from anthropic import Anthropic
+
+from skillery.client import Client
+
+MODEL = os.environ.get("MODEL", "claude-sonnet-4-5")
+
+
+def ask(question: str) -> str:
+    with Client() as skillery, Anthropic() as anthropic:
+        options: Any = {"model": MODEL, "max_tokens": 4096, "system": skillery.prompt()}
+        options["tools"] = skillery.tools("anthropic")
+        messages: list[Any] = [{"role": "user", "content": question}]
+        while True:
+            reply = anthropic.messages.create(messages=messages, **options)
+            messages.append({"role": "assistant", "content": reply.content})
+            if reply.stop_reason != "tool_use":
+                return "".join(block.text for block in reply.content if block.type == "text")
+            results = [skillery.handle(block) for block in reply.content if block.type == "tool_use"]
+            messages.append({"role": "user", "content": results})
+
+
+if __name__ == "__main__":
+    print(ask(" ".join(sys.argv[1:])))

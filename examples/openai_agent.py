@@ -1,0 +1,31 @@
+"""An agent on the chat completions of OpenAI, or of any server that speaks as they do, with the skills of a Skillery.
+
+pip install skillery openai
+SKILLERY_URL=http://127.0.0.1:8080 OPENAI_API_KEY=… python examples/openai_agent.py "How many columns? a,b …"
+"""
+
+import os
+import sys
+from typing import Any
+
+from openai import OpenAI
+
+from skillery.client import Client
+
+MODEL = os.environ.get("MODEL", "gpt-5")
+
+
+def ask(question: str) -> str:
+    with Client() as skillery, OpenAI() as openai:
+        tools = skillery.tools("openai")
+        messages: list[Any] = [{"role": "system", "content": skillery.prompt()}, {"role": "user", "content": question}]
+        while True:
+            reply = openai.chat.completions.create(model=MODEL, messages=messages, tools=tools).choices[0].message
+            messages.append(reply)
+            if not reply.tool_calls:
+                return reply.content or ""
+            messages += [skillery.handle(call) for call in reply.tool_calls]
+
+
+if __name__ == "__main__":
+    print(ask(" ".join(sys.argv[1:])))

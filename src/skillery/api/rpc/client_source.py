@@ -1,0 +1,275 @@
+"""Makes what of skillery.client is made: its methods from METHODS, and the client that does not await from the one
+that does. `python -m skillery.api.rpc.client_source` (`make client`) writes it. Nothing of the client is imported: what
+was made wrong can be made anew."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from skillery.api.rpc.methods import METHODS, Method
+from skillery.api.rpc.params import Params
+
+CLIENT = Path(__file__).parents[2] / "client"
+DOC = '"""Made by `make client`: do not edit."""\n\n'
+MADE = f"{DOC}from __future__ import annotations\n\n"
+AS_ANSWERED = {"LockEntry": "Locked"}
+"""Objects in params that another method has answered."""
+ANSWERS = {
+    "list_skills": "SkillPage",
+    "describe_skill": "DescribedSkill",
+    "read_skill_file": "SkillFileContent",
+    "execute_skill": "Run",
+    "run_code": "Run",
+    "create_blob": "NewBlob",
+    "read_blob": "BlobContent",
+    "load_skills_protocol_guide": "Guide",
+    "create_skill": "SkillVersion",
+    "submit_version": "SkillVersion",
+    "approve_version": "SkillVersion",
+    "reject_version": "SkillVersion",
+    "yank_version": "SkillVersion",
+    "unyank_version": "SkillVersion",
+    "deprecate_skill": "SkillVersion",
+    "undeprecate_skill": "SkillVersion",
+    "set_visibility": "SkillVersion",
+    "list_versions": "VersionPage",
+    "get_run": "RunRecord",
+    "list_runs": "RunPage",
+    "cancel_run": "RunRecord",
+    "set_label": "MovedLabel",
+    "rollback_label": "MovedLabel",
+    "remove_label": "MovedLabel",
+    "list_labels": "Labels",
+    "resolve_skills": "Lock",
+    "verify_lock": "VerifiedLock",
+    "search_skills": "FoundSkillPage",
+    "check_skill": "CheckedSkill",
+    "waive_finding": "Waiver",
+    "list_waivers": "WaiverPage",
+    "revoke_waiver": "Waiver",
+    "list_tools": "ToolPage",
+    "call_tool": "ToolAnswer",
+    "define_tool": "DefinedTool",
+    "remove_tool": "DefinedTool",
+    "delete_blob": "DeletedBlob",
+    "get_usage": "IdentityUse",
+    "collect_garbage": "Sweep",
+    "create_token": "NewToken",
+    "list_tokens": "Tokens",
+    "revoke_token": "Token",
+    "list_audit": "AuditPage",
+}
+"""What each method answers, of client/results.py. One that is missing answers a `dict[str, Any]`."""
+_SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", Any: "Any"}
+_WITHOUT_AWAITING = (
+    (r"\basync (def|with|for)\b", r"\1"),
+    (r"\bawait ", ""),
+    (r"\b(\w+)_async\b", r"\1"),
+    (r"\basync_methods\b", "methods"),
+    (r"\bAsync(Client|Methods|Batch|Iterator)\b", r"\1"),
+    (r"\bhttpx\.Async", "httpx."),
+    (r"\bAsyncBaseTransport\b", "BaseTransport"),
+    (r"__a(enter|exit)__", r"__\1__"),
+    (r"\ba(close|read)\b", r"\1"),
+    (r"\baiter_raw\b", "iter_raw"),
+    (r'""".*`synchronous.py` is made.*"""', '"""Client. Made from `asynchronous.py` by `make client`: do not edit."""'),
+)
+
+
+class Flavour(NamedTuple):
+    """One of the classes that have every method."""
+
+    module: str
+    name: str
+    doc: str
+    begin: str
+    """What stands before `def`."""
+    call: str
+    """What the body of a method does with a result, around the call."""
+    answer: str
+    has_keys: bool
+
+
+FLAVOURS = (
+    Flavour("methods", "Methods", "Every method of the server.", "", "{}", "{}", True),
+    Flavour("async_methods", "AsyncMethods", "Every method of the server, awaited.", "async ", "await {}", "{}", True),
+    Flavour("batch_methods", "BatchMethods", "Every method, in a batch.", "", "{}", "Pending[{}]", False),
+)
+
+
+def sources() -> dict[Path, str]:
+    """Every file that is made, with what should stand in it."""
+    generated = CLIENT / "generated"
+    made = {generated / f"{flavour.module}.py": _methods(flavour) for flavour in FLAVOURS}
+    made[generated / "calls.py"] = _calls()
+    made[generated / "values.py"] = _values()
+    made[generated / "__init__.py"] = '"""Made by `make client` from the table of methods: do not edit."""\n'
+    made[CLIENT / "synchronous.py"] = _synchronous((CLIENT / "asynchronous.py").read_text("utf-8"))
+    return {path: _formatted(path, source) for path, source in made.items()}
+
+
+def main() -> None:
+    for path, source in sources().items():
+        path.write_text(source, "utf-8")
+
+
+def _formatted(path: Path, source: str) -> str:
+    for command in (["check", "--select=I", "--fix", "--quiet"], ["format"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(path), "-"]
+        source = subprocess.run(ruff, input=source, capture_output=True, text=True, check=True).stdout
+    return source
+
+
+def _synchronous(source: str) -> str:
+    for pattern, replacement in _WITHOUT_AWAITING:
+        source = re.sub(pattern, replacement, source)
+    return source
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
+
+
+def _calls() -> str:
+    once = [name for name, method in METHODS.items() if method.once]
+    harmless = [name for name, method in METHODS.items() if not method.once and _is_harmless(method)]
+    tools = [name for name, method in METHODS.items() if method.is_tool]
+    return (
+        f"{MADE}ONCE = frozenset({once!r})\n"
+        '"""The server makes them once for one Idempotency-Key."""\n'
+        f"REPEATABLE = frozenset({harmless!r})\n"
+        '"""Change nothing: to call them twice does no harm."""\n'
+        f"TOOLS = {tuple(tools)!r}\n"
+        '"""The tools of the protocol."""\n'
+    )
+
+
+def _is_harmless(method: Method) -> bool:
+    return method.needs == "read" or method.audits == ""
+
+
+# -- methods -----------------------------------------------------------------------------------------------------
+
+
+def _methods(flavour: Flavour) -> str:
+    answers = sorted({ANSWERS[name] for name in METHODS if name in ANSWERS} | set(AS_ANSWERED.values()))
+    values = sorted({struct.__name__ for struct in _structs()})
+    checking = "" if flavour.has_keys else "TYPE_CHECKING, "
+    pending = "if TYPE_CHECKING:\n    from skillery.client.batches import Pending\n" if not flavour.has_keys else ""
+    head = (
+        f"{MADE}from collections.abc import Mapping, Sequence\nfrom typing import {checking}Any, Literal\n\n"
+        f"from skillery.client.generated.values import {', '.join(values)}\n"
+        f"from skillery.client.results import {', '.join(answers)}\n{pending}\n"
+    )
+    methods = "\n".join(_method(flavour, name, method) for name, method in METHODS.items())
+    return f'{head}\nclass {flavour.name}:\n    """{flavour.doc}"""\n\n{_abstract(flavour)}\n{methods}'
+
+
+def _abstract(flavour: Flavour) -> str:
+    key = ", *, idempotency_key: str | None = None" if flavour.has_keys else ""
+    answer = flavour.answer.format("Any")
+    return (
+        f"    {flavour.begin}def call(self, method: str, params: Mapping[str, Any] | None = None{key}) -> {answer}:\n"
+        "        raise NotImplementedError\n"
+    )
+
+
+def _method(flavour: Flavour, name: str, method: Method) -> str:
+    fields = list(_fields(method.params))
+    keyed = flavour.has_keys and method.once
+    optional = [f"{field}: {kind} | None = None" for field, kind, _, is_required in fields if not is_required]
+    optional += ["idempotency_key: str | None = None"] if keyed else []
+    parameters = ["self", *(f"{field}: {kind}" for field, kind, _, is_required in fields if is_required)]
+    parameters += ["*", *optional] if optional else []
+    params = ", ".join(f'"{field}": {field}' for field, *_ in fields)
+    passed = f'"{name}", {{{params}}}' + (", idempotency_key=idempotency_key" if keyed else "")
+    answer = flavour.answer.format(_answer(name))
+    body = flavour.call.format(f"self.call({passed})")
+    return (
+        f"    {flavour.begin}def {name}({', '.join(parameters)}) -> {answer}:\n"
+        f'        """{_documentation(method.params, keyed=keyed)}"""\n'
+        f"        answer: {answer} = {body}\n"
+        "        return answer\n"
+    )
+
+
+def _documentation(struct: type[Params], *, keyed: bool) -> str:
+    lines = [" ".join(inspect.cleandoc(struct.__doc__ or "").split())]
+    told = [f"{field}: {description}" for field, _, description, _ in _fields(struct) if description]
+    told += ["idempotency_key: the same call under the same key is made once; without one it gets its own"] * keyed
+    return "\n\n        ".join([*lines, "\n        ".join(told)]).rstrip() + ("\n        " if told else "")
+
+
+def _answer(name: str) -> str:
+    return ANSWERS.get(name, "dict[str, Any]")
+
+
+# -- params ------------------------------------------------------------------------------------------------------
+
+
+def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]]:
+    """Name, type, description, and whether it must be given."""
+    hints = typing.get_type_hints(struct, include_extras=True)
+    for field in msgspec.structs.fields(struct):
+        kind = hints[field.name]
+        metas = typing.get_args(kind)[1:] if typing.get_origin(kind) is typing.Annotated else ()
+        described = [meta.description for meta in metas if isinstance(meta, msgspec.Meta) and meta.description]
+        yield field.encode_name, _type(kind), described[0] if described else "", field.required
+
+
+def _type(kind: Any) -> str:
+    """As a caller writes it: what is only read may be any mapping, and a list of objects any sequence."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return _type(arguments[0])
+    if origin in {typing.Union, types.UnionType}:
+        (only,) = (one for one in arguments if one is not msgspec.UnsetType)
+        return _type(only)
+    if origin is Literal:
+        return f"Literal[{', '.join(repr(one) for one in arguments)}]"
+    if origin is list:
+        return f"{'Sequence' if _is_struct(arguments[0]) else 'list'}[{_type(arguments[0])}]"
+    if origin is dict:
+        return f"Mapping[{_type(arguments[0])}, {_type(arguments[1])}]"
+    return AS_ANSWERED.get(kind.__name__, kind.__name__) if _is_struct(kind) else _SIMPLE[kind]
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _structs() -> list[type[msgspec.Struct]]:
+    """Objects that stand in params, and nowhere else."""
+    found: dict[str, type[msgspec.Struct]] = {}
+    for method in METHODS.values():
+        for hint in typing.get_type_hints(method.params).values():
+            found |= {one.__name__: one for one in typing.get_args(hint) if _is_struct(one)}
+    for name in AS_ANSWERED:
+        found.pop(name, None)
+    return list(found.values())
+
+
+def _values() -> str:
+    classes = [
+        f'class {struct.__name__}(TypedDict):\n    """{struct.__doc__}"""\n\n'
+        + "".join(
+            f"    {name}: {kind if is_required else f'NotRequired[{kind}]'}\n"
+            for name, kind, _, is_required in _fields(struct)
+        )
+        for struct in _structs()
+    ]
+    # Without annotations that are texts: what is required would not be known at run time.
+    return f"{DOC}from typing import Literal, NotRequired, TypedDict\n\n\n" + "\n\n".join(classes)
+
+
+if __name__ == "__main__":
+    main()

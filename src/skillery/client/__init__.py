@@ -1,0 +1,52 @@
+"""A Skillery server from Python: `Client`, and `AsyncClient` with the same methods to be awaited.
+
+Stands on httpx and msgspec alone: nothing of the server is imported.
+"""
+
+from skillery.client.asynchronous import AsyncBatch, AsyncClient
+from skillery.client.batches import Pending
+from skillery.client.errors import (
+    AnsweredError,
+    Busy,
+    ClientError,
+    Conflict,
+    ConnectionFailed,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    NotAllowed,
+    NotAuthenticated,
+    NotFound,
+    ParseError,
+    Refused,
+    StrangeAnswer,
+    TooLarge,
+)
+from skillery.client.retrying import Retries
+from skillery.client.synchronous import Batch, Client
+
+__all__ = [
+    "AnsweredError",
+    "AsyncBatch",
+    "AsyncClient",
+    "Batch",
+    "Busy",
+    "Client",
+    "ClientError",
+    "Conflict",
+    "ConnectionFailed",
+    "InternalError",
+    "InvalidParams",
+    "InvalidRequest",
+    "MethodNotFound",
+    "NotAllowed",
+    "NotAuthenticated",
+    "NotFound",
+    "ParseError",
+    "Pending",
+    "Refused",
+    "Retries",
+    "StrangeAnswer",
+    "TooLarge",
+]

@@ -1,0 +1,126 @@
+"""Blobs on their way in and out: files of all sorts, and where in them one is."""
+
+from __future__ import annotations
+
+import io
+import mimetypes
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+import httpx
+
+from skillery.client.errors import StrangeAnswer
+
+_PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18})")
+CHUNK_BYTES = 256 * 1024
+DEFAULT_KIND = "application/octet-stream"
+Source: TypeAlias = "bytes | os.PathLike[str] | BinaryIO"
+Sink: TypeAlias = "os.PathLike[str] | BinaryIO"
+Progress: TypeAlias = "Callable[[int, int | None], None]"
+"""Called with the bytes that have gone over the wire, and those of the whole: None where nobody knows yet."""
+
+
+class Upload:
+    """An open file that is read from where it stood, and from there again where it must be."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self._start = file.tell() if file.seekable() else None
+        self.size = None if self._start is None else file.seek(0, io.SEEK_END) - self._start
+        self.rewind()
+
+    @property
+    def can_rewind(self) -> bool:
+        return self._start is not None
+
+    def rewind(self) -> None:
+        if self._start is not None:
+            self.file.seek(self._start)
+
+    def headers(self, kind: str, key: str) -> dict[str, str]:
+        length = {} if self.size is None else {"content-length": str(self.size)}
+        return {"content-type": kind, "idempotency-key": key, **length}
+
+
+@contextmanager
+def opened(content: Source) -> Iterator[Upload]:
+    if isinstance(content, str):
+        raise TypeError("content is a text: give its bytes, or a pathlib.Path where a file of that name is meant")
+    if isinstance(content, (bytes, bytearray, memoryview)):
+        yield Upload(io.BytesIO(content))
+    elif isinstance(content, os.PathLike):
+        with Path(content).open("rb") as file:
+            yield Upload(file)
+    else:
+        yield Upload(content)
+
+
+def kind_of(content: Source) -> str:
+    """By the ending of a file's name."""
+    name = content if isinstance(content, os.PathLike) else getattr(content, "name", "")
+    guessed = mimetypes.guess_type(os.fspath(name))[0] if isinstance(name, (str, os.PathLike)) else None
+    return guessed or DEFAULT_KIND
+
+
+@contextmanager
+def written_whole(target: Sink) -> Iterator[BinaryIO]:
+    """A file to write to. One that is named is there when all of it is, and until then is what it was."""
+    if not isinstance(target, os.PathLike):
+        yield target
+        return
+    path = Path(target)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        with beside.open("xb") as file:
+            yield file
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+class Position:
+    """How far a download has come, and whether it is still the same blob."""
+
+    def __init__(self, start: int, stop: int | None) -> None:
+        self.start, self.at, self.stop = start, start, stop
+        self._etag: str | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.stop is not None and self.at >= self.stop
+
+    @property
+    def total(self) -> int | None:
+        return None if self.stop is None else self.stop - self.start
+
+    def headers(self) -> dict[str, str]:
+        """Never compressed on the way: lengths and places are those of the blob."""
+        plain = {"accept-encoding": "identity"}
+        if not self.at and self.stop is None:
+            return plain
+        return plain | {"range": f"bytes={self.at}-{'' if self.stop is None else self.stop - 1}"}
+
+    def begin(self, response: httpx.Response) -> None:
+        """Of an answer that carries content. Raises StrangeAnswer for another part, or another blob, than asked for."""
+        etag, (begins, size) = response.headers.get("etag"), _place_of(response)
+        if begins != self.at or (self._etag is not None and etag != self._etag):
+            raise StrangeAnswer(
+                f"{response.request.url} answered another part than asked for", status=response.status_code
+            )
+        self._etag = etag
+        if size is not None:
+            self.stop = size if self.stop is None else min(self.stop, size)
+
+
+def _place_of(response: httpx.Response) -> tuple[int | None, int | None]:
+    """Where the content begins, and the size of the whole blob; None where the answer does not say."""
+    if response.status_code == 206:
+        part = _PART.fullmatch(response.headers.get("content-range", ""))
+        return (int(part[1]), int(part[2])) if part else (None, None)
+    length = response.headers.get("content-length", "")
+    return 0, int(length) if length.isdecimal() else None

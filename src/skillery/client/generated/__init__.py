@@ -1,0 +1,1 @@
+"""Made by `make client` from the table of methods: do not edit."""

@@ -1,0 +1,703 @@
+"""Made by `make client`: do not edit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from skillery.client.generated.values import SkillFile
+from skillery.client.results import (
+    AuditPage,
+    BlobContent,
+    CheckedSkill,
+    DefinedTool,
+    DeletedBlob,
+    DescribedSkill,
+    FoundSkillPage,
+    Guide,
+    IdentityUse,
+    Labels,
+    Lock,
+    Locked,
+    MovedLabel,
+    NewBlob,
+    NewToken,
+    Run,
+    RunPage,
+    RunRecord,
+    SkillFileContent,
+    SkillPage,
+    SkillVersion,
+    Sweep,
+    Token,
+    Tokens,
+    ToolAnswer,
+    ToolPage,
+    VerifiedLock,
+    VersionPage,
+    Waiver,
+    WaiverPage,
+)
+
+if TYPE_CHECKING:
+    from skillery.client.batches import Pending
+
+
+class BatchMethods:
+    """Every method, in a batch."""
+
+    def call(self, method: str, params: Mapping[str, Any] | None = None) -> Pending[Any]:
+        raise NotImplementedError
+
+    def list_skills(
+        self,
+        *,
+        namespace: str | None = None,
+        detail: Literal["names", "summary"] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Pending[SkillPage]:
+        """Enumerate available skills, optionally filtering by namespace. Results are deterministically sorted.
+
+        namespace: Optional namespace to filter skills (e.g., 'salesforce')
+        detail: Level of detail to return
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: Pending[SkillPage] = self.call(
+            "list_skills", {"namespace": namespace, "detail": detail, "limit": limit, "cursor": cursor}
+        )
+        return answer
+
+    def describe_skill(
+        self, name: str, *, version: str | None = None, detail: Literal["manifest", "summary", "full"] | None = None
+    ) -> Pending[DescribedSkill]:
+        """Retrieve a skill's manifest and documentation frontmatter.
+
+        name: Skill name (e.g., 'salesforce.leads.sync')
+        version: Skill version (omit for latest)
+        detail: Level of detail to return
+        """
+        answer: Pending[DescribedSkill] = self.call(
+            "describe_skill", {"name": name, "version": version, "detail": detail}
+        )
+        return answer
+
+    def read_skill_file(self, name: str, path: str, *, version: str | None = None) -> Pending[SkillFileContent]:
+        """Read any file in a skill's directory (e.g., SKILL.md, extra docs, schemas).
+
+        name: Skill name
+        version: Skill version (omit for latest)
+        path: Path to file within skill directory (e.g., 'SKILL.md')
+        """
+        answer: Pending[SkillFileContent] = self.call(
+            "read_skill_file", {"name": name, "version": version, "path": path}
+        )
+        return answer
+
+    def execute_skill(
+        self,
+        name: str,
+        *,
+        version: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        input_blobs: list[str] | None = None,
+        timeout_ms: int | None = None,
+        script: str | None = None,
+    ) -> Pending[Run]:
+        """Execute a skill's entrypoint in an ephemeral sandbox.
+
+        name: Skill name
+        version: Skill version (omit for latest)
+        args: JSON-serializable arguments to pass to the skill
+        input_blobs: Blob IDs to mount in the sandbox
+        timeout_ms: Execution timeout in milliseconds
+        script: Path of a file to run as a program, in a skill without an entrypoint
+        """
+        answer: Pending[Run] = self.call(
+            "execute_skill",
+            {
+                "name": name,
+                "version": version,
+                "args": args,
+                "input_blobs": input_blobs,
+                "timeout_ms": timeout_ms,
+                "script": script,
+            },
+        )
+        return answer
+
+    def run_code(
+        self,
+        language: Literal["python", "javascript", "bash"],
+        code: str,
+        *,
+        entrypoint: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        mount_skills: list[str] | None = None,
+        input_blobs: list[str] | None = None,
+        limits: Mapping[str, Any] | None = None,
+    ) -> Pending[Run]:
+        """Execute LLM-written code in a sandbox with specified skills and blobs mounted.
+
+        language: Programming language (MVP: python only)
+        code: Source code to execute
+        entrypoint: Function name to call
+        args: Arguments to pass to entrypoint function
+        mount_skills: Skill names to mount in sandbox
+        input_blobs: Blob IDs to mount in sandbox
+        limits: Execution limits
+        """
+        answer: Pending[Run] = self.call(
+            "run_code",
+            {
+                "language": language,
+                "code": code,
+                "entrypoint": entrypoint,
+                "args": args,
+                "mount_skills": mount_skills,
+                "input_blobs": input_blobs,
+                "limits": limits,
+            },
+        )
+        return answer
+
+    def create_blob(
+        self, content: str, kind: str, *, encoding: Literal["utf-8", "base64"] | None = None, ttl: int | None = None
+    ) -> Pending[NewBlob]:
+        """Store large content as a blob and return its ID.
+
+        content: Content to store
+        kind: MIME type (e.g., 'text/plain', 'application/json')
+        """
+        answer: Pending[NewBlob] = self.call(
+            "create_blob", {"content": content, "kind": kind, "encoding": encoding, "ttl": ttl}
+        )
+        return answer
+
+    def read_blob(
+        self,
+        blob_id: str,
+        *,
+        mode: Literal["sample_head", "sample_tail", "full"] | None = None,
+        max_bytes: int | None = None,
+    ) -> Pending[BlobContent]:
+        """Retrieve a preview of blob content. Full reads discouraged for large blobs.
+
+        blob_id: Blob identifier
+        mode: How to sample the blob
+        max_bytes: Maximum bytes to return
+        """
+        answer: Pending[BlobContent] = self.call(
+            "read_blob", {"blob_id": blob_id, "mode": mode, "max_bytes": max_bytes}
+        )
+        return answer
+
+    def load_skills_protocol_guide(self) -> Pending[Guide]:
+        """Load the Skills Protocol Guide to learn how to use these tools. Call this first if you haven't read the guide yet."""
+        answer: Pending[Guide] = self.call("load_skills_protocol_guide", {})
+        return answer
+
+    def create_skill(
+        self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
+    ) -> Pending[SkillVersion]:
+        """Publish a new skill, or a new version of one. Everything is validated before anything is stored.
+
+        manifest: skill.toml as JSON: name, version, description, and what else it declares
+        skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
+        files: Code and resources of the skill
+        """
+        answer: Pending[SkillVersion] = self.call(
+            "create_skill", {"manifest": manifest, "skill_md": skill_md, "files": files}
+        )
+        return answer
+
+    def submit_version(self, name: str, version: str) -> Pending[SkillVersion]:
+        """Ask for a review of a draft.
+
+        name: Skill name
+        version: Exact version
+        """
+        answer: Pending[SkillVersion] = self.call("submit_version", {"name": name, "version": version})
+        return answer
+
+    def approve_version(
+        self, name: str, version: str, *, digest: str | None = None, note: str | None = None
+    ) -> Pending[SkillVersion]:
+        """Publish a version that is in review.
+
+        name: Skill name
+        version: Exact version
+        digest: Digest of what was looked at: another one is refused
+        note: Recorded with the approval
+        """
+        answer: Pending[SkillVersion] = self.call(
+            "approve_version", {"name": name, "version": version, "digest": digest, "note": note}
+        )
+        return answer
+
+    def reject_version(self, name: str, version: str, reason: str) -> Pending[SkillVersion]:
+        """Refuse a version that is in review.
+
+        name: Skill name
+        version: Exact version
+        reason: What its author is told
+        """
+        answer: Pending[SkillVersion] = self.call(
+            "reject_version", {"name": name, "version": version, "reason": reason}
+        )
+        return answer
+
+    def yank_version(self, name: str, version: str, reason: str) -> Pending[SkillVersion]:
+        """Let a published version be resolved only where it is asked for exactly.
+
+        name: Skill name
+        version: Exact version
+        reason: What those are told who ask for it exactly
+        """
+        answer: Pending[SkillVersion] = self.call("yank_version", {"name": name, "version": version, "reason": reason})
+        return answer
+
+    def unyank_version(self, name: str, version: str) -> Pending[SkillVersion]:
+        """Take a yank back.
+
+        name: Skill name
+        version: Exact version
+        """
+        answer: Pending[SkillVersion] = self.call("unyank_version", {"name": name, "version": version})
+        return answer
+
+    def deprecate_skill(self, name: str, message: str, *, successor: str | None = None) -> Pending[SkillVersion]:
+        """Say of all published versions of a skill that another should be used.
+
+        name: Skill name
+        message: What describe_skill says of it
+        successor: Name of the skill to use instead
+        """
+        answer: Pending[SkillVersion] = self.call(
+            "deprecate_skill", {"name": name, "message": message, "successor": successor}
+        )
+        return answer
+
+    def undeprecate_skill(self, name: str) -> Pending[SkillVersion]:
+        """Take a deprecation back.
+
+        name: Skill name
+        """
+        answer: Pending[SkillVersion] = self.call("undeprecate_skill", {"name": name})
+        return answer
+
+    def set_visibility(self, name: str, visibility: Literal["public", "namespace", "private"]) -> Pending[SkillVersion]:
+        """Say who sees a skill.
+
+        name: Skill name
+        visibility: public: everybody; namespace: who has a grant that covers the name; private: its publishers
+        """
+        answer: Pending[SkillVersion] = self.call("set_visibility", {"name": name, "visibility": visibility})
+        return answer
+
+    def list_versions(
+        self,
+        *,
+        name: str | None = None,
+        status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"] | None = None,
+        namespace: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Pending[VersionPage]:
+        """List versions of a skill or of all skills, the one published last first.
+
+        name: Only versions of this skill
+        status: Only versions with this status (e.g., 'in_review' for what waits for a reviewer)
+        namespace: Only versions in this namespace and below it
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: Pending[VersionPage] = self.call(
+            "list_versions", {"name": name, "status": status, "namespace": namespace, "limit": limit, "cursor": cursor}
+        )
+        return answer
+
+    def get_run(self, run_id: str) -> Pending[RunRecord]:
+        """Show a run as it was answered, and what else is on record of it.
+
+        run_id: The run's id
+        """
+        answer: Pending[RunRecord] = self.call("get_run", {"run_id": run_id})
+        return answer
+
+    def list_runs(
+        self,
+        *,
+        skill: str | None = None,
+        status: Literal["queued", "started", "completed", "failed"] | None = None,
+        since: str | None = None,
+        identity: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Pending[RunPage]:
+        """List runs, newest first.
+
+        skill: Only runs of this skill
+        status: Only runs with this status
+        since: Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')
+        identity: Only runs of this identity; somebody else's for admins alone
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: Pending[RunPage] = self.call(
+            "list_runs",
+            {"skill": skill, "status": status, "since": since, "identity": identity, "limit": limit, "cursor": cursor},
+        )
+        return answer
+
+    def cancel_run(self, run_id: str) -> Pending[RunRecord]:
+        """Stop a run that waits or is under way.
+
+        run_id: The run's id
+        """
+        answer: Pending[RunRecord] = self.call("cancel_run", {"run_id": run_id})
+        return answer
+
+    def set_label(self, name: str, label: str, version: str) -> Pending[MovedLabel]:
+        """Point a label of a skill to a version.
+
+        name: Skill name
+        label: Label (e.g., 'stable')
+        version: What it points to: a version, or what means one now (another label, a range, 'latest')
+        """
+        answer: Pending[MovedLabel] = self.call("set_label", {"name": name, "label": label, "version": version})
+        return answer
+
+    def rollback_label(self, name: str, label: str) -> Pending[MovedLabel]:
+        """Point a label to what it pointed to before its last move.
+
+        name: Skill name
+        label: Label (e.g., 'stable')
+        """
+        answer: Pending[MovedLabel] = self.call("rollback_label", {"name": name, "label": label})
+        return answer
+
+    def remove_label(self, name: str, label: str) -> Pending[MovedLabel]:
+        """Take a label away; a rollback brings it back.
+
+        name: Skill name
+        label: Label (e.g., 'stable')
+        """
+        answer: Pending[MovedLabel] = self.call("remove_label", {"name": name, "label": label})
+        return answer
+
+    def list_labels(
+        self, name: str, *, label: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> Pending[Labels]:
+        """List the labels of a skill, and their moves, newest first.
+
+        name: Skill name
+        label: Only this one
+        limit: Maximum number of moves
+        cursor: Pagination cursor from previous response
+        """
+        answer: Pending[Labels] = self.call(
+            "list_labels", {"name": name, "label": label, "limit": limit, "cursor": cursor}
+        )
+        return answer
+
+    def resolve_skills(self, skills: list[str]) -> Pending[Lock]:
+        """Say which version each skill is now, with its digest.
+
+        skills: 'name' or 'name@version spec' each, at most 1000
+        """
+        answer: Pending[Lock] = self.call("resolve_skills", {"skills": skills})
+        return answer
+
+    def verify_lock(self, lock: Sequence[Locked]) -> Pending[VerifiedLock]:
+        """Say whether all that is locked is there as it was.
+
+        lock: 'lock' of resolve_skills
+        """
+        answer: Pending[VerifiedLock] = self.call("verify_lock", {"lock": lock})
+        return answer
+
+    def search_skills(
+        self,
+        query: str,
+        *,
+        kind: Literal["action", "instruction"] | None = None,
+        tags: list[str] | None = None,
+        namespace: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Pending[FoundSkillPage]:
+        """Find skills by words in their names, tags, descriptions and SKILL.md, the best first.
+
+        query: Words that must all be there; the last one may be unfinished
+        kind: Only skills of this kind
+        tags: Only skills with all these tags
+        namespace: Only skills in this namespace and below it
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: Pending[FoundSkillPage] = self.call(
+            "search_skills",
+            {"query": query, "kind": kind, "tags": tags, "namespace": namespace, "limit": limit, "cursor": cursor},
+        )
+        return answer
+
+    def check_skill(
+        self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
+    ) -> Pending[CheckedSkill]:
+        """Say what create_skill would say, and run the examples, without publishing anything.
+
+        manifest: skill.toml as JSON: name, version, description, and what else it declares
+        skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
+        files: Code and resources of the skill
+        """
+        answer: Pending[CheckedSkill] = self.call(
+            "check_skill", {"manifest": manifest, "skill_md": skill_md, "files": files}
+        )
+        return answer
+
+    def waive_finding(
+        self,
+        name: str,
+        rule: str,
+        reason: str,
+        *,
+        until: str | None = None,
+        file: str | None = None,
+        version: str | None = None,
+    ) -> Pending[Waiver]:
+        """Let versions of a skill be published in spite of a finding.
+
+        name: Skill name
+        rule: The finding's rule
+        reason: Why, for everybody who reads the skill
+        until: Until when: '2027-01-31', a time, or '90d'; omit for ever
+        file: Only findings in this file
+        version: Only this exact version
+        """
+        answer: Pending[Waiver] = self.call(
+            "waive_finding",
+            {"name": name, "rule": rule, "reason": reason, "until": until, "file": file, "version": version},
+        )
+        return answer
+
+    def list_waivers(
+        self, *, name: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> Pending[WaiverPage]:
+        """List the waivers of the skills that the caller reviews, newest first.
+
+        name: Only those of this skill
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: Pending[WaiverPage] = self.call("list_waivers", {"name": name, "limit": limit, "cursor": cursor})
+        return answer
+
+    def revoke_waiver(self, id: str) -> Pending[Waiver]:
+        """Make a waiver no longer good. What was published under it stays.
+
+        id: The waiver's id
+        """
+        answer: Pending[Waiver] = self.call("revoke_waiver", {"id": id})
+        return answer
+
+    def list_tools(
+        self,
+        *,
+        skill: str | None = None,
+        session: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Pending[ToolPage]:
+        """List the tools that skills offer.
+
+        skill: Only tools of this skill: 'name' or 'name@version spec'
+        session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: Pending[ToolPage] = self.call(
+            "list_tools", {"skill": skill, "session": session, "limit": limit, "cursor": cursor}
+        )
+        return answer
+
+    def call_tool(
+        self,
+        name: str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        skill: str | None = None,
+        version: str | None = None,
+        timeout_ms: int | None = None,
+        input_blobs: list[str] | None = None,
+        session: str | None = None,
+    ) -> Pending[ToolAnswer]:
+        """Call a tool of a skill.
+
+        name: Name of the tool, or 'skill/tool' where several skills have one of that name
+        args: Arguments for the tool
+        skill: The skill that offers it; omit for the one that was published last
+        version: Version of that skill (omit for latest)
+        timeout_ms: Execution timeout in milliseconds
+        input_blobs: Blob IDs to mount in the sandbox
+        session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
+        """
+        answer: Pending[ToolAnswer] = self.call(
+            "call_tool",
+            {
+                "name": name,
+                "args": args,
+                "skill": skill,
+                "version": version,
+                "timeout_ms": timeout_ms,
+                "input_blobs": input_blobs,
+                "session": session,
+            },
+        )
+        return answer
+
+    def define_tool(
+        self,
+        name: str,
+        description: str,
+        code: str,
+        *,
+        parameters: str | None = None,
+        persistent: str | None = None,
+        language: Literal["python", "javascript", "bash"] | None = None,
+        namespace: str | None = None,
+        session: str | None = None,
+    ) -> Pending[DefinedTool]:
+        """Define a tool of your own.
+
+        name: Tool name (lowercase with underscores)
+        description: What the tool does
+        parameters: JSON string of parameter definitions
+        code: Body of the function that gets 'args' and returns the result
+        persistent: "true" to keep it as a skill that others can use
+        language: What the code is written in; JavaScript where that runs, else Python
+        namespace: Where a persistent tool is kept; omit for none, or where you may publish
+        session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
+        """
+        answer: Pending[DefinedTool] = self.call(
+            "define_tool",
+            {
+                "name": name,
+                "description": description,
+                "parameters": parameters,
+                "code": code,
+                "persistent": persistent,
+                "language": language,
+                "namespace": namespace,
+                "session": session,
+            },
+        )
+        return answer
+
+    def remove_tool(self, name: str, *, session: str | None = None) -> Pending[DefinedTool]:
+        """Remove a tool that was defined.
+
+        name: Tool name to remove, or 'skill/tool'
+        session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
+        """
+        answer: Pending[DefinedTool] = self.call("remove_tool", {"name": name, "session": session})
+        return answer
+
+    def delete_blob(self, blob_id: str) -> Pending[DeletedBlob]:
+        """Delete a blob of one's own.
+
+        blob_id: Blob identifier
+        """
+        answer: Pending[DeletedBlob] = self.call("delete_blob", {"blob_id": blob_id})
+        return answer
+
+    def get_usage(self, *, identity: str | None = None, namespace: str | None = None) -> Pending[IdentityUse]:
+        """Say how much is used, and how much may be.
+
+        identity: Whose; omit for your own (another's takes the scope admin)
+        namespace: Of which namespace; omit for those of your grants
+        """
+        answer: Pending[IdentityUse] = self.call("get_usage", {"identity": identity, "namespace": namespace})
+        return answer
+
+    def collect_garbage(self, *, dry_run: bool | None = None) -> Pending[Sweep]:
+        """Remove what nothing refers to any more.
+
+        dry_run: Only say what would be removed
+        """
+        answer: Pending[Sweep] = self.call("collect_garbage", {"dry_run": dry_run})
+        return answer
+
+    def create_token(
+        self,
+        name: str,
+        scopes: list[str],
+        *,
+        namespaces: list[str] | None = None,
+        kind: Literal["person", "agent"] | None = None,
+        expires: str | None = None,
+    ) -> Pending[NewToken]:
+        """Make a token. It is shown in the answer and never again.
+
+        name: Whose token it is; tokens of one name are one identity
+        scopes: What it may do: read, run, publish, review, admin
+        namespaces: Under which names it may publish ('sales.*'; '*' for all)
+        kind: Whether a person or an agent holds it
+        expires: After how long it is no longer good (e.g., '90d'); omit for never
+        """
+        answer: Pending[NewToken] = self.call(
+            "create_token", {"name": name, "scopes": scopes, "namespaces": namespaces, "kind": kind, "expires": expires}
+        )
+        return answer
+
+    def list_tokens(self) -> Pending[Tokens]:
+        """List every token, without its secret."""
+        answer: Pending[Tokens] = self.call("list_tokens", {})
+        return answer
+
+    def revoke_token(self, id: str) -> Pending[Token]:
+        """Make a token no longer good, for ever.
+
+        id: The token's id
+        """
+        answer: Pending[Token] = self.call("revoke_token", {"id": id})
+        return answer
+
+    def list_audit(
+        self,
+        *,
+        identity: str | None = None,
+        action: str | None = None,
+        subject: str | None = None,
+        outcome: Literal["done", "refused", ""] | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Pending[AuditPage]:
+        """List what was changed and what was refused, newest first.
+
+        identity: Only what this identity did or was refused
+        action: Only this action: a method's name, for the most part
+        subject: Only what was done to this: a skill (all its versions), name@version, an id
+        outcome: Only what was done, or only what was refused
+        since: Only from this time on (e.g., '2026-11-22T09:30:00Z')
+        until: Only before this time
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: Pending[AuditPage] = self.call(
+            "list_audit",
+            {
+                "identity": identity,
+                "action": action,
+                "subject": subject,
+                "outcome": outcome,
+                "since": since,
+                "until": until,
+                "limit": limit,
+                "cursor": cursor,
+            },
+        )
+        return answer

@@ -1,0 +1,41 @@
+"""Made by `make client`: do not edit."""
+
+from __future__ import annotations
+
+ONCE = frozenset(["execute_skill", "run_code", "create_blob", "create_skill", "call_tool", "define_tool"])
+"""The server makes them once for one Idempotency-Key."""
+REPEATABLE = frozenset(
+    [
+        "list_skills",
+        "describe_skill",
+        "read_skill_file",
+        "read_blob",
+        "load_skills_protocol_guide",
+        "list_versions",
+        "get_run",
+        "list_runs",
+        "list_labels",
+        "resolve_skills",
+        "verify_lock",
+        "search_skills",
+        "check_skill",
+        "list_waivers",
+        "list_tools",
+        "get_usage",
+        "collect_garbage",
+        "list_tokens",
+        "list_audit",
+    ]
+)
+"""Change nothing: to call them twice does no harm."""
+TOOLS = (
+    "list_skills",
+    "describe_skill",
+    "read_skill_file",
+    "execute_skill",
+    "run_code",
+    "create_blob",
+    "read_blob",
+    "load_skills_protocol_guide",
+)
+"""The tools of the protocol."""

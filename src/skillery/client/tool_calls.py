@@ -1,0 +1,111 @@
+"""Tool calls as the SDKs of models hand them over, and the messages that answer them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from skillery.client.generated.calls import TOOLS
+
+Dialect = Literal["openai", "anthropic", "mcp"]
+INVALID_PARAMS = -32602
+
+
+class ToolCall(NamedTuple):
+    """What a model wants to have called."""
+
+    dialect: Dialect
+    id: str
+    name: str
+    arguments: Any
+    """An object, or its JSON as the model has written it."""
+
+    def params(self) -> dict[str, Any]:
+        """Raises ModelMistake where the arguments are no JSON object."""
+        given = "{}" if self.arguments in (None, "") else self.arguments
+        try:
+            text = given if isinstance(given, str) else msgspec.json.encode(given)
+            return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+            raise ModelMistake(
+                f"the arguments of {self.name} are no JSON object: {error}",
+                "invalid_arguments",
+                "Call it again with one JSON object that fits the tool's schema.",
+            ) from None
+
+    def check_name(self, offered: Collection[str]) -> None:
+        """Raises ModelMistake for a tool that the model was not given."""
+        if self.name in offered:
+            return
+        near = difflib.get_close_matches(self.name, offered, n=1)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        raise ModelMistake(
+            f"there is no tool {self.name[:80]!r}",
+            "tool_not_found",
+            f"{meant}There are {', '.join(offered)}. A skill is no tool: run it with execute_skill.",
+        )
+
+    def answered(self, result: Any) -> dict[str, Any]:
+        """The message that says what the call has come to."""
+        # A run that failed: what it says of that is all there.
+        failed = isinstance(result, dict) and (result.get("status") == "failed" or result.get("is_error") is True)
+        return self._message(result, is_error=failed)
+
+    def refused(self, error: Mapping[str, Any]) -> dict[str, Any]:
+        """The message that says why there is no result, for a model that can do better."""
+        return self._message({"error": error}, is_error=True)
+
+    def _message(self, content: Any, *, is_error: bool) -> dict[str, Any]:
+        text = msgspec.json.encode(content).decode()
+        match self.dialect:
+            case "openai":
+                return {"role": "tool", "tool_call_id": self.id, "content": text}
+            case "anthropic":
+                return {"type": "tool_result", "tool_use_id": self.id, "content": text, "is_error": is_error}
+            case "mcp":
+                told = {"content": [{"type": "text", "text": text}], "isError": is_error}
+                return told | ({"structuredContent": content} if isinstance(content, dict) else {})
+
+
+class ModelMistake(Exception):
+    """A call that no server need hear of; `error` is what the model is told."""
+
+    def __init__(self, message: str, kind: str, hint: str) -> None:
+        super().__init__(message)
+        self.error = {"code": INVALID_PARAMS, "message": message, "data": {"type": kind, "hint": hint}}
+
+
+def read_tool_call(call: Any) -> ToolCall:
+    """From an object of an SDK or the dict that it is on the wire: an entry of `message.tool_calls` (chat completions
+    of OpenAI), a `tool_use` block (messages of Anthropic), or the params of `tools/call` (MCP). Raises TypeError for
+    anything else: that is the program's mistake, and not the model's."""
+    function = _field(call, "function")
+    if function is not None:
+        return ToolCall("openai", _field(call, "id"), _text(function, "name"), _field(function, "arguments"))
+    if _field(call, "type") == "tool_use":
+        return ToolCall("anthropic", _field(call, "id"), _text(call, "name"), _field(call, "input"))
+    if isinstance(_field(call, "name"), str) and _field(call, "type") is None:
+        return ToolCall("mcp", "", _text(call, "name"), _field(call, "arguments"))
+    raise TypeError(
+        f"{type(call).__name__} is no tool call: give an entry of message.tool_calls (OpenAI), a tool_use block "
+        "(Anthropic), or a dict with name and arguments (MCP)"
+    )
+
+
+def _field(whole: Any, name: str) -> Any:
+    return whole.get(name) if isinstance(whole, Mapping) else getattr(whole, name, None)
+
+
+def _text(whole: Any, name: str) -> str:
+    return str(_field(whole, name) or "")
+
+
+def offered_names(tools: Collection[Any]) -> tuple[str, ...]:
+    """Of schemas in any format."""
+    return tuple(_text(_field(tool, "function") or tool, "name") for tool in tools)
+
+
+__all__ = ["TOOLS", "ModelMistake", "ToolCall", "offered_names", "read_tool_call"]

@@ -1,0 +1,187 @@
+"""What goes over the wire and comes back, apart from who waits for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+from urllib.request import getproxies
+
+import httpx
+import msgspec
+
+from skillery.client.errors import ConnectionFailed, StrangeAnswer, error_of
+from skillery.client.generated.calls import ONCE, REPEATABLE
+from skillery.client.results import NewBlob
+
+URL_VARIABLE = "SKILLERY_URL"
+TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - where the token is found
+DEFAULT_URL = "http://127.0.0.1:8080"
+JSON = {"content-type": "application/json"}
+CONNECT_SECONDS = 10.0
+MOST_CALLS = 100
+"""In one batch."""
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call of a method. What is None is left out of its params."""
+
+    method: str
+    params: Mapping[str, Any]
+    key: str | None = None
+
+    @property
+    def is_repeatable(self) -> bool:
+        """To make it again does no harm: it changes nothing, or has a key."""
+        return self.key is not None or self.method in REPEATABLE
+
+    def headers(self) -> dict[str, str]:
+        return JSON if self.key is None else JSON | {"idempotency-key": self.key}
+
+    def body(self) -> bytes:
+        return msgspec.json.encode(self._object(1))
+
+    def _object(self, number: int) -> dict[str, Any]:
+        given = {name: value for name, value in self.params.items() if value is not None}
+        return {"jsonrpc": "2.0", "id": number, "method": self.method, "params": given}
+
+
+def make_call(method: str, params: Mapping[str, Any], idempotency_key: str | None) -> Call:
+    """With a key of its own where the server makes such a call once: then it can be sent again."""
+    return Call(method, params, idempotency_key or (new_key() if method in ONCE else None))
+
+
+def new_key() -> str:
+    return str(uuid.uuid4())
+
+
+def batch_body(calls: Sequence[Call]) -> bytes:
+    return msgspec.json.encode([call._object(number) for number, call in enumerate(calls)])
+
+
+# -- answers -----------------------------------------------------------------------------------------------------
+
+
+def result_of(response: httpx.Response) -> Any:
+    """The `result` of a single call. Raises its error."""
+    answer = object_of(response)
+    if "result" not in answer:
+        raise _strange(response)
+    return answer["result"]
+
+
+def object_of(response: httpx.Response) -> dict[str, Any]:
+    """The JSON object of an answer. Raises the error that it carries."""
+    answer = _decoded(response)
+    if not isinstance(answer, dict):
+        raise _strange(response)
+    if isinstance(answer.get("error"), dict):
+        raise error_of(answer["error"])
+    if response.status_code >= 400:
+        raise _strange(response)
+    return answer
+
+
+def blob_of(response: httpx.Response) -> NewBlob:
+    made = object_of(response)
+    if "blob_id" not in made:
+        raise _strange(response)
+    return cast(NewBlob, made)
+
+
+def list_of(response: httpx.Response) -> list[Any]:
+    answer = _decoded(response)
+    if isinstance(answer, list):
+        return answer
+    object_of(response)
+    raise _strange(response)
+
+
+def replies_of(response: httpx.Response, count: int) -> list[Mapping[str, Any]]:
+    """Those of a batch, in the order of its calls."""
+    by_id = {reply.get("id"): reply for reply in list_of(response) if isinstance(reply, dict) and _is_reply(reply)}
+    if by_id.keys() != set(range(count)):
+        raise _strange(response)
+    return [by_id[number] for number in range(count)]
+
+
+def _is_reply(reply: Mapping[str, Any]) -> bool:
+    return type(reply.get("id")) is int and ("result" in reply or isinstance(reply.get("error"), dict))
+
+
+def text_of(response: httpx.Response) -> str:
+    if response.status_code != 200:
+        object_of(response)
+        raise _strange(response)
+    return response.text
+
+
+def _decoded(response: httpx.Response) -> Any:
+    try:
+        return msgspec.json.decode(response.content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _strange(response) from None
+
+
+def _strange(response: httpx.Response) -> StrangeAnswer:
+    told = f"{response.request.url} answered HTTP {response.status_code} and nothing that Skillery would say"
+    return StrangeAnswer(told, status=response.status_code)
+
+
+# -- connections -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def speaking(http: httpx.Client | httpx.AsyncClient) -> Iterator[None]:
+    """What goes wrong with the connection, as ConnectionFailed."""
+    try:
+        yield
+    except _UNSENT as error:
+        raise ConnectionFailed(f"cannot connect to {http.base_url}: {_reason(error)}", sent=False) from error
+    except httpx.TransportError as error:
+        raise ConnectionFailed(f"the connection to {http.base_url} broke off: {_reason(error)}", sent=True) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def address_of(url: str | None) -> str:
+    """The server's: the argument, else SKILLERY_URL, else where `skillery serve` listens. Raises ValueError."""
+    found = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    if not found.lower().startswith(("http://", "https://")):
+        raise ValueError(f"{found!r} is no http:// or https:// address")
+    return found.rstrip("/").removesuffix("/rpc")
+
+
+def authorization(token: str | None) -> dict[str, str]:
+    """That of the argument, else of SKILLERY_TOKEN, else none."""
+    found = token or os.environ.get(TOKEN_VARIABLE)
+    return {"authorization": f"Bearer {found}"} if found else {}
+
+
+def timeout_of(seconds: float | None) -> httpx.Timeout:
+    """`seconds` is the longest silence. None: a run may take an hour, and how long it may is the server's to say."""
+    return httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds or CONNECT_SECONDS))
+
+
+def is_plain(url: str) -> bool:
+    """On this machine and without TLS: no proxy is asked the way, and no certificates need be read."""
+    address = httpx.URL(url)
+    return address.scheme == "http" and address.host in {"localhost", "127.0.0.1", "::1"}
+
+
+def keepalive() -> list[tuple[int, int, int]] | None:
+    """Socket options by which a server that is gone without a word is noticed within two minutes, however long a run
+    may take; None where proxies lead the way, who have connections of their own."""
+    if getproxies():
+        return None
+    names = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+    tuned = [
+        (socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in names.items() if hasattr(socket, name)
+    ]
+    return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *tuned]

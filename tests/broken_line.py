@@ -1,0 +1,62 @@
+"""A line to a server that breaks where it is told to: for clients that have to cope with that."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
+
+
+class Line:
+    """A port that leads to a server. Each connection meets the next of `troubles`: "lost" (the server hears the call,
+    and its answer goes nowhere), a number (of bytes of the answer, before it breaks off), or none."""
+
+    def __init__(self, url: str) -> None:
+        self.troubles: list[str | int] = []
+        self.connections = 0
+        place = urlsplit(url)
+        self._server = (place.hostname or "", place.port or 0)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self.connections += 1
+                trouble = self.troubles.pop(0) if self.troubles else None
+                threading.Thread(target=self._serve, args=(client, trouble), daemon=True).start()
+
+    def _serve(self, client: socket.socket, trouble: str | int | None) -> None:
+        with client, socket.create_connection(self._server) as server, suppress(OSError):
+            threading.Thread(target=_pump, args=(client, server), daemon=True).start()
+            left = 0 if trouble == "lost" else trouble
+            while piece := server.recv(65536):
+                if isinstance(left, int):
+                    if len(piece) >= left:
+                        client.sendall(piece[:left])
+                        break
+                    left -= len(piece)
+                client.sendall(piece)
+            client.shutdown(socket.SHUT_RDWR)
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while piece := source.recv(65536):
+            target.sendall(piece)
+
+
+@contextmanager
+def line_to(url: str) -> Iterator[Line]:
+    line = Line(url)
+    try:
+        yield line
+    finally:
+        line.close()

@@ -1,0 +1,131 @@
+"""A model that follows a script, behind the HTTP of OpenAI (chat completions) and of Anthropic (messages).
+
+It refuses what they refuse: a tool call that nobody answered, an answer to a call that there was not, a tool without a
+valid schema.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+import jsonschema
+
+
+class Wanted(NamedTuple):
+    """A tool call: its name, and its arguments as an object or as the text that a bad model writes."""
+
+    name: str
+    arguments: dict[str, Any] | str = {}  # noqa: RUF012 - nobody changes it
+
+
+class Heard(NamedTuple):
+    """What a tool answered, as the model reads it."""
+
+    content: Any
+    is_error: bool | None
+
+
+Turn = Callable[[Sequence[Heard]], "Sequence[Wanted] | str"]
+"""From all answers so far to the calls that are wanted next, or to the last word."""
+
+
+class FakeModel(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, *turns: Turn) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.turns = list(turns)
+        self.heard: list[Heard] = []
+        self.requests: list[dict[str, Any]] = []
+        self.ids = itertools.count(1)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def next(self, heard: Sequence[Heard]) -> Sequence[Wanted] | str:
+        self.heard = list(heard)
+        return self.turns.pop(0)(heard)
+
+    def completion(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """`POST /v1/chat/completions`."""
+        for tool in asked["tools"]:
+            assert tool["type"] == "function"
+            jsonschema.Draft202012Validator.check_schema(tool["function"]["parameters"])
+        assert asked["messages"][0]["role"] == "system"
+        heard: list[Heard] = []
+        waiting: list[str] = []
+        for message in asked["messages"]:
+            if message["role"] == "tool":
+                waiting.remove(message["tool_call_id"])
+                heard.append(Heard(json.loads(message["content"]), None))
+                continue
+            assert not waiting, f"no tool message for {waiting}"
+            waiting = [call["id"] for call in message.get("tool_calls") or ()]
+        assert not waiting, f"no tool message for {waiting}"
+        wanted = self.next(heard)
+        message = {"role": "assistant", "content": wanted if isinstance(wanted, str) else None, "refusal": None}
+        if not isinstance(wanted, str):
+            message["tool_calls"] = [
+                {"id": f"call_{next(self.ids)}", "type": "function", "function": {"name": one.name, "arguments": text}}
+                for one in wanted
+                for text in [one.arguments if isinstance(one.arguments, str) else json.dumps(one.arguments)]
+            ]
+        reason = "stop" if isinstance(wanted, str) else "tool_calls"
+        choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
+        return {"id": "x", "object": "chat.completion", "created": 1, "model": asked["model"], "choices": [choice]}
+
+    def message(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """`POST /v1/messages`."""
+        assert asked["max_tokens"] > 0
+        for tool in asked["tools"]:
+            jsonschema.Draft202012Validator.check_schema(tool["input_schema"])
+        heard: list[Heard] = []
+        waiting: list[str] = []
+        for number, message in enumerate(asked["messages"]):
+            assert message["role"] == ("assistant" if number % 2 else "user")
+            blocks = [] if isinstance(message["content"], str) else message["content"]
+            results = [block for block in blocks if block["type"] == "tool_result"]
+            assert [block["tool_use_id"] for block in results] == waiting
+            heard += [Heard(json.loads(block["content"]), block["is_error"]) for block in results]
+            waiting = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        wanted = self.next(heard)
+        content: list[dict[str, Any]] = [{"type": "text", "text": wanted if isinstance(wanted, str) else "Let me see."}]
+        if not isinstance(wanted, str):
+            content += [
+                {"type": "tool_use", "id": f"toolu_{next(self.ids)}", "name": one.name, "input": one.arguments}
+                for one in wanted
+            ]
+        reason = "end_turn" if isinstance(wanted, str) else "tool_use"
+        usage = {"input_tokens": 1, "output_tokens": 1}
+        told = {"id": "x", "type": "message", "role": "assistant", "model": asked["model"], "content": content}
+        return told | {"stop_reason": reason, "stop_sequence": None, "usage": usage}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeModel
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.requests.append(asked)
+        answer = {"/v1/chat/completions": self.server.completion, "/v1/messages": self.server.message}[self.path]
+        try:
+            status, told = 200, answer(asked)
+        except (AssertionError, ValueError, jsonschema.SchemaError) as error:
+            status, told = 400, {"error": {"type": "invalid_request_error", "message": str(error) or repr(error)}}
+        body = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Not to the terminal."""
