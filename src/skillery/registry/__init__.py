@@ -42,7 +42,7 @@ from skillery.registry.resources import (
 from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
 from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tools
-from skillery.registry.usage import Usage, count_run, usage_of
+from skillery.registry.usage import Usage, count_run
 from skillery.registry.versions import list_versions
 from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
 
@@ -109,7 +109,6 @@ __all__ = [
     "taken_versions",
     "undeprecate_skill",
     "unyank_version",
-    "usage_of",
     "verify_lock",
     "version_if_taken",
     "waive_finding",

@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Storage
+from skillery.database import Statement
+from skillery.formats.agent_skill import index_name
 from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec
-from skillery.registry.index_names import index_name_warning
+from skillery.registry.index_names import HOLDER, index_name_warning
 from skillery.registry.reading import files_of, read_file
 from skillery.registry.resolving import VersionRow, resolve
-from skillery.registry.usage import usage_of
+from skillery.registry.usage import USAGE, usage_from
+from skillery.tables import version_usage
+
+# One statement for all that is beside a version: each would be another way to Postgres and back.
+_BESIDE = Statement(select(*USAGE, HOLDER.label("holder")).where(version_usage.c.version_id == bindparam("version_id")))
 
 Detail = Literal["manifest", "summary", "full"]
 
@@ -23,7 +29,10 @@ def describe_skill(
 ) -> msgspec.Raw:
     """`{"skill": {…}}` as JSON. Raises SkillNotFound, VersionNotFound, LabelNotFound."""
     row = resolve(connection, identity, name, spec)
-    shared_name = index_name_warning(connection, identity, name)
+    [[usage_cells, last_run_at, holder]] = _BESIDE.rows(
+        connection, version_id=row.version_id, index_name=index_name(name)
+    )
+    shared_name = index_name_warning(connection, identity, name) if holder not in (None, name) else None
     parts = [
         f'"name":{_json(row.name)},"version":{_json(row.version)},"kind":"{row.kind}","digest":"{row.digest}",'
         f'"status":"{row.status}","visibility":"{row.visibility}","warnings":{row.warnings_json},'
@@ -32,7 +41,7 @@ def describe_skill(
         else _with_more_warnings(row, shared_name)
     ]
     if detail != "manifest":
-        usage = usage_of(connection, row.version_id)
+        usage = usage_from(usage_cells, last_run_at)
         labels = sorted(row.labels_text.split(",")) if row.labels_text else []
         parts.append(f'"labels":{_json(labels)},"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
         # As it is stored, `verified` first; most versions have nothing to say.

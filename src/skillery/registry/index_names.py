@@ -44,6 +44,15 @@ _HOLDER = Statement(
     .order_by(index_names.c.id)
     .limit(literal_column("1"))
 )
+HOLDER = (
+    select(skills.c.name)
+    .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
+    .where(index_names.c.index_name == bindparam("index_name"))
+    .order_by(index_names.c.id)
+    .limit(literal_column("1"))
+    .scalar_subquery()
+)
+"""The name of the skill that has `index_name` in the index of all."""
 _others = skills.alias("others")
 _other_names = index_names.alias("other_names")
 

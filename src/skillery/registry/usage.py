@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Literal
 
 import msgspec
-from sqlalchemy import Connection, Text, bindparam, cast, func, literal_column, select
+from sqlalchemy import Connection, Text, cast, func, literal_column
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery.database import Change, Statement, in_utc
+from skillery.database import Change, in_utc
 from skillery.tables import version_usage
 
 Outcome = Literal["completed", "failed", "cancelled"]
@@ -59,12 +59,11 @@ _CELL = (
 )
 # One row of text: a version that is much used has dozens of buckets, and each row fetched costs as much as all of them
 # joined. A literal between them: a parameter of its own kind has no place in a Statement.
-_USAGE = Statement(
-    select(
-        func.aggregate_strings(_CELL, literal_column("','")),  # type: ignore[arg-type]
-        func.max(version_usage.c.last_run_at),
-    ).where(version_usage.c.version_id == bindparam("version_id"))
+USAGE = (
+    func.aggregate_strings(_CELL, literal_column("','")),  # type: ignore[arg-type]
+    func.max(version_usage.c.last_run_at),
 )
+"""What `usage_from` is made of, selected for one `version_id`."""
 
 
 def count_run(
@@ -80,10 +79,9 @@ def count_run(
     )
 
 
-def usage_of(connection: Connection, version_id: int) -> Usage:
+def usage_from(joined: str | None, last: datetime | str | None) -> Usage:
     counts = {"completed": 0, "failed": 0, "cancelled": 0}
     histogram: list[tuple[int, int]] = []
-    [[joined, last]] = _USAGE.rows(connection, version_id=version_id)
     for cell in joined.split(",") if joined else ():
         outcome, bucket, runs = cell.split(":")
         counts[outcome] += int(runs)
