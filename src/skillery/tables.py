@@ -91,6 +91,19 @@ Index(
     sqlite_where=skills.c.latest_version_id.is_not(None),
 )
 
+index_names = Table(
+    "index_names",
+    metadata,
+    # In the order in which skills were first published.
+    Column("id", Key, primary_key=True, autoincrement=True),
+    # What the skill is called where names know no dots: skillery.formats.agent_skill.
+    Column("index_name", Name, nullable=False),
+    Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
+    UniqueConstraint("skill_id"),
+    comment="Names in the indexes of Agent Skills: of several skills with one name the first stands in them.",
+)
+Index("ix_index_names_name", index_names.c.index_name, index_names.c.id)
+
 skill_versions = Table(
     "skill_versions",
     metadata,
@@ -274,6 +287,17 @@ skill_files = Table(
     Column("executable", Boolean, nullable=False),
 )
 Index("ix_skill_files_sha256", skill_files.c.sha256)
+
+exports = Table(
+    "exports",
+    metadata,
+    Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
+    # Which release of skillery.exports made it; made anew by another.
+    Column("maker", Integer, nullable=False),
+    # What an export of this version is: digests, sizes, the description.
+    Column("facts_json", Text, nullable=False),
+    comment="What is known of versions as Agent Skills. It follows from their files and is made when it is wanted.",
+)
 
 runs = Table(
     "runs",

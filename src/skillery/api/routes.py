@@ -9,8 +9,10 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from litestar import asgi
+from litestar.types import ASGIApp
 
 from skillery.api import blobs, health
+from skillery.api.downloads import DOWNLOADS, documented
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.exchanges import Exchange, log_request
 from skillery.api.http import (
@@ -103,9 +105,8 @@ async def _blobs(services: Services, scope: Any, receive: Any, send: Any, header
 def make_routes(services: Services) -> list[Any]:
     """Every route of the API for Litestar."""
 
-    def route(path: str, door: Door, *, rpc: bool = False, guarded: bool = True, with_all_below: bool = False) -> Any:
-        @asgi(path, is_mount=with_all_below, copy_scope=False)
-        async def handler(scope: Any, receive: Any, send: Any) -> None:
+    def opened(path: str, door: Door, *, rpc: bool = False, guarded: bool = True) -> ASGIApp:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
             headers = headers_of(scope)
             exchange = Exchange(scope, headers, receive, send)
             if services.tracing is not None:
@@ -134,6 +135,15 @@ def make_routes(services: Services) -> list[Any]:
                 if services.log_requests:
                     log_request(path, scope["method"], exchange, time.perf_counter() - begun)
 
+        return app
+
+    def route(path: str, door: Door, *, rpc: bool = False, guarded: bool = True, with_all_below: bool = False) -> Any:
+        app = opened(path, door, rpc=rpc, guarded=guarded)
+
+        @asgi(path, is_mount=with_all_below, copy_scope=False)
+        async def handler(scope: Any, receive: Any, send: Any) -> None:
+            await app(scope, receive, send)
+
         return handler
 
     metrics = [route("/metrics", services.metrics.answer)] if services.metrics is not None else []
@@ -142,6 +152,7 @@ def make_routes(services: Services) -> list[Any]:
         route("/rpc", _rpc, rpc=True),
         route("/tools", _tools),
         route("/blobs", _blobs, with_all_below=True),
+        *(documented(one, opened(one.group, one.door)) for one in DOWNLOADS),
         route("/healthz", health.healthz, guarded=False),
         route("/readyz", health.readyz, guarded=False),
     ]

@@ -10,6 +10,7 @@ from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
+from skillery.exports import Exports
 from skillery.garbage import Collector
 from skillery.idempotency import Once
 from skillery.publishing import Publisher
@@ -29,6 +30,7 @@ class Services(NamedTuple):
     blobs: Blobs
     runner: Runner
     publisher: Publisher
+    exports: Exports
     refusals: Refusals
     once: Once
     quotas: Quotas
@@ -39,6 +41,8 @@ class Services(NamedTuple):
     bodies: Bodies
     allowed_hosts: frozenset[str]
     allowed_origins: frozenset[str]
+    public_downloads: bool
+    """Whether public skills go out to who shows no credentials."""
     log_requests: bool
     metrics: Metrics | None
     """None where nobody wants any."""

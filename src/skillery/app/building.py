@@ -32,6 +32,7 @@ from skillery.backends import Authenticator, Limits, Sandbox, Secrets, Storage
 from skillery.blobs import Blobs, Lifetimes
 from skillery.database import Database
 from skillery.errors import StartupError
+from skillery.exports import Exports
 from skillery.formats.bundle import BundleLimits
 from skillery.garbage import Collector, Step, cached_files, expired_blobs, leftovers, old_runs, unused_contents
 from skillery.idempotency import Once
@@ -133,6 +134,7 @@ def _services(
             ExampleRuns(runner, cache, settings.publishing.examples_seconds),
             quotas,
         ),
+        exports=Exports(database, storage, settings.index_skills),
         refusals=Refusals(database),
         once=Once(database, home.server_id),
         quotas=quotas,
@@ -143,6 +145,7 @@ def _services(
         bodies=Bodies(settings.bodies_mb * MIB),
         allowed_hosts=frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host)),
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
+        public_downloads=settings.public_downloads,
         log_requests=settings.log_requests,
         metrics=_metrics(settings),
         tracing=tracing,

@@ -3,6 +3,7 @@
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
 from skillery.registry.describing import describe_skill
+from skillery.registry.index_names import Listed, find_in_index, list_index
 from skillery.registry.inserting import NewVersion, insert_version, version_if_taken
 from skillery.registry.labels import MovedLabel, list_labels, remove_label, rollback_label, set_label
 from skillery.registry.lifecycle import (
@@ -30,6 +31,7 @@ __all__ = [
     "CheckFinding",
     "CheckedExample",
     "Checks",
+    "Listed",
     "Locked",
     "MovedLabel",
     "NewVersion",
@@ -47,8 +49,10 @@ __all__ = [
     "deprecate_skill",
     "describe_skill",
     "files_of",
+    "find_in_index",
     "insert_version",
     "judge",
+    "list_index",
     "list_labels",
     "list_skills",
     "list_versions",

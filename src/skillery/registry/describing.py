@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from skillery.backends import Identity, Storage
 from skillery.formats.version_spec import VersionSpec
+from skillery.registry.index_names import index_name_warning
 from skillery.registry.reading import files_of, read_file
 from skillery.registry.resolving import VersionRow, resolve
 from skillery.registry.usage import usage_of
@@ -21,12 +22,13 @@ def describe_skill(
 ) -> msgspec.Raw:
     """`{"skill": {…}}` as JSON. Raises SkillNotFound, VersionNotFound, LabelNotFound."""
     row = resolve(connection, identity, name, spec)
+    shared_name = index_name_warning(connection, identity, name)
     parts = [
         f'"name":{_json(row.name)},"version":{_json(row.version)},"kind":"{row.kind}","digest":"{row.digest}",'
         f'"status":"{row.status}","visibility":"{row.visibility}","warnings":{row.warnings_json},'
         f'"manifest":{row.manifest_json}'
-        if row.standing_json is None
-        else _with_standing(row, row.standing_json)
+        if row.standing_json is None and shared_name is None
+        else _with_more_warnings(row, shared_name)
     ]
     if detail != "manifest":
         usage = usage_of(connection, row.version_id)
@@ -53,10 +55,10 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _with_standing(row: VersionRow, standing_json: str) -> str:
+def _with_more_warnings(row: VersionRow, more: str | None) -> str:
     """The same for a version with more to say of: each of it as a field, and a warning for whoever uses it."""
-    standing: dict[str, Any] = msgspec.json.decode(standing_json)
-    warnings = [*msgspec.json.decode(row.warnings_json), *_warnings(standing)]
+    standing: dict[str, Any] = msgspec.json.decode(row.standing_json) if row.standing_json else {}
+    warnings = [*msgspec.json.decode(row.warnings_json), *_warnings(standing), *([more] if more else [])]
     fields = {
         "name": row.name,
         "version": row.version,

@@ -19,6 +19,7 @@ from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.quotas import Quotas, check_bundle
 from skillery.registry.checks import NOTHING, Checks, checks_json, compare_permissions, record_runs
+from skillery.registry.index_names import claim_index_name
 from skillery.registry.indexing import MAX_BODY, SKILL_MD, index_latest
 from skillery.registry.seeing import Visibility, sees_skill, sees_version
 from skillery.tables import RESOLVABLE, skill_files, skill_versions, skills
@@ -167,6 +168,7 @@ def point_to_latest(connection: Connection, skill_id: int) -> None:
     else:
         values = {"skill_id": skill_id, "latest": newest.id, "in_namespace": newest.namespace}
         connection.execute(_POINT, values)
+        claim_index_name(connection, skill_id)
     index_latest(connection, skill_id, newest.id if newest else None)
 
 

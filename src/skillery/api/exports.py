@@ -1,0 +1,232 @@
+"""Skills out, as Agent Skills: `/skills/…` by name and version, `/.well-known/…` and `/n/{namespace}/.well-known/…` for
+clients that look for an index."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, get_args
+from urllib.parse import quote, unquote_to_bytes
+
+from skillery.api.errors import NOT_FOUND, plain_error
+from skillery.api.http import HttpRefusal, address_of, admit, only
+from skillery.api.services import Services
+from skillery.backends import Credentials, Identity
+from skillery.errors import InvalidName, NotAuthenticated
+from skillery.exports import Export, Kind
+from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
+from skillery.formats.names import parse_namespace, parse_skill_name
+from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
+from skillery.registry.seeing import WAS_PUBLISHED
+
+CHUNK_BYTES = 256 * 1024
+MOST_TAGS = 4096
+"""Characters of an If-None-Match that are looked at."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+NOBODY = Identity("", scopes=frozenset({"read"}))
+"""Who shows no credentials: no token has such a name, so that nothing private is its own."""
+FOR_EVER = "max-age=31536000, immutable"
+ASK_AGAIN = "no-cache"
+MARKDOWN = "text/markdown; charset=utf-8"
+"""Of SKILL.md. Any other file may be anything, a page with scripts too, and is never shown as one of this server's."""
+
+
+class Answer(NamedTuple):
+    """What goes out, once it is known that it may."""
+
+    kind: str
+    size: int
+    sha256: str
+    """In hex."""
+    cache: str
+    headers: list[tuple[str, str]]
+    pieces: Iterable[bytes]
+
+
+async def send_archive(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """`/skills/{name}/{version}.tar.gz` and `.zip`."""
+    only(scope, "GET", "HEAD")
+    _, name, file = _segments(scope, 3)
+    form = next((form for form in FORMS if file.endswith(f".{form}") and len(file) > len(form) + 1), None)
+    if form is None:
+        raise _nothing_here("An archive ends with .tar.gz or .zip, a single file is /skills/{name}/{version}/{path}.")
+    identity = await _reader(services, scope, headers)
+    spec = parse_version_spec(file[: -len(form) - 1])
+    export = await services.exports.find(identity, parse_skill_name(name), spec)
+    await _answer(scope, send, headers, _archive(export, form, _caching(identity, export, spec)))
+
+
+async def send_file(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """`/skills/{name}/{version}/{path}`."""
+    only(scope, "GET", "HEAD")
+    _, name, version, *path = _segments(scope, 4, more=True)
+    identity = await _reader(services, scope, headers)
+    spec = parse_version_spec(version)
+    export = await services.exports.find(identity, parse_skill_name(name), spec)
+    await _answer(scope, send, headers, _file(export, "/".join(path), _caching(identity, export, spec)))
+
+
+async def send_index(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """`/.well-known/agent-skills/index.json`, `/.well-known/skills/index.json`, and both below `/n/{namespace}`."""
+    only(scope, "GET", "HEAD")
+    namespace, kind, _ = _in_index(scope)
+    identity = await _reader(services, scope, headers)
+    index = await services.exports.index(identity, namespace, kind)
+    answer = Answer(
+        "application/json", len(index.content), index.sha256, _whose(identity, ASK_AGAIN), [], [index.content]
+    )
+    await _answer(scope, send, headers, answer)
+
+
+async def send_indexed_file(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """`/.well-known/skills/{index name}/{path}`, of the latest version, and so on."""
+    only(scope, "GET", "HEAD")
+    namespace, _, (wanted, *path) = _in_index(scope)
+    identity = await _reader(services, scope, headers)
+    export = await services.exports.find_in_index(identity, namespace, wanted)
+    await _answer(scope, send, headers, _file(export, "/".join(path), _whose(identity, ASK_AGAIN)))
+
+
+# -- what is asked for -------------------------------------------------------------------------------------------------
+
+
+def _segments(scope: Any, count: int, *, more: bool = False) -> list[str]:
+    """Of the address, each decoded by itself: a `/` in one was written `%2F`. Raises HttpRefusal 404."""
+    raw = scope["raw_path"].partition(b"?")[0].removeprefix(b"/").split(b"/")
+    try:
+        found = [unquote_to_bytes(part).decode() for part in raw]
+    except UnicodeDecodeError:
+        raise _nothing_here() from None
+    if len(found) < count or (len(found) > count and not more) or any("/" in part or "\0" in part for part in found):
+        raise _nothing_here()
+    return found
+
+
+def _in_index(scope: Any) -> tuple[str, Kind, list[str]]:
+    """Namespace, kind of index, and what follows."""
+    parts = _segments(scope, 3, more=True)
+    namespace = ""
+    if parts[0] == "n":
+        namespace, parts = parts[1], parts[2:]
+        try:
+            parse_namespace(namespace)
+        except InvalidName:
+            raise _nothing_here() from None
+    kind = next((kind for kind in KINDS if len(parts) > 2 and parts[1] == kind), None)
+    if parts[0] != ".well-known" or kind is None:
+        raise _nothing_here()
+    return namespace, kind, parts[2:]
+
+
+def _nothing_here(hint: str | None = None) -> HttpRefusal:
+    return HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found", hint))
+
+
+async def _reader(services: Services, scope: Any, headers: dict[str, str]) -> Identity:
+    """Who is calling; where public skills go out to everybody, and nobody is named, somebody who sees no others."""
+    if services.public_downloads and "authorization" not in headers:
+        try:
+            await services.authenticator.authenticate(Credentials(headers, address_of(scope)))
+        except NotAuthenticated:
+            return NOBODY
+    return await admit(services, scope, headers, "read", "read_skill_file")
+
+
+# -- what goes out -----------------------------------------------------------------------------------------------------
+
+
+def _archive(export: Export, form: Form, cache: str) -> Answer:
+    row, facts = export.row, export.facts
+    version = quote(row.version, safe="")
+    file = f"{facts.name}-{row.version}.{form}"
+    headers = [
+        *_about(export),
+        ("content-disposition", f'attachment; filename="{file}"'),
+        ("content-location", f"/skills/{row.name}/{version}.{form}"),
+    ]
+    sha256 = facts.archives[form]
+    return Answer(MEDIA_TYPES[form], export.archive_size(form), sha256, cache, headers, export.archive(form))
+
+
+def _file(export: Export, path: str, cache: str) -> Answer:
+    file = export.file(path)
+    is_text = path == "SKILL.md"
+    headers = _about(export)
+    if not is_text:
+        headers += [("content-disposition", "attachment"), ("content-security-policy", "sandbox; default-src 'none'")]
+    kind = MARKDOWN if is_text else "application/octet-stream"
+    return Answer(kind, file.size, file.sha256, cache, headers, file.pieces)
+
+
+def _about(export: Export) -> list[tuple[str, str]]:
+    """The digest is that of the stored bundle, which `describe_skill` and locks know, whatever goes out."""
+    return [
+        ("x-skillery-skill", export.row.name),
+        ("x-skillery-version", export.row.version),
+        ("x-skillery-digest", export.row.digest),
+        ("x-skillery-skill-md", "generated" if export.facts.is_generated else "stored"),
+    ]
+
+
+def _caching(identity: Identity, export: Export, spec: VersionSpec) -> str:
+    """The address of an exact version means the same for ever; any other is asked for again, and most often still the
+    same."""
+    exact = isinstance(spec, Digest) or (isinstance(spec, Exact) and str(spec.version) == export.row.version)
+    is_settled = exact and export.row.status in WAS_PUBLISHED
+    return _whose(identity, FOR_EVER if is_settled else ASK_AGAIN)
+
+
+def _whose(identity: Identity, cache: str) -> str:
+    """What is shown to one who has a token is nothing for a cache that others share."""
+    return f"{'public' if identity is NOBODY else 'private'}, {cache}"
+
+
+async def _answer(scope: Any, send: Any, headers: dict[str, str], answer: Answer) -> None:
+    fixed = [
+        ("etag", f'"{answer.sha256}"'),
+        ("cache-control", answer.cache),
+        ("vary", "authorization"),
+        ("x-content-type-options", "nosniff"),
+        *answer.headers,
+    ]
+    if _is_known(headers.get("if-none-match"), answer.sha256):
+        await send({"type": "http.response.start", "status": 304, "headers": _raw(fixed)})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    digest = base64.b64encode(bytes.fromhex(answer.sha256)).decode()
+    whole = [
+        ("content-type", answer.kind),
+        ("content-length", str(answer.size)),
+        ("repr-digest", f"sha-256=:{digest}:"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": _raw([*whole, *fixed])})
+    if scope["method"] != "HEAD":
+        gathered = _gathered(answer.pieces)
+        while chunk := await asyncio.to_thread(next, gathered, b""):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _is_known(header: str | None, sha256: str) -> bool:
+    """`If-None-Match` (RFC 9110 §13.1.2)."""
+    if header is None:
+        return False
+    tags = {tag.strip().removeprefix("W/").strip('"') for tag in header[:MOST_TAGS].split(",")}
+    return sha256 in tags or "*" in tags
+
+
+def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Larger pieces: each costs a hop to a thread."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece
+        if len(held) >= CHUNK_BYTES:
+            yield bytes(held)
+            held.clear()
+    if held:
+        yield bytes(held)
+
+
+def _raw(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers]

@@ -1,0 +1,7 @@
+"""Skills as the world knows them: Agent Skills, as archives, as single files, and in indexes."""
+
+from skillery.exports.exporting import Export, Exports, File
+from skillery.exports.facts import Facts
+from skillery.exports.indexing import Index, Kind
+
+__all__ = ["Export", "Exports", "Facts", "File", "Index", "Kind"]

@@ -1,0 +1,258 @@
+"""A SKILL.md as the Agent Skills specification wants it (agentskills.io/specification), and the name that stands in it.
+
+A stored SKILL.md may say less, more or something else than that: it is kept as it is, and whoever hands one out to the
+world makes a conforming one of it. The result depends on the arguments alone: the same bytes from every server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import yaml
+
+from skillery.errors import InvalidBundle
+from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, parse_skill_md
+
+MAX_NAME = 64
+MAX_DESCRIPTION = 1024
+MAX_COMPATIBILITY = 500
+FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
+"""All there are; what a client adds goes into `metadata`."""
+
+_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_DIGEST_LENGTH = 8
+# Fences are looked for as the strictest reader does: three hyphens, and nothing else in their lines.
+_SPLIT = re.compile(rb"---\r?\n(?P<source>(?:[^\n]*\n)*?)---(?:\r?\n|\Z)")
+_LENIENT_SPLIT = re.compile(rb"(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?P<source>(?:[^\n]*\n)*?)---[ \t]*(?:\r?\n|\Z)")
+_BOM = b"\xef\xbb\xbf"
+# Plain where every YAML reader takes it for the same text; in quotes otherwise.
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_/()+.,;'-]*(?: [A-Za-z0-9_/()+.,;'-]+)*")
+_RESOLVER = yaml.resolver.Resolver()
+_STRING = "tag:yaml.org,2002:str"
+# What YAML 1.2 reads as a number and 1.1 does not.
+_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|0o[0-7]+|0x[0-9a-fA-F]+")
+_LONGEST_KEY = 128
+
+
+class AgentSkill(msgspec.Struct, frozen=True):
+    """A SKILL.md that conforms. `frontmatter` is what it says: every scalar is a string."""
+
+    content: bytes
+    frontmatter: dict[str, object]
+    is_generated: bool
+    """False: `content` is what is stored, byte for byte."""
+
+    @property
+    def description(self) -> str:
+        return str(self.frontmatter["description"])
+
+
+def index_name(name: str) -> str:
+    """The name of a skill where names know no dots: `a.b_c` is `a-b-c`.
+
+    One of more than 64 characters is cut, and ends with eight hex digits of its SHA-256.
+    """
+    found = name.replace(".", "-").replace("_", "-")
+    if len(found) <= MAX_NAME:
+        return found
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{found[: MAX_NAME - _DIGEST_LENGTH - 1].rstrip('-')}-{digest}"
+
+
+def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
+    """The stored SKILL.md where it conforms to Agent Skills and is called `name`, else one made of it.
+
+    What is made has the stored body, byte for byte, `name`, the stored description (the one given where it says
+    none) cut to its length, and every other key that conforms. What cannot stay where it was goes into `metadata` as
+    text under its own key: keys that the specification does not know, a name that is another, a text too long.
+    """
+    if not is_agent_skill_name(name):
+        raise ValueError(f"{name!r} is no name for an Agent Skill")
+    read = _read(stored)
+    if read is not None and next(_problems(read, name), None) is None:
+        return AgentSkill(stored, read.frontmatter, False)
+    frontmatter, body = (read.frontmatter, read.body) if read else _salvaged(stored)
+    made = _conforming(frontmatter, name, description)
+    return AgentSkill(_written(made) + body, made, True)
+
+
+def agent_skill_problems(stored: bytes, *, name: str) -> list[str]:
+    """What keeps a SKILL.md from conforming to Agent Skills in a folder called `name`; [] where nothing does."""
+    read = _read(stored)
+    return ["it has no frontmatter that every reader of YAML understands"] if read is None else [*_problems(read, name)]
+
+
+def is_agent_skill_name(name: str) -> bool:
+    return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
+
+
+def cut(text: str, length: int) -> str:
+    """The beginning of a text, between words where that is possible; it is no longer for those who count in UTF-16."""
+    if _units(text) <= length:
+        return text
+    while _units(text) > length - 1:
+        text = text[: len(text) - max(1, (_units(text) - length + 1) // 2)]
+    beginning, space, _ = text.rpartition(" ")
+    return (beginning if space and len(beginning) > len(text) // 2 else text).rstrip() + "…"
+
+
+def _units(text: str) -> int:
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+class _Read(msgspec.Struct, frozen=True):
+    """A SKILL.md with frontmatter between clean fences."""
+
+    frontmatter: dict[str, object]
+    body: bytes
+    other_types: tuple[str, ...]
+    """Plain scalars that YAML reads as numbers, dates, truth or nothing."""
+
+
+def _read(stored: bytes) -> _Read | None:
+    """None where strict readers find no frontmatter, or where it is broken."""
+    split = _SPLIT.match(stored)
+    if split is None:
+        return None
+    try:
+        source = split["source"].decode()
+        frontmatter = parse_skill_md(f"---\n{source}---\n").frontmatter
+    except (UnicodeDecodeError, InvalidBundle):
+        return None
+    return _Read(frontmatter, stored[split.end() :], tuple(_other_types(source)))
+
+
+def _salvaged(stored: bytes) -> tuple[dict[str, object], bytes]:
+    """Frontmatter and body where fences are sloppy; where nothing can be read between them, the body alone."""
+    split = _LENIENT_SPLIT.match(stored)
+    if split is None:
+        return {}, stored.removeprefix(_BOM)
+    try:
+        source = split["source"].decode()
+        return parse_skill_md(f"---\n{source}---\n").frontmatter, stored[split.end() :]
+    except (UnicodeDecodeError, InvalidBundle):
+        return {}, stored[split.end() :]
+
+
+def _other_types(source: str) -> Iterator[str]:
+    for event in yaml.parse(source, Loader=yaml.BaseLoader):
+        if isinstance(event, yaml.ScalarEvent) and event.style is None and not _is_text(event.value):
+            yield event.value
+
+
+def _is_text(plain: str) -> bool:
+    """Whether a plain scalar is a string in YAML 1.1 and 1.2."""
+    tag = _RESOLVER.resolve(yaml.ScalarNode, plain, (True, False))  # type: ignore[no-untyped-call]
+    return bool(tag == _STRING) and not _NUMBER.fullmatch(plain)
+
+
+def _problems(read: _Read, name: str) -> Iterator[str]:
+    frontmatter = read.frontmatter
+    if frontmatter.get("name") != name:
+        yield f"its name is not '{name}'"
+    description = frontmatter.get("description")
+    if not isinstance(description, str) or not description.strip():
+        yield "it has no description"
+    elif len(description) > MAX_DESCRIPTION:
+        yield f"its description has more than {MAX_DESCRIPTION} characters"
+    for key, value in frontmatter.items():
+        if key not in FIELDS:
+            yield f"the key '{key}' is none of {', '.join(FIELDS)}"
+        elif key not in ("name", "description") and not _conforms(key, value):
+            yield f"the value of '{key}' is not what it should be"
+    for text in read.other_types:
+        yield f"the value {text!r} is not text: it needs quotes"
+
+
+def _conforms(key: str, value: object) -> bool:
+    match key:
+        case "license":
+            return isinstance(value, str)
+        case "compatibility":
+            return isinstance(value, str) and 1 <= len(value) <= MAX_COMPATIBILITY
+        case "metadata":
+            return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+        case "allowed-tools":
+            return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+    return False
+
+
+def _conforming(frontmatter: Mapping[str, object], name: str, description: str) -> dict[str, object]:
+    """In the order of FIELDS."""
+    stated = frontmatter.get("description")
+    stated = stated if isinstance(stated, str) else ""
+    told = cut(stated.strip() or description.strip() or f"The skill {name}.", MAX_DESCRIPTION)
+    made: dict[str, object] = {"name": name, "description": told}
+    for key in ("license", "compatibility", "allowed-tools"):
+        if key in frontmatter and _conforms(key, frontmatter[key]):
+            made[key] = frontmatter[key]
+    given = frontmatter.get("metadata")
+    metadata = {key: _as_text(value) for key, value in given.items()} if isinstance(given, dict) else {}
+    for key, value in frontmatter.items():
+        is_kept = key in made and (made[key] == value or (key == "description" and told == stated.strip()))
+        if not is_kept and not (key == "metadata" and isinstance(value, dict)) and value:
+            metadata[_free(metadata, key)] = _as_text(value)
+    return _fitting(made, metadata)
+
+
+def _fitting(made: dict[str, object], metadata: dict[str, str]) -> dict[str, object]:
+    """In quotes text can take more room than it had: then the longest of what is least needed goes."""
+    while metadata and len(_written({**made, "metadata": metadata})) > MAX_FRONTMATTER_BYTES:
+        del metadata[max(metadata, key=lambda key: len(key) + len(metadata[key]))]
+    while len(_written(made)) > MAX_FRONTMATTER_BYTES:
+        del made[max((key for key in made if key not in ("name", "description")), key=lambda key: len(str(made[key])))]
+    whole = {**made, "metadata": metadata} if metadata else made
+    return {key: whole[key] for key in FIELDS if key in whole}
+
+
+def _free(metadata: Mapping[str, str], key: str) -> str:
+    found, number = key, 1
+    while found in metadata:
+        number += 1
+        found = f"{key}-{number}"
+    return found
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _written(frontmatter: Mapping[str, object]) -> bytes:
+    """As frontmatter with its fences."""
+    lines = ["---"]
+    for key, value in frontmatter.items():
+        if isinstance(value, dict):
+            lines += [f"{key}:" if value else f"{key}: {{}}", *(f"  {_pair(*pair)}" for pair in value.items())]
+        elif isinstance(value, list):
+            lines += [f"{key}:" if value else f"{key}: []", *(f"  - {_scalar(one)}" for one in value)]
+        else:
+            lines.append(f"{key}: {_scalar(str(value))}")
+    return "\n".join([*lines, "---", ""]).encode()
+
+
+def _pair(key: str, value: str) -> str:
+    shown = _scalar(key)
+    # A longer key is none to some readers, unless it says that it is one.
+    return f"{shown}: {_scalar(value)}" if len(shown) <= _LONGEST_KEY else f"? {shown}\n  : {_scalar(value)}"
+
+
+def _scalar(text: str) -> str:
+    if _PLAIN.fullmatch(text) and "---" not in text and _is_text(text):
+        return text
+    # Some readers end the frontmatter at the first three hyphens, wherever they stand.
+    inside = "".join(_escaped(character) for character in text).replace("---", r"\x2d\x2d\x2d")
+    return f'"{inside}"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    number = ord(character)
+    if number <= 0xFF:
+        return {"\n": r"\n", "\t": r"\t", "\r": r"\r"}.get(character, f"\\x{number:02x}")
+    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"

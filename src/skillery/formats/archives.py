@@ -1,0 +1,184 @@
+"""Archives whose bytes follow from the files alone: `.tar.gz` and `.zip`.
+
+Nothing in them is compressed: what a compressor makes differs from one release of zlib to the next, and then a digest
+that was given out yesterday would be wrong today. So are tar headers written here: Python's have changed between
+releases. For the same reason sizes are known before anything is read.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+Form = Literal["tar.gz", "zip"]
+FORMS: tuple[Form, ...] = ("tar.gz", "zip")
+MEDIA_TYPES: dict[Form, str] = {"tar.gz": "application/gzip", "zip": "application/zip"}
+
+_BLOCK = 512
+_STORED = 0xFFFF
+_MOMENT = 315_532_800
+"""1980-01-01 in UTC: zip knows nothing earlier, and tar warns of 1970."""
+_ZIP_MOMENT = (1 << 5 | 1) << 16
+_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+
+
+class Entry(NamedTuple):
+    path: str
+    size: int
+    executable: bool
+
+
+Read = Callable[[Entry], Iterable[bytes]]
+"""The content of an entry, in pieces; it may be called more than once."""
+
+
+def archive(form: Form, entries: Sequence[Entry], read: Read) -> Iterator[bytes]:
+    """The archive, in pieces, at constant memory. The files lie at its root, in the order of the bytes of their paths.
+
+    Raises OSError where a content is not as long as its entry says.
+    """
+    ordered = sorted(entries, key=lambda entry: entry.path.encode())
+    return _gzipped(_tar(ordered, read)) if form == "tar.gz" else _zip(ordered, read)
+
+
+def archive_size(form: Form, entries: Sequence[Entry]) -> int:
+    """Bytes, without reading a file."""
+    if form == "zip":
+        names = sum(len(entry.path.encode()) for entry in entries)
+        return sum(entry.size for entry in entries) + 2 * names + len(entries) * (30 + 46) + 22
+    tar = 2 * _BLOCK + sum(len(_tar_header(entry)) + _padded(entry.size) for entry in entries)
+    return len(_GZIP_HEADER) + tar + 5 * -(-tar // _STORED) + 8
+
+
+def fits_plain_tar(path: str) -> bool:
+    """Whether readers of the simplest tar find it under its whole name."""
+    return _split(path.encode()) is not None
+
+
+def _exactly(entry: Entry, read: Read) -> Iterator[bytes]:
+    left = entry.size
+    for piece in read(entry):
+        left -= len(piece)
+        yield piece
+    if left:
+        raise OSError(f"the content of {entry.path} is not {entry.size} bytes long")
+
+
+# -- tar (POSIX.1-1988, with an extended header of POSIX.1-2001 where a path is too long for that) -------------------
+
+
+def _tar(entries: Sequence[Entry], read: Read) -> Iterator[bytes]:
+    for entry in entries:
+        yield _tar_header(entry)
+        yield from _exactly(entry, read)
+        yield b"\0" * (_padded(entry.size) - entry.size)
+    yield b"\0" * (2 * _BLOCK)
+
+
+def _tar_header(entry: Entry) -> bytes:
+    path = entry.path.encode()
+    place = _split(path)
+    if place is not None:
+        return _ustar(*place, entry.size, _mode(entry), b"0")
+    record = _pax_record(b"path", path)
+    extended = record + b"\0" * (_padded(len(record)) - len(record))
+    header = _ustar(b"", b"././@PaxHeader", len(record), 0o644, b"x")
+    return header + extended + _ustar(b"", path[:100], entry.size, _mode(entry), b"0")
+
+
+def _split(path: bytes) -> tuple[bytes, bytes] | None:
+    """Into the two fields that a header has for it: folder and rest; None where it does not fit."""
+    if len(path) <= 100:
+        return b"", path
+    places = (place for place, byte in enumerate(path) if byte == ord("/"))
+    return next(((path[:at], path[at + 1 :]) for at in places if at <= 155 and len(path) - at - 1 <= 100), None)
+
+
+def _ustar(prefix: bytes, name: bytes, size: int, mode: int, kind: bytes) -> bytes:
+    fields = (
+        name.ljust(100, b"\0"),
+        _octal(mode, 8),
+        _octal(0, 8),
+        _octal(0, 8),
+        _octal(size, 12),
+        _octal(_MOMENT, 12),
+        b" " * 8,
+        kind,
+        b"\0" * 100,
+        b"ustar\x0000",
+        b"\0" * 64,
+        _octal(0, 8),
+        _octal(0, 8),
+        prefix.ljust(155, b"\0"),
+        b"\0" * 12,
+    )
+    header = b"".join(fields)
+    return header[:148] + b"%06o\0 " % sum(header) + header[156:]
+
+
+def _octal(number: int, width: int) -> bytes:
+    return b"%0*o\0" % (width - 1, number)
+
+
+def _pax_record(key: bytes, value: bytes) -> bytes:
+    """`LENGTH key=value\\n`, where the length counts its own digits."""
+    rest = len(key) + len(value) + 3
+    length = rest + len(str(rest))
+    length = rest + len(str(length))
+    return b"%d %s=%s\n" % (length, key, value)
+
+
+def _padded(size: int) -> int:
+    return -(-size // _BLOCK) * _BLOCK
+
+
+def _mode(entry: Entry) -> int:
+    return 0o755 if entry.executable else 0o644
+
+
+# -- gzip (RFC 1952), in stored blocks (RFC 1951 §3.2.4) -------------------------------------------------------------
+
+
+def _gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    crc, size = 0, 0
+    yield _GZIP_HEADER
+    held = bytearray()
+    for piece in pieces:
+        crc, size = zlib.crc32(piece, crc), size + len(piece)
+        held += piece
+        # One byte more than a block: the last one is known only at the end.
+        while len(held) > _STORED:
+            yield _stored(bytes(held[:_STORED]), is_last=False)
+            del held[:_STORED]
+    yield _stored(bytes(held), is_last=True)
+    yield struct.pack("<II", crc, size & 0xFFFFFFFF)
+
+
+def _stored(data: bytes, *, is_last: bool) -> bytes:
+    return struct.pack("<BHH", is_last, len(data), len(data) ^ 0xFFFF) + data
+
+
+# -- zip (APPNOTE 6.3) -----------------------------------------------------------------------------------------------
+
+
+def _zip(entries: Sequence[Entry], read: Read) -> Iterator[bytes]:
+    directory, offset = bytearray(), 0
+    for entry in entries:
+        name = entry.path.encode()
+        crc = 0
+        # Read twice: the checksum stands before the content.
+        for piece in _exactly(entry, read):
+            crc = zlib.crc32(piece, crc)
+        # 0x0800: the name is UTF-8. Version 2.0, by a Unix.
+        common = struct.pack("<HHHIIIIHH", 20, 0x0800, 0, _ZIP_MOMENT, crc, entry.size, entry.size, len(name), 0)
+        yield b"PK\x03\x04" + common + name
+        yield from _exactly(entry, read)
+        mode = (0o100000 | _mode(entry)) << 16
+        directory += b"PK\x01\x02" + struct.pack("<H", 3 << 8 | 20) + common
+        directory += struct.pack("<HHHII", 0, 0, 0, mode, offset) + name
+        offset += 30 + len(name) + entry.size
+    count = len(entries)
+    yield bytes(directory)
+    yield b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, count, count, len(directory), offset, 0)

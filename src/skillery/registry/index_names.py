@@ -1,0 +1,165 @@
+"""What skills are called in the indexes of Agent Skills, and which of several with one name stands in which.
+
+A skill has its name from when it was first published, and keeps it: whoever had it first stands in the index of all,
+hidden and yanked skills too, so that nobody's name can come to mean something else. In the index of a namespace a skill
+of that very namespace goes before those below it, so that each stands in the index of its own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    case,
+    exists,
+    insert,
+    literal_column,
+    or_,
+    select,
+)
+
+from skillery.backends import Identity
+from skillery.database import Statement, take_turns
+from skillery.errors import SkillNotFound
+from skillery.formats.agent_skill import index_name
+from skillery.registry.seeing import is_own, parameters, seen_by_name, sees_skill, view_of
+from skillery.tables import exports, index_names, skill_versions, skills
+
+_CLAIMED = (
+    select(skills.c.name, index_names.c.id)
+    .outerjoin_from(skills, index_names, index_names.c.skill_id == skills.c.id)
+    .where(skills.c.id == bindparam("skill_id"))
+)
+_CLAIM = insert(index_names)
+_HOLDER = Statement(
+    select(skills.c.id, skills.c.name, skills.c.visibility)
+    .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
+    .where(index_names.c.index_name == bindparam("index_name"))
+    .order_by(index_names.c.id)
+    .limit(literal_column("1"))
+)
+_others = skills.alias("others")
+_other_names = index_names.alias("other_names")
+
+
+class Listed(NamedTuple):
+    """A skill in an index, by its latest version."""
+
+    index_name: str
+    name: str
+    version: str
+    version_id: int
+    facts_json: str | None
+    """None where nobody has made them yet."""
+
+
+def claim_index_name(connection: Connection, skill_id: int) -> None:
+    """In the transaction that publishes."""
+    name, claimed = connection.execute(_CLAIMED, {"skill_id": skill_id}).one()
+    if claimed is not None:
+        return
+    wanted = index_name(name)
+    # Numbers are given out before they are committed: without this a later one could stand there first.
+    take_turns(connection, "index name", wanted)
+    connection.execute(_CLAIM, {"index_name": wanted, "skill_id": skill_id})
+
+
+def index_name_warning(connection: Connection, identity: Identity, name: str) -> str | None:
+    """What the publisher of a skill is told where another one has its name in the index of all."""
+    wanted = index_name(name)
+    rows = _HOLDER.rows(connection, index_name=wanted)
+    if not rows or rows[0][1] == name:
+        return None
+    skill_id, holder, visibility = rows[0]
+    other = f"'{holder}'" if sees_skill(connection, identity, skill_id, holder, visibility) else "another skill"
+    above = name.rpartition(".")[0] or name
+    return (
+        f"index name: as an Agent Skill this is '{wanted}', and so is {other}, which was published first and stands in "
+        f"/.well-known/agent-skills; this one is found in /n/{above}/.well-known/agent-skills or "
+        f"/n/{name}/.well-known/agent-skills"
+    )
+
+
+def list_index(
+    connection: Connection, identity: Identity, namespace: str, maker: int, *, after: str, limit: int
+) -> list[Listed]:
+    """The skills of an index that the identity sees, sorted by their names in it. `namespace` "" is the index of all;
+    else it is that of the namespace and all below, and of the skill of that name."""
+    page = _listed(identity, namespace, maker).where(index_names.c.index_name > after)
+    rows = connection.execute(page.order_by(index_names.c.index_name).limit(limit), _values(identity, namespace))
+    return [Listed._make(row) for row in rows]
+
+
+def find_in_index(connection: Connection, identity: Identity, namespace: str, wanted: str) -> str:
+    """The skill that a name in an index stands for. Raises SkillNotFound."""
+    found = _listed(identity, namespace, 0).where(index_names.c.index_name == wanted)
+    row = connection.execute(found, _values(identity, namespace)).first()
+    if row is not None:
+        return str(row.name)
+    where = f"the index of '{namespace}'" if namespace else "the index of this server"
+    raise SkillNotFound(
+        f"there is no skill '{wanted}' in {where}", hint="Its index.json lists what there is.", name=wanted
+    )
+
+
+def _listed(identity: Identity, namespace: str, maker: int) -> Select[tuple[str, str, str, int, str | None]]:
+    statement = (
+        select(
+            index_names.c.index_name,
+            skills.c.name,
+            skill_versions.c.version,
+            skill_versions.c.id,
+            exports.c.facts_json,
+        )
+        .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
+        .join(skill_versions, skill_versions.c.id == skills.c.latest_version_id)
+        .outerjoin(exports, and_(exports.c.version_id == skill_versions.c.id, exports.c.maker == maker))
+        .where(skills.c.latest_version_id.is_not(None), ~_has_a_better(namespace))
+    )
+    if namespace:
+        statement = statement.where(_is_in(skills.c.namespace, skills.c.name))
+    view = view_of(identity)
+    return statement if view is None else statement.where(or_(*seen_by_name(view), is_own()))
+
+
+def _has_a_better(namespace: str) -> ColumnElement[bool]:
+    """Whether the name means another skill in this index, whoever sees that."""
+    same_name = _other_names.c.index_name == index_names.c.index_name
+    earlier = _other_names.c.id < index_names.c.id
+    if not namespace:
+        return exists().where(same_name, earlier)
+    mine, other = _rank(skills.c.namespace, skills.c.name), _rank(_others.c.namespace, _others.c.name)
+    return exists().where(
+        same_name,
+        _others.c.id == _other_names.c.skill_id,
+        _is_in(_others.c.namespace, _others.c.name),
+        or_(other < mine, and_(other == mine, earlier)),
+    )
+
+
+def _is_in(namespace: ColumnElement[str], name: ColumnElement[str]) -> ColumnElement[bool]:
+    below = and_(namespace >= bindparam("below"), namespace < bindparam("past"))
+    return or_(namespace == bindparam("in_namespace"), below, name == bindparam("in_namespace"))
+
+
+def _rank(namespace: ColumnElement[str], name: ColumnElement[str]) -> ColumnElement[int]:
+    asked: ColumnElement[str] = bindparam("in_namespace")
+    return case((name == asked, _number(0)), (namespace == asked, _number(1)), else_=_number(2))
+
+
+def _number(number: int) -> ColumnElement[int]:
+    return literal_column(str(number), Integer)
+
+
+def _values(identity: Identity, namespace: str) -> dict[str, object]:
+    values: dict[str, object] = dict(parameters(identity))
+    if namespace:
+        # "." is followed by "/" in the order of bytes.
+        values |= {"in_namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"}
+    return values
