@@ -159,6 +159,19 @@ def test_who_has_it_already_is_told_so_and_head_says_as_much_as_get(
         }
 
 
+def test_a_bundle_of_many_files_comes_out_whole(sqlite_rpc: Rpc, new_name: str) -> None:
+    # More than is read at once, small ones and large ones in turn.
+    more = {f"d/{number:03}.txt": f"{number}\n" * (2_000 if number % 5 else 40_000) for number in range(300)}
+    sqlite_rpc("create_skill", manifest=manifest(f"{new_name}.a"), skill_md="# x\n", files=skill_files(**more))
+
+    for form, opened in (("tar.gz", untarred), ("zip", unzipped)):
+        answer = get(sqlite_rpc.http, f"/skills/{new_name}.a/1.0.0.{form}")
+        assert answer.headers["etag"] == f'"{hashlib.sha256(answer.content).hexdigest()}"'
+        found = opened(answer.content)
+        assert {path: found[path].decode() for path in more} == more
+        assert len(found) == len(more) + 3
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -261,8 +274,10 @@ def test_of_two_skills_with_one_name_the_first_stands_in_the_index_and_the_other
     wanted = f"{new_name}-x-b-c"
     publish(first)
     assert rpc("describe_skill", name=first)["skill"]["warnings"] == []
+    checked = rpc("check_skill", manifest=manifest(later), skill_md="# x\n", files=skill_files())
     publish(later)
     publish(twin)
+    assert checked["warnings"] == rpc("describe_skill", name=later)["skill"]["warnings"]
 
     def skill_of(namespace: str) -> str | None:
         entry = index_of(http, namespace).get(wanted)
@@ -298,6 +313,17 @@ def test_a_path_that_the_older_index_cannot_carry_keeps_its_skill_out_of_it(
     assert set(index_of(http, new_name, "skills")) == {f"{new_name}-plain"}
     assert set(index_of(http, new_name)) == {f"{new_name}-{name}" for name in ("odd", "dots", "plain")}
     assert get(http, f"/skills/{new_name}.odd/1.0.0/what%23%3F.txt").content == b"x"
+
+
+def test_a_description_is_as_short_in_an_index_as_its_clients_count(
+    rpc: Rpc, http: httpx.Client, new_name: str
+) -> None:
+    skill_md = f"---\nname: {new_name}-a\ndescription: {'🙂' * 1024}\n---\n"
+    rpc("create_skill", manifest=manifest(f"{new_name}.a"), skill_md=skill_md, files=skill_files())
+
+    (entry,) = index_of(http, new_name).values()
+    assert len(entry["description"].encode("utf-16-le")) // 2 <= 1024
+    assert get(http, f"/skills/{new_name}.a/1.0.0/SKILL.md").text == skill_md
 
 
 def test_a_path_too_long_for_every_tar_makes_the_index_name_a_zip(rpc: Rpc, http: httpx.Client, new_name: str) -> None:

@@ -10,8 +10,9 @@ from litestar import HttpMethod, route
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.types import ASGIApp
 
-from skillery.api.exports import KINDS, send_archive, send_file, send_index, send_indexed_file
+from skillery.api.exports import send_archive, send_file, send_index, send_indexed_file
 from skillery.api.services import Services
+from skillery.exports import KINDS
 
 Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
 

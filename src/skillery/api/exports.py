@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from skillery.api.errors import NOT_FOUND, plain_error
@@ -14,7 +14,7 @@ from skillery.api.http import HttpRefusal, address_of, admit, only
 from skillery.api.services import Services
 from skillery.backends import Credentials, Identity
 from skillery.errors import InvalidName, NotAuthenticated
-from skillery.exports import Export, Kind
+from skillery.exports import KINDS, Export, Kind
 from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
@@ -23,7 +23,6 @@ from skillery.registry.seeing import WAS_PUBLISHED
 CHUNK_BYTES = 256 * 1024
 MOST_TAGS = 4096
 """Characters of an If-None-Match that are looked at."""
-KINDS: tuple[Kind, ...] = get_args(Kind)
 NOBODY = Identity("", scopes=frozenset({"read"}))
 """Who shows no credentials: no token has such a name, so that nothing private is its own."""
 FOR_EVER = "max-age=31536000, immutable"

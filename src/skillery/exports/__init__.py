@@ -2,6 +2,6 @@
 
 from skillery.exports.exporting import Export, Exports, File
 from skillery.exports.facts import Facts
-from skillery.exports.indexing import Index, Kind
+from skillery.exports.indexing import KINDS, Index, Kind
 
-__all__ = ["Export", "Exports", "Facts", "File", "Index", "Kind"]
+__all__ = ["KINDS", "Export", "Exports", "Facts", "File", "Index", "Kind"]

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.exports.contents import Contents
-from skillery.formats.agent_skill import AgentSkill
+from skillery.formats.agent_skill import MAX_DESCRIPTION, AgentSkill, cut
 from skillery.formats.archives import FORMS, Form, archive, fits_plain_tar
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
 from skillery.tables import exports
@@ -52,7 +52,8 @@ def make_facts(name: str, skill: AgentSkill, contents: Contents) -> Facts:
     digests = {form: _digest(archive(form, entries, contents.read)) for form in FORMS}
     return Facts(
         name,
-        skill.description,
+        # Clients count it in UTF-16, and leave out of an index what is too long for them.
+        cut(skill.description, MAX_DESCRIPTION),
         hashlib.sha256(skill.content).hexdigest(),
         len(skill.content),
         skill.is_generated,

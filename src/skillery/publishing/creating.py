@@ -43,6 +43,7 @@ from skillery.registry import (
     version_if_taken,
     with_examples,
 )
+from skillery.registry.index_names import index_name_warning
 from skillery.registry.reading import read_file
 from skillery.uploads import Uploading
 
@@ -144,13 +145,14 @@ class Publisher:
         subject = Subject(bundle.manifest, bundle.digest, publication.files)
         tested = await self._examples.test(identity, subject, bundle.examples, permitted=False)
         findings = (*findings, *_as_found(tested.findings))
+        shared = await self._database.read(partial(index_name_warning, identity=identity, name=publication.name))
         return CheckedSkill(
             ok=not any(finding.refuses for finding in findings),
             name=publication.name,
             version=publication.version,
             digest=bundle.digest,
             status=status,
-            warnings=bundle.warnings,
+            warnings=(*bundle.warnings, *([shared] if shared else ())),
             findings=findings,
             examples=tested.examples,
             permissions_diff=before.diff,
