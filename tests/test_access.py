@@ -160,6 +160,8 @@ DOORS = [
     ("GET", "/healthz", "nobody", 200),
     ("GET", "/readyz", "nobody", 200),
     ("GET", "/tools?format=mcp", None, 200),
+    ("GET", "/openrpc.json", None, 200),
+    ("GET", "/v1/openapi.json", None, 200),
     ("GET", "/metrics", "admin", 200),
     ("POST", "/blobs", "run", 201),
     ("GET", "/blobs/blob:none", "read", 404),

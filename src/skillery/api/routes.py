@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
 from litestar import asgi
+from litestar.openapi.spec import Schema
+from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
-from skillery.api import blobs, health
-from skillery.api.downloads import DOWNLOADS, documented
+from skillery.api import blobs, describing, health
+from skillery.api.downloads import DOWNLOADS, Download, routed
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.exchanges import Exchange, log_request
 from skillery.api.http import (
     FORBIDDEN,
+    JSON,
     ClientGone,
     HttpRefusal,
     authenticate,
@@ -30,6 +33,7 @@ from skillery.api.http import (
     send_error,
     send_refusal,
 )
+from skillery.api.operations import Answer, Body, Operation, in_query
 from skillery.api.refusing import note_knock
 from skillery.api.rpc.envelope import Caller, answer
 from skillery.api.rpc.methods import METHODS
@@ -40,6 +44,23 @@ from skillery.runs.queueing import until_client_gone
 from skillery.tracing import starting
 
 Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
+
+Object = dict[str, Any]
+_RPC = (
+    Operation(
+        "POST",
+        "/rpc",
+        "JSON-RPC 2.0",
+        {
+            200: Answer("The answer, or those of a batch, errors too.", Any),
+            204: Answer("To notifications.", kinds=()),
+        },
+        (408, 413, 415),
+        description="/openrpc.json tells of its methods, and rpc.discover.",
+        body=Body(JSON, Schema(type=[OpenAPIType.OBJECT, OpenAPIType.ARRAY]), "A call, or a batch of calls."),
+        tag="JSON-RPC",
+    ),
+)
 
 
 async def _rpc(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -67,6 +88,21 @@ async def _caller(services: Services, scope: Any, headers: dict[str, str]) -> Ca
         return await authenticate(services, scope, headers)
     except Unavailable as error:
         return error
+
+
+_TOOLS = (
+    Operation(
+        "GET",
+        "/tools",
+        "The tools that a model is shown",
+        {200: Answer("A schema for each.", list[Object])},
+        (400,),
+        parameters=(
+            in_query("format", "In whose shape; openai where it is left out.", enum=FORMATS),
+            in_query("include", "Further methods, with commas between."),
+        ),
+    ),
+)
 
 
 async def _tools(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -137,7 +173,18 @@ def make_routes(services: Services) -> list[Any]:
 
         return app
 
-    def route(path: str, door: Door, *, rpc: bool = False, guarded: bool = True, with_all_below: bool = False) -> Any:
+    told: list[Operation] = []
+
+    def route(
+        path: str,
+        door: Door,
+        operations: Sequence[Operation],
+        *,
+        rpc: bool = False,
+        guarded: bool = True,
+        with_all_below: bool = False,
+    ) -> Any:
+        told.extend(operations)
         app = opened(path, door, rpc=rpc, guarded=guarded)
 
         @asgi(path, is_mount=with_all_below, copy_scope=False)
@@ -146,13 +193,19 @@ def make_routes(services: Services) -> list[Any]:
 
         return handler
 
-    metrics = [route("/metrics", services.metrics.answer)] if services.metrics is not None else []
+    def downloads(one: Download) -> Any:
+        told.extend(one.operations)
+        return routed(one, opened(one.group, one.door))
+
+    metrics = services.metrics
     return [
-        *metrics,
-        route("/rpc", _rpc, rpc=True),
-        route("/tools", _tools),
-        route("/blobs", _blobs, with_all_below=True),
-        *(documented(one, opened(one.group, one.door)) for one in DOWNLOADS),
-        route("/healthz", health.healthz, guarded=False),
-        route("/readyz", health.readyz, guarded=False),
+        *([route("/metrics", metrics.answer, metrics.operations)] if metrics is not None else []),
+        route("/rpc", _rpc, _RPC, rpc=True),
+        route("/openrpc.json", describing.send_openrpc, describing.OPENRPC),
+        route("/tools", _tools, _TOOLS),
+        route("/blobs", _blobs, blobs.OPERATIONS, with_all_below=True),
+        *(downloads(one) for one in DOWNLOADS),
+        route("/healthz", health.healthz, health.HEALTHZ, guarded=False),
+        route("/readyz", health.readyz, health.READYZ, guarded=False),
+        route("/v1/openapi.json", describing.openapi_door(told), describing.OPENAPI),
     ]

@@ -27,7 +27,7 @@ from skillery.api.errors import (
 )
 from skillery.api.refusing import is_refusal, note_refusal, subject_of
 from skillery.api.rpc.explaining import explain
-from skillery.api.rpc.methods import METHODS, Method
+from skillery.api.rpc.methods import CALLABLE, Method
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import InvalidParams, SkilleryError, Unavailable
@@ -56,7 +56,7 @@ class Call(msgspec.Struct, frozen=True):
 _call = msgspec.json.Decoder(Call)
 _calls = msgspec.json.Decoder(list[msgspec.Raw])
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_decoders = {name: msgspec.json.Decoder(method.params) for name, method in METHODS.items()}
+_decoders = {name: msgspec.json.Decoder(method.params) for name, method in CALLABLE.items()}
 
 
 async def answer(services: Services, identity: Caller, body: bytes, key: str | None = None) -> bytes | None:
@@ -109,7 +109,7 @@ async def _answer_one(services: Services, identity: Caller, body: bytes, key: st
         return _failure(reply_to, error_)
     failed: dict[str, Any] | None = None
     begun = time.perf_counter()
-    method = call.method if call.method in METHODS else UNKNOWN  # another is somebody's text, of which there is no end
+    method = call.method if call.method in CALLABLE else UNKNOWN  # another is somebody's text, of which there is no end
     with span("rpc", **{"rpc.method": method}) as traced:
         try:
             result = await _call_method(services, identity, call, key)
@@ -138,15 +138,16 @@ class _Unknown(Exception):
 async def _call_method(services: Services, identity: Caller, call: Call, key: str | None) -> Any:
     if isinstance(identity, Unavailable):
         raise identity
-    method = METHODS.get(call.method)
+    method = CALLABLE.get(call.method)
     if method is None:
-        near = difflib.get_close_matches(call.method[:80], METHODS, n=1)
-        hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(METHODS)}."
+        near = difflib.get_close_matches(call.method[:80], CALLABLE, n=1)
+        hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(CALLABLE)}."
         raise _Unknown(
             plain_error(METHOD_NOT_FOUND, f"there is no method {call.method[:80]!r}", "method_not_found", hint)
         )
     try:
-        access.require(identity, method.needs)
+        if method.needs is not None:
+            access.require(identity, method.needs)
         params = decode_params(call.method, method, call.params)
         if key is None or not method.once:
             return await method.call(services, identity, params)
