@@ -1,6 +1,6 @@
 """`make bench`: every figure of docs/benchmarks.md, measured anew and written there.
 
-`python -m bench pages search http runs blobs start` runs some of them; `--small` leaves out the million.
+`python -m bench pages search http runs blobs import start` runs some of them; `--small` leaves out the million.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import blobs, http, pages, runs, search, start
+from bench import blobs, http, importing, pages, runs, search, start
 from bench.report import Report
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -24,6 +24,7 @@ PARTS: dict[str, Callable[[Report, Path, bool], None]] = {
     "http": http.measure,
     "runs": runs.measure,
     "blobs": blobs.measure,
+    "import": importing.measure,
     "start": start.measure,
 }
 

@@ -16,6 +16,7 @@ from tests.postgres import running_postgres
 CONNECTIONS = 8
 SKILLS = 500
 _TURNS = 8
+WITH_TOOLS, TOOLS_EACH = 100, 10
 MAIN = "def main(args):\n    return args\n"
 
 
@@ -101,9 +102,21 @@ def _publish(number: int) -> bytes:
     return call("create_skill", manifest=manifest, skill_md=f"# Skill {number}\n", files=files)
 
 
+def _publish_tools(number: int) -> bytes:
+    parameters = {"text": {"type": "string", "description": "The text"}}
+    tools = [
+        {"name": f"tool_{number}_{one}", "description": "What it does.", "parameters": parameters}
+        for one in range(TOOLS_EACH)
+    ]
+    manifest = {"name": f"bench.tools.skill{number}", "version": "1.0.0", "description": "What it does."}
+    files = [{"path": "tools.json", "content": json.dumps(tools)}]
+    return call("create_skill", manifest=manifest, skill_md="# Tools\n", files=files)
+
+
 def _rows(url: str, database: str, requests: int) -> list[list[object]]:
     name = "bench.team1.skill1"
     publishing = send(url, _publish, SKILLS, CONNECTIONS)
+    send(url, _publish_tools, WITH_TOOLS, CONNECTIONS)
     least = send(url, lambda _: b"", requests, CONNECTIONS, "/healthz")
     loads = {
         "GET /healthz": least,
@@ -116,5 +129,6 @@ def _rows(url: str, database: str, requests: int) -> list[list[object]]:
             url, lambda n: call("create_blob", content=f"{n:04}" * 256, kind="text/plain"), requests // 4, CONNECTIONS
         ),
         "create_skill (2 files)": publishing,
+        "list_tools (1000), alone": send(url, lambda _: call("list_tools", limit=1000), requests // 20, 1),
     }
     return [_row(database, request, load, least) for request, load in loads.items()]

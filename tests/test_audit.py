@@ -183,7 +183,21 @@ def _delete_blob(trail: Trail) -> str:
     return blob_id
 
 
+def _define_tool(trail: Trail) -> str:
+    runner = Caller(trail.admin.url, Who(f"{trail.name}-runner", "run"))
+    name: str = runner("define_tool", name=trail.name, description="One", code="return 1")["name"]
+    return name
+
+
+def _remove_tool(trail: Trail) -> str:
+    name = _define_tool(trail)
+    Caller(trail.admin.url, Who(f"{trail.name}-runner", "run"))("remove_tool", name=name)
+    return name
+
+
 CHANGES: dict[str, Callable[[Trail], str]] = {
+    "define_tool": _define_tool,
+    "remove_tool": _remove_tool,
     "delete_blob": _delete_blob,
     "create_skill": _create_skill,
     "submit_version": _submit,

@@ -91,6 +91,13 @@ def test_what_is_written_on_one_is_there_at_once_on_the_others(trio: list[Server
     assert all(other("execute_skill", name="at.once", args={"a": 1})["output"] == {"got": {"a": 1}} for other in others)
 
 
+def test_a_tool_that_was_defined_on_one_is_called_on_the_others(trio: list[Server], token: str) -> None:
+    first, *others = [Rpc(server.url, token) for server in trio]
+    for number in range(2):
+        first("define_tool", name="own", description="x", language="bash", code=f"echo {number}", session="s")
+        assert [other("call_tool", name="own", session="s")["result"] for other in others] == [number] * len(others)
+
+
 def test_a_cursor_of_one_is_good_for_the_others(trio: list[Server], token: str) -> None:
     rpc = RoundRobin(trio, token)
     for number in range(7):

@@ -548,6 +548,8 @@ class FinishedRun(msgspec.Struct, frozen=True):
     identity: Identity
     parent_run_id: str | None = None
     """The run whose code called it, where it was mounted there."""
+    tool: str | None = None
+    """The tool that `call_tool` called."""
 
 
 class Moments(Protocol):

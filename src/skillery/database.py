@@ -17,12 +17,14 @@ import hashlib
 import logging
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from datetime import UTC, datetime
-from typing import Any, TypeVar, overload
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
 from sqlalchemy import CompoundSelect, Connection, Engine, Insert, Select, Update, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
@@ -38,6 +40,7 @@ BUSY_TIMEOUT_SECONDS = 30
 _last_work: ContextVar[list[Callable[[Connection], object]]] = ContextVar("last_work")
 FOREIGN_KEY_VIOLATION = "23503"
 MOST_TRIES = 5
+MOST_SHARING = 16
 
 
 class Statement:
@@ -98,6 +101,28 @@ def _stored(value: Any) -> Any:
     return value.replace(tzinfo=None).isoformat(" ", "microseconds") if isinstance(value, datetime) else value
 
 
+class _Lost(Exception):
+    """The transaction that several share is gone."""
+
+
+class _Sharing(NamedTuple):
+    """One of several that are committed together."""
+
+    work: Callable[[Connection], Any]
+    context: Context
+    done: Future[Any]
+
+    def settle(self, outcome: Callable[[], Any]) -> None:
+        try:
+            self.done.set_result(outcome())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            self.done.set_exception(error)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 class Database:
     """A database that is open. `close()` it when done."""
 
@@ -110,6 +135,7 @@ class Database:
         self._reader: Connection | None = None
         self._reading = threading.Lock()
         self._alone = threading.Lock()
+        self._sharing: deque[_Sharing] = deque()
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """What `work` makes of a connection that it only reads from. It must be short: see `read_now`."""
@@ -123,6 +149,65 @@ class Database:
     async def write(self, work: Callable[[Connection], T]) -> T:
         """`work` in a transaction of its own, committed when this returns; an exception takes all of it back."""
         return await self._in_thread(self._in_transaction, work)
+
+    async def write_together(self, work: Callable[[Connection], T]) -> T:
+        """As `write`, for one of many who want the same at once. On SQLite those that wait for the writer share one
+        transaction and so one flush of the disk: none is told that it is done before all of it is committed, and an
+        exception takes back only what that one has done."""
+        if not self.is_sqlite:
+            return await self.write(work)
+        sharing = _Sharing(work, copy_context(), Future())
+        self._sharing.append(sharing)
+        self._threads.submit(self._commit_shared)
+        return cast(T, await asyncio.wrap_future(sharing.done))
+
+    def _commit_shared(self) -> None:
+        """All that wait by now; who is called for one that is committed already finds nothing to do."""
+        waiting = [self._sharing.popleft() for _ in range(min(len(self._sharing), MOST_SHARING))]
+        group = [one for one in waiting if one.done.set_running_or_notify_cancel()]
+        try:
+            outcomes = self._in_one_transaction(group) if len(group) > 1 else None
+        except Exception as error:  # noqa: BLE001 - whose it was is found out by trying each alone
+            log.info("a shared transaction failed: %s", type(error).__name__)
+            outcomes = None
+        for place, one in enumerate(group):
+            one.settle(outcomes[place] if outcomes is not None else self._outcome(self._in_transaction, one))
+
+    def _in_one_transaction(self, group: Sequence[_Sharing]) -> list[Callable[[], Any]]:
+        with span("database write"), _speaking(), self.engine.begin() as connection:
+            return [self._outcome(partial(self._in_savepoint, connection), one) for one in group]
+
+    def _outcome(self, way: Callable[[Callable[[Connection], Any]], Any], one: _Sharing) -> Callable[[], Any]:
+        """What returns or raises what became of it."""
+        try:
+            result = one.context.run(way, one.work)
+        except _Lost:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            return partial(_raise, error)
+        return lambda: result
+
+    def _in_savepoint(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        last: list[Callable[[Connection], object]] = []
+        token = _last_work.set(last)
+        connection.exec_driver_sql("SAVEPOINT sharing")
+        try:
+            with _speaking():
+                result = work(connection)
+                for one in last:
+                    one(connection)
+        except BaseException:
+            try:
+                connection.exec_driver_sql("ROLLBACK TO sharing")
+                connection.exec_driver_sql("RELEASE sharing")
+            except exc.SQLAlchemyError:
+                # SQLite has taken back everything, that of the others too.
+                raise _Lost from None
+            raise
+        finally:
+            _last_work.reset(token)
+        connection.exec_driver_sql("RELEASE sharing")
+        return result
 
     async def _in_thread(self, way: Callable[[Callable[[Connection], T]], T], work: Callable[[Connection], T]) -> T:
         # In a copy of the context, so that `work` knows which request it is for.

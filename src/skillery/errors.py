@@ -115,6 +115,12 @@ class RunNotFound(NotFound):
     type = "run_not_found"
 
 
+class ToolNotFound(NotFound):
+    """`data["near"]` are tools that the caller may have meant."""
+
+    type = "tool_not_found"
+
+
 class WaiverNotFound(NotFound):
     type = "waiver_not_found"
 
@@ -133,6 +139,12 @@ class NameTaken(Conflict):
     """By a skill that its publisher keeps to itself."""
 
     type = "name_taken"
+
+
+class ToolProtected(Conflict):
+    """A tool that define_tool has not made: it is neither replaced nor removed."""
+
+    type = "tool_protected"
 
 
 class IllegalStep(Conflict):
@@ -218,12 +230,25 @@ class InvalidBundle(InvalidParams):
     type = "invalid_bundle"
 
 
+class InvalidArchive(InvalidParams):
+    """What was sent to be imported is no archive, a damaged one, or one that does what an archive of skills has no
+    reason to; `data["entry"]` is the path in it that shows so."""
+
+    type = "invalid_archive"
+
+
 class NotExecutable(InvalidParams):
     type = "not_executable"
 
 
 class BundleTooLarge(TooLarge):
     type = "bundle_too_large"
+
+
+class ArchiveTooLarge(TooLarge):
+    """`data["entry"]` is the path in it that was one too many, where there is one."""
+
+    type = "archive_too_large"
 
 
 class BlobTooLarge(TooLarge):

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, and_, bindparam, func, or_, select
 
 from skillery.database import Statement, as_stored, in_utc, take_turns
 from skillery.errors import QuotaExceeded, RateLimited
-from skillery.tables import blobs, runs, skill_versions, skills
+from skillery.tables import blobs, runs, session_tools, skill_versions, skills
 
 MINUTE = timedelta(minutes=1)
 LONGEST_RUN = timedelta(minutes=70)
@@ -47,6 +47,12 @@ _AT_START = Statement(
     )
 )
 
+_SESSION_TOOLS = Statement(
+    select(func.count()).where(
+        session_tools.c.identity == bindparam("identity"), session_tools.c.expires_at > bindparam("now")
+    )
+)
+
 
 class IdentityQuota(msgspec.Struct, frozen=True):
     """Of one identity; 0 is no limit."""
@@ -55,6 +61,7 @@ class IdentityQuota(msgspec.Struct, frozen=True):
     blob_bytes: int = 0
     runs_per_minute: int = 0
     concurrent_runs: int = 0
+    session_tools: int = 0
 
 
 class Quotas(msgspec.Struct, frozen=True):
@@ -212,6 +219,32 @@ def runs_of_last_minute(connection: Connection, identity: str) -> int:
     return int(_PACE.rows(connection, identity=identity, since=since)[0][0])
 
 
+# -- tools of sessions -------------------------------------------------------------------------------------------
+
+
+def check_session_tool(connection: Connection, quotas: Quotas, identity: str) -> None:
+    """Before one is added. Raises QuotaExceeded."""
+    limit = quotas.of(identity).session_tools
+    if not limit:
+        return
+    take_turns(connection, "tools of", identity)
+    used = session_tools_of(connection, identity)
+    if used >= limit:
+        raise QuotaExceeded(
+            f"{identity!r} has {used} tools in its sessions, as many as it may",
+            hint="Nothing was defined. Remove what is not needed (remove_tool), or ask an admin for a larger quota.",
+            quota="session_tools",
+            used=used,
+            limit=limit,
+        )
+
+
+def session_tools_of(connection: Connection, identity: str) -> int:
+    """What has expired counts no longer."""
+    now = as_stored(connection, datetime.now(UTC))
+    return int(_SESSION_TOOLS.rows(connection, identity=identity, now=now)[0][0])
+
+
 # -- bundles -----------------------------------------------------------------------------------------------------
 
 
@@ -268,6 +301,7 @@ def get_usage(
         "blob_bytes": _used(size, quota.blob_bytes),
         "runs_per_minute": _used(runs_of_last_minute(connection, identity), quota.runs_per_minute),
         "concurrent_runs": _used(runs_under_way(connection, identity), quota.concurrent_runs),
+        "session_tools": _used(session_tools_of(connection, identity), quota.session_tools),
         "namespaces": [
             {
                 "namespace": one,

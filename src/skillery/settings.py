@@ -91,6 +91,7 @@ class IdentityQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blobs_mb: MaybeNatural = msgspec.UNSET
     runs_per_minute: MaybeNatural = msgspec.UNSET
     concurrent_runs: MaybeNatural = msgspec.UNSET
+    session_tools: MaybeNatural = msgspec.UNSET
 
 
 class NamespaceQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +107,7 @@ class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blobs_mb: Natural = 10_240
     runs_per_minute: Natural = 1_200
     concurrent_runs: Natural = 100
+    session_tools: Natural = 100
     bundles_mb: Natural = 10_240
     identities: dict[str, IdentityQuotas] = {}
     namespaces: dict[str, NamespaceQuotas] = {}
@@ -118,12 +120,27 @@ class BlobLifetimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output_hours: Natural = 720
 
 
+class DefinedTools(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tools that agents define."""
+
+    session_hours: Positive = 24
+
+
 class Garbage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When what nothing refers to is taken away."""
 
     interval_minutes: Natural = 60
     grace_minutes: Natural = 60
     cache_days: Natural = 7
+
+
+class Imports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one archive of skills may be, before anything in it is looked at."""
+
+    max_mb: Positive = 1_024
+    max_unpacked_mb: Positive = 4_096
+    max_entries: Positive = 100_000
+    at_once: Positive = 2
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,7 +182,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_limits: MaxLimits = MaxLimits()
     quotas: Quotas = Quotas()
     blobs: BlobLifetimes = BlobLifetimes()
+    tools: DefinedTools = DefinedTools()
     gc: Garbage = Garbage()
+    imports: Imports = Imports()
     backends: dict[str, dict[str, dict[str, Any]]] = {}
 
     @property

@@ -133,6 +133,8 @@ skill_versions = Table(
     Column("skill_md_start", Text, nullable=True),
     # What was found when it was checked: skillery.registry.checks. None: nothing to say.
     Column("checks_json", Text, nullable=True),
+    # The method that wrote it for its publisher, where that was not create_skill.
+    Column("made_by", String(16), nullable=True),
     # Versions that differ only in build metadata are one version.
     UniqueConstraint("skill_id", "precedence"),
     CheckConstraint("status IN ('draft', 'in_review', 'published', 'deprecated', 'yanked', 'rejected')", name="status"),
@@ -162,6 +164,53 @@ Index(
 )
 # Whose private skills these are.
 Index("ix_skill_versions_publisher", skill_versions.c.publisher, skill_versions.c.skill_id)
+
+tools = Table(
+    "tools",
+    metadata,
+    Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True),
+    Column("name", Name, primary_key=True),
+    Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
+    # The skill's name, which never changes: what list_tools sorts by.
+    Column("skill", Name, nullable=False),
+    # A path in the bundle; None: there is nothing to run.
+    Column("script", Text, nullable=True),
+    # As list_tools answers it.
+    Column("item_json", Text, nullable=False),
+    # When its version was published, while that is the skill's latest; None otherwise.
+    Column("offered_since", Moment, nullable=True),
+    comment="The tools that versions offer by their tools.json.",
+)
+_is_offered = tools.c.offered_since.is_not(None)
+Index("ix_tools_listing", tools.c.skill, tools.c.name, postgresql_where=_is_offered, sqlite_where=_is_offered)
+Index(
+    "ix_tools_name",
+    tools.c.name,
+    tools.c.offered_since,
+    tools.c.version_id,
+    postgresql_where=_is_offered,
+    sqlite_where=_is_offered,
+)
+Index("ix_tools_skill", tools.c.skill_id)
+
+session_tools = Table(
+    "session_tools",
+    metadata,
+    Column("identity", String(255), primary_key=True),
+    # Whatever the caller calls it; "" is its identity's own.
+    Column("session", Name, primary_key=True),
+    Column("name", Name, primary_key=True),
+    # The path that its handler has, whose ending says the language.
+    Column("script", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    # As list_tools answers it.
+    Column("item_json", Text, nullable=False),
+    Column("defined_at", Moment, nullable=False),
+    # From then on it is not found.
+    Column("expires_at", Moment, nullable=False),
+    comment="Tools that live for an identity and its session, made by define_tool.",
+)
+Index("ix_session_tools_expires_at", session_tools.c.expires_at)
 
 search_words = Table(
     "search_words",
@@ -257,6 +306,33 @@ waivers = Table(
 )
 Index("ix_waivers_name", waivers.c.name, waivers.c.id)
 
+imports = Table(
+    "imports",
+    metadata,
+    # Under which namespace it was asked for, and the name that it stated: formats.lenient_agent_skill.alias_key.
+    Column("namespace", Name, primary_key=True),
+    Column("stated", Name, primary_key=True),
+    # Of the skill in the registry that it is.
+    Column("name", Name, nullable=False),
+    # What was last published from it, and from which files: the same again is nothing new.
+    Column("version", Text, nullable=False),
+    Column("source_digest", String(71), nullable=False),
+    # Of a folder that is kept in step: its label. None: nobody keeps it in step.
+    Column("source", Name, nullable=True),
+    # Since when that folder does not hold it any more.
+    Column("removed_at", Moment, nullable=True),
+    Column("identity", String(255), nullable=False),
+    Column("imported_at", Moment, nullable=False),
+    comment="Imported skills: what each is called where it comes from, and which skill of the registry it is.",
+)
+Index("ix_imports_name", imports.c.name)
+Index(
+    "ix_imports_source",
+    imports.c.source,
+    postgresql_where=imports.c.source.is_not(None),
+    sqlite_where=imports.c.source.is_not(None),
+)
+
 objects = Table(
     "objects",
     metadata,
@@ -309,6 +385,8 @@ runs = Table(
     Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
     # Of that version, so that the runs of a skill are one range of an index. Without a foreign key, as above.
     Column("skill_id", Key, nullable=True),
+    # The tool that was called.
+    Column("tool", Name, nullable=True),
     Column("status", String(16), nullable=False),
     Column("identity", String(255), nullable=False),
     Column("identity_kind", String(16), nullable=False),

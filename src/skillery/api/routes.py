@@ -13,7 +13,7 @@ from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
-from skillery.api import blobs, describing, health
+from skillery.api import blobs, describing, health, imports
 from skillery.api.downloads import DOWNLOADS, Download, routed
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.exchanges import Exchange, log_request
@@ -204,6 +204,7 @@ def make_routes(services: Services) -> list[Any]:
         route("/openrpc.json", describing.send_openrpc, describing.OPENRPC),
         route("/tools", _tools, _TOOLS),
         route("/blobs", _blobs, blobs.OPERATIONS, with_all_below=True),
+        route("/import", imports.receive_archive, imports.OPERATIONS),
         *(downloads(one) for one in DOWNLOADS),
         route("/healthz", health.healthz, health.HEALTHZ, guarded=False),
         route("/readyz", health.readyz, health.READYZ, guarded=False),

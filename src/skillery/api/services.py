@@ -13,7 +13,8 @@ from skillery.database import Database
 from skillery.exports import Exports
 from skillery.garbage import Collector
 from skillery.idempotency import Once
-from skillery.publishing import Publisher
+from skillery.importing import Importer
+from skillery.publishing import Publisher, ToolMaker
 from skillery.quotas import Quotas
 from skillery.runs import Runner
 
@@ -31,6 +32,8 @@ class Services(NamedTuple):
     runner: Runner
     publisher: Publisher
     exports: Exports
+    importer: Importer
+    tools: ToolMaker
     refusals: Refusals
     once: Once
     quotas: Quotas

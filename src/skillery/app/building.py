@@ -21,6 +21,7 @@ from skillery.api.exchanges import ID_HEADER
 from skillery.api.http import headers_of
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
+from skillery.api.rpc.methods import METHODS
 from skillery.api.services import Services
 from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.bundled import publish_bundled
@@ -28,7 +29,7 @@ from skillery.app.home import Home
 from skillery.app.quotas import quotas_of
 from skillery.app.upkeep import Upkeep
 from skillery.audit import Refusals
-from skillery.backends import Authenticator, Limits, Sandbox, Secrets, Storage
+from skillery.backends import Authenticator, Capability, Limits, Sandbox, Secrets, Storage
 from skillery.blobs import Blobs, Lifetimes
 from skillery.database import Database
 from skillery.errors import StartupError
@@ -36,8 +37,9 @@ from skillery.exports import Exports
 from skillery.formats.bundle import BundleLimits
 from skillery.garbage import Collector, Step, cached_files, expired_blobs, leftovers, old_runs, unused_contents
 from skillery.idempotency import Once
+from skillery.importing import Importer, ImportLimits
 from skillery.plugins import Plugins
-from skillery.publishing import ExampleRuns, Publisher, PublishingRules
+from skillery.publishing import ExampleRuns, Publisher, PublishingRules, ToolMaker
 from skillery.registry import cursor_key
 from skillery.request import begin, current
 from skillery.runs import Runner
@@ -117,6 +119,17 @@ def _services(
         quotas=quotas,
         server=home.server_id,
     )
+    bundles = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
+    publisher = Publisher(
+        database,
+        storage,
+        plugins.moments,
+        bundles,
+        _publishing_rules(settings),
+        msgspec.structs.asdict(settings.max_limits),
+        ExampleRuns(runner, cache, settings.publishing.examples_seconds),
+        quotas,
+    )
     return Services(
         database=database,
         storage=storage,
@@ -124,15 +137,15 @@ def _services(
         authenticator=authenticator,
         blobs=blobs,
         runner=runner,
-        publisher=Publisher(
+        publisher=publisher,
+        importer=Importer(database, publisher, bundles, _import_limits(settings), settings.imports.at_once, home.path),
+        tools=ToolMaker(
             database,
-            storage,
-            plugins.moments,
-            BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files),
-            _publishing_rules(settings),
-            msgspec.structs.asdict(settings.max_limits),
-            ExampleRuns(runner, cache, settings.publishing.examples_seconds),
+            publisher,
+            partial(runner.has, Capability.JAVASCRIPT),
             quotas,
+            timedelta(hours=settings.tools.session_hours),
+            frozenset(METHODS),
         ),
         exports=Exports(database, storage, settings.index_skills),
         refusals=Refusals(database),
@@ -176,6 +189,11 @@ def _garbage_steps(settings: Settings, database: Database, storage: Storage, cac
 def _lifetimes(settings: Settings) -> Lifetimes:
     hours = settings.blobs
     return Lifetimes(timedelta(hours=hours.input_hours) or None, timedelta(hours=hours.output_hours) or None)
+
+
+def _import_limits(settings: Settings) -> ImportLimits:
+    asked = settings.imports
+    return ImportLimits(asked.max_mb * MIB, asked.max_unpacked_mb * MIB, asked.max_entries)
 
 
 def _publishing_rules(settings: Settings) -> PublishingRules:

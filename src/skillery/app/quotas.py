@@ -20,7 +20,9 @@ def quotas_of(settings: Settings) -> Quotas:
     """
     asked = settings.quotas
     is_open = settings.auth == "open"
-    for_all = IdentityQuota(asked.blobs, asked.blobs_mb * MIB, asked.runs_per_minute, asked.concurrent_runs)
+    for_all = IdentityQuota(
+        asked.blobs, asked.blobs_mb * MIB, asked.runs_per_minute, asked.concurrent_runs, asked.session_tools
+    )
     default = IdentityQuota() if is_open else for_all
     return Quotas(
         default=default,

@@ -1,4 +1,5 @@
-"""What a server does by itself, now and then: says that it lives, closes what others left, forgets old keys."""
+"""What a server does by itself, now and then: says that it lives, closes what others left, forgets old keys and tools
+of sessions that are over."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from sqlalchemy import Connection
 from skillery.database import Database
 from skillery.errors import SkilleryError
 from skillery.idempotency import forget_keys
+from skillery.registry.session_tools import forget_session_tools
 from skillery.runs import Runner
 from skillery.runs.leftovers import DEAD, close_lost, close_of_dead, note_seen
 
@@ -73,9 +75,10 @@ class Upkeep:
                 log.warning("%d runs of servers that are gone are recorded as failed", dead)
 
     async def _forget(self) -> None:
-        """Keys that are a day old."""
-        while await self._database.write(partial(forget_keys, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others are let in between
-            await asyncio.sleep(0.05)
+        """Keys that are a day old, and tools whose session is over."""
+        for forget in (forget_keys, forget_session_tools):
+            while await self._database.write(partial(forget, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others are let in between
+                await asyncio.sleep(0.05)
 
 
 def _seen(connection: Connection, server: str, under_way: Sequence[str]) -> int:

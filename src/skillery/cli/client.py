@@ -53,6 +53,20 @@ class Client:
                     self._answer(response)
                 yield response
 
+    async def import_archive(self, chunks: AsyncIterator[bytes], **params: str) -> AsyncIterator[tuple[str, Any]]:
+        """Stream an archive of skills in: `begun`, `skill` for each and `summary`, with what they say, as they come."""
+        headers = {"content-type": "application/octet-stream", "accept": "application/x-ndjson"}
+        with self._speaking():
+            async with self._http.stream("POST", "/import", params=params, content=chunks, headers=headers) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    self._answer(response)
+                async for line in response.aiter_lines():
+                    for key, value in msgspec.json.decode(line).items():
+                        if key == "error":
+                            raise AnsweredError(value)
+                        yield key, value
+
     async def is_ready(self) -> bool:
         """Whether `GET /readyz` answers 200; False also where nobody answers yet."""
         try:

@@ -30,7 +30,7 @@ class Inputs(msgspec.Struct, frozen=True):
     blobs: tuple[tuple[str | None, str], ...]
 
 
-def _input_options(command: Any) -> Any:
+def input_options(command: Any) -> Any:
     for option in (
         click.option("--timeout-ms", type=int, help="Wall clock for the run.  [default: the server's]"),
         click.option(
@@ -55,7 +55,7 @@ def _input_options(command: Any) -> Any:
 
 @click.command()
 @click.argument("name", metavar="NAME[@VERSION]")
-@_input_options
+@input_options
 @click.option("--version", help="Version, range or digest.  [default: the latest release]")
 @target_options
 @json_option
@@ -73,10 +73,10 @@ def run(
     from skillery.cli.connecting import with_client
 
     name, version = name_and_version(name, version)
-    inputs = _inputs(pairs, args_json, blobs)
+    inputs = read_inputs(pairs, args_json, blobs)
 
     async def execute(client: Client) -> dict[str, Any]:
-        args, blob_ids = await _upload_inputs(client, inputs)
+        args, blob_ids = await upload_inputs(client, inputs)
         answer: dict[str, Any] = await client.call(
             "execute_skill", name=name, version=version, args=args, input_blobs=blob_ids, timeout_ms=timeout_ms
         )
@@ -88,7 +88,7 @@ def run(
 @click.command()
 @click.argument("file", metavar="FILE", type=click.File("rb"))
 @click.option("--mount", "mounts", multiple=True, metavar="NAME[@VERSION]", help="A skill that the code may import.")
-@_input_options
+@input_options
 @click.option("--entrypoint", help="The function to call.  [default: main]")
 @click.option(
     "--language",
@@ -112,11 +112,11 @@ def code(
     """Run the code in FILE (- is stdin; Python, JavaScript or bash) in a fresh sandbox."""
     from skillery.cli.connecting import with_client
 
-    inputs = _inputs(pairs, args_json, blobs)
-    source = _text(file.read(), file.name)
+    inputs = read_inputs(pairs, args_json, blobs)
+    source = text_in(file.read(), file.name)
 
     async def run_code(client: Client) -> dict[str, Any]:
-        args, blob_ids = await _upload_inputs(client, inputs)
+        args, blob_ids = await upload_inputs(client, inputs)
         answer: dict[str, Any] = await client.call(
             "run_code",
             language=language or ENDINGS.get(Path(file.name).suffix, "python"),
@@ -132,14 +132,14 @@ def code(
     _report(with_client(target, run_code, sandbox=True), as_json)
 
 
-def _inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -> Inputs:
+def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -> Inputs:
     """Raises UsageError for what is not of the form that --help gives, and for a file that cannot be read."""
     args = _args_object(args_json) if args_json is not None else {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise click.UsageError(f"--arg '{pair}': write KEY=VALUE")
-        args[key] = _text_of(value[1:], "--arg") if value.startswith("@") else _value(value)
+        args[key] = text_of(value[1:], "--arg") if value.startswith("@") else _value(value)
     named = tuple(_blob(text) for text in blobs)
     for _, file in named:
         if not file.startswith(BLOB_ID) and not Path(file).is_file():
@@ -149,7 +149,7 @@ def _inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -
 
 def _args_object(text: str) -> dict[str, Any]:
     if text.startswith("@"):
-        text = _text_of(text[1:], "--args-json")
+        text = text_of(text[1:], "--args-json")
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -171,21 +171,21 @@ def _blob(text: str) -> tuple[str | None, str]:
     return arg, file
 
 
-def _text_of(path: str, option: str) -> str:
+def text_of(path: str, option: str) -> str:
     try:
-        return _text(Path(path).read_bytes(), path)
+        return text_in(Path(path).read_bytes(), path)
     except OSError as error:
         raise click.UsageError(f"{option}: cannot read '{path}': {error.strerror}") from None
 
 
-def _text(content: bytes, name: str) -> str:
+def text_in(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise click.UsageError(f"'{name}' is not UTF-8 text; give binary content with --blob") from None
 
 
-async def _upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any], list[str]]:
+async def upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any], list[str]]:
     """The args, those that name a blob filled in, and the ids of all input blobs."""
     from skillery.cli.blobs import kind_of, upload_file
 

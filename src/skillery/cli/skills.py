@@ -201,9 +201,9 @@ def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
     columns = ["name", "version", "kind", "description"]
     rows = [[skill[column] for column in columns] for skill in skills]
     if detail == "summary":
-        columns += ["tags", "inputs"]
+        columns += ["tags", "inputs", "tools"]
         for row, skill in zip(rows, skills, strict=True):
-            row += [", ".join(skill.get("tags") or ()), ", ".join(skill.get("inputs") or ())]
+            row += [", ".join(skill.get(column) or ()) for column in columns[-3:]]
     print_rows(columns, rows)
 
 

@@ -19,6 +19,9 @@ from skillery.formats.problems import Problem, problems_of, raise_problems
 from skillery.formats.python_source import source_problem
 from skillery.formats.skill_md import SkillMd, parse_skill_md
 from skillery.formats.skill_toml import manifest_toml, toml_manifest
+from skillery.formats.tools_json import FILE as TOOLS_JSON
+from skillery.formats.tools_json import HINT as TOOLS_HINT
+from skillery.formats.tools_json import NO_TOOLS, Tool, ToolsFile, name_warnings, read_tools
 from skillery.formats.wording import did_you_mean, printable, quoted
 
 SKILL_TOML = "skill.toml"
@@ -70,6 +73,7 @@ class Bundle(msgspec.Struct, frozen=True):
     size_bytes: int
     warnings: tuple[str, ...]
     examples: Examples
+    tools: tuple[Tool, ...] = ()
 
 
 def digest_of(files: Iterable[BundleFile]) -> str:
@@ -88,35 +92,51 @@ def digest_of_entries(files: Iterable[tuple[str, str, bool]]) -> str:
 
 def make_bundle(
     manifest: Mapping[str, object],
-    skill_md: str,
+    skill_md: str | SkillMd,
     files: Sequence[BundleFile],
     limits: BundleLimits = BundleLimits(),  # noqa: B008 - frozen
     look: Look = source_problem,
+    *,
+    skip_broken_tools: bool = False,
 ) -> Bundle:
     """Everything that can be known about a bundle without running it.
 
     `files` may hold skill.toml and SKILL.md if they say what `manifest` and `skill_md` say; they are written
-    otherwise. Raises BundleTooLarge; InvalidManifest, InvalidPath or InvalidBundle with all problems found.
+    otherwise. A SkillMd is how somebody has read the SKILL.md among the files, which is then taken as it is. Raises
+    BundleTooLarge; InvalidManifest, InvalidPath or InvalidBundle with all problems found. `skip_broken_tools`: a rule
+    that tools.json breaks is a warning, and the bundle does without that tool.
     """
     _check_size(files, limits)
-    return _Maker(manifest, skill_md, files, look).bundle(limits)
+    return _Maker(manifest, skill_md, files, look, skip_broken_tools).bundle(limits)
 
 
 class _Maker:
     """Puts one bundle together and collects what is wrong on the way."""
 
-    def __init__(self, manifest: Mapping[str, object], skill_md: str, files: Sequence[BundleFile], look: Look) -> None:
+    def __init__(
+        self,
+        manifest: Mapping[str, object],
+        skill_md: str | SkillMd,
+        files: Sequence[BundleFile],
+        look: Look,
+        skip_broken_tools: bool,
+    ) -> None:
         self.look = look
+        self.skip_broken_tools = skip_broken_tools
         self.raw = manifest
-        self.text = skill_md
+        self.read = skill_md if isinstance(skill_md, SkillMd) else None
+        self.text = skill_md if isinstance(skill_md, str) else ""
         self.files = files
         self.by_path = {file.path: file for file in files}
         self.problems: list[Problem] = []
         self.hints: dict[type[InvalidParams], str | None] = {}
 
     def bundle(self, limits: BundleLimits) -> Bundle:
-        manifest = self.attempt(lambda: parse_manifest(self.raw))
-        skill_md = self.attempt(lambda: parse_skill_md(self.text))
+        offered = self.tools()
+        # Where a rule is broken it is told by itself, not by what it would mean for the kind.
+        has_tools = offered.has_scripts or bool(offered.problems and not self.skip_broken_tools)
+        manifest = self.attempt(lambda: parse_manifest(self.raw, has_tools=has_tools))
+        skill_md = self.read or self.attempt(lambda: parse_skill_md(self.text))
         self.check_paths()
         generated = [self.skill_toml(manifest), self.skill_md(skill_md)]
         self.check_entrypoint(manifest)
@@ -126,9 +146,26 @@ class _Maker:
             raise_problems(kind, self.problems, hint=next(iter(self.hints.values())))
         files = tuple(_sorted([*self.files, *(file for file in generated if file)]))
         _check_size(files, limits)
-        warnings = (*manifest.warnings, *skill_md.warnings, *self.syntax_warnings(manifest.runtime))
+        warnings = (
+            *manifest.warnings,
+            *skill_md.warnings,
+            *offered.warnings,
+            *offered.skipped,
+            *(name_warnings(manifest.name, skill_md.frontmatter.get("name")) if offered.tools else ()),
+            *self.syntax_warnings(manifest.runtime, offered.tools),
+        )
         size = sum(file.size for file in files)
-        return Bundle(manifest, skill_md, files, digest_of(files), size, warnings, examples)
+        return Bundle(manifest, skill_md, files, digest_of(files), size, warnings, examples, offered.tools)
+
+    def tools(self) -> ToolsFile:
+        given = self.by_path.get(TOOLS_JSON)
+        if given is None:
+            return NO_TOOLS
+        found = read_tools(given.content, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}))
+        if found.problems and not self.skip_broken_tools:
+            self.problems.extend(found.problems)
+            self.hints.setdefault(InvalidBundle, TOOLS_HINT)
+        return found
 
     def check_paths(self) -> None:
         for file in self.files:
@@ -157,7 +194,10 @@ class _Maker:
         """SKILL.md as a file, or None where it is given."""
         given = self.by_path.get(SKILL_MD)
         if given is None:
+            assert self.read is None, "whoever has read it has it"
             return BundleFile(SKILL_MD, self.text.encode()) if skill_md else None
+        if self.read is not None:
+            return None
         try:
             stated = given.content.decode()
         except UnicodeDecodeError as error:
@@ -195,10 +235,16 @@ class _Maker:
             self.hints.setdefault(InvalidManifest, "Mend the examples and publish again; nothing was stored.")
         return examples
 
-    def syntax_warnings(self, runtime: Runtime | None) -> Iterator[str]:
-        """What does not compile beside the entrypoint: it may be data, or never imported."""
+    def syntax_warnings(self, runtime: Runtime | None, tools: Sequence[Tool]) -> Iterator[str]:
+        """What does not compile beside the entrypoint: it may be data, or never imported; and handlers of tools, which
+        agents will be told of when they call them."""
         folders = {"code", runtime.entrypoint.rpartition("/")[0] if runtime else ""}
-        beside = (file for file in self.files if file.path.endswith(".py") and _is_in(file.path, folders))
+        handlers = {tool.script for tool in tools}
+        beside = (
+            file
+            for file in self.files
+            if file.path.endswith(".py") and (_is_in(file.path, folders) or file.path in handlers)
+        )
         budget = MAX_CHECKED_BYTES
         for file in _sorted(file for file in beside if not runtime or file.path != runtime.entrypoint):
             budget -= file.size

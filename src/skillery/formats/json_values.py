@@ -31,16 +31,17 @@ def kind_of(value: object) -> str:
     return _KINDS.get(type(value), f"no JSON value ({type(value).__name__})")
 
 
-def value_problems(value: object) -> Iterator[Problem]:
-    """What keeps a value out of a manifest, wherever it is nested: null, NUL, half characters, numbers that TOML or
-    JSON cannot carry, depth past MAX_DEPTH. Cheap for hostile input: nothing below a refused value is looked at."""
-    waiting: list[tuple[str, object, int]] = [("", value, 1)]
+def value_problems(value: object, where: str = "", *, nullable: bool = False) -> Iterator[Problem]:
+    """What keeps a value out of a manifest, wherever it is nested: null (unless `nullable`), NUL, half characters,
+    numbers that TOML or JSON cannot carry, depth past MAX_DEPTH. Cheap for hostile input: nothing below a refused value
+    is looked at. `where` is the path of the value itself."""
+    waiting: list[tuple[str, object, int]] = [(where, value, 1)]
     seen = 0
     while waiting:
         seen += 1
         path, current, depth = waiting.pop()
         message = _nesting_problem(current, depth) or _scalar_problem(current)
-        if message:
+        if message and not (nullable and current is None):
             yield Problem(f"{path or 'the manifest'} {message}", path=path or None)
         elif isinstance(current, Mapping | list | tuple) and seen + len(waiting) + len(current) > MAX_VALUES:
             yield Problem(f"{path or 'the manifest'} makes it more than {MAX_VALUES} values", path=path or None)

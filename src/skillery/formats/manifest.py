@@ -174,7 +174,11 @@ class _Reader(Shapes):
         if given not in KINDS:
             self.problem("kind", f"is {shown(given)}, allowed are 'action' and 'instruction'")
         if given == "action" and not (has_runtime or self.has_tools):
-            self.problem("kind", "is 'action', which needs a [runtime] with an entrypoint; or make it 'instruction'")
+            self.problem(
+                "kind",
+                "is 'action', which needs a [runtime] with an entrypoint, or a tool with a script in "
+                "tools.json; or make it 'instruction'",
+            )
         if given == "instruction" and has_runtime:
             self.problem("kind", "is 'instruction', which has no [runtime]; leave that out or make it 'action'")
         return cast(Kind, given)

@@ -59,6 +59,14 @@ def body_of(text: str) -> str:
     return "".join(lines[end + 1 :] if end else lines)
 
 
+def text_of(data: bytes) -> str:
+    """The text of a SKILL.md that may have been imported, whatever its bytes are: UTF-8, or UTF-16 by its byte order
+    mark; what is neither is `\ufffd`."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace")
+    return data.decode("utf-8", "replace")
+
+
 def _lines(text: str) -> list[str]:
     return text.removeprefix("\ufeff").splitlines(keepends=True)
 
@@ -72,7 +80,7 @@ def _end_of_frontmatter(lines: list[str]) -> int | None:
 
 def _frontmatter(source: str) -> dict[str, object]:
     try:
-        return _Builder(source).mapping()
+        return Builder(source).mapping()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         _refuse(f"has broken frontmatter: {error.problem or error.context}", mark.line + 2 if mark else None)
@@ -83,7 +91,7 @@ def _frontmatter(source: str) -> dict[str, object]:
         _refuse("has an escape in its frontmatter that names no character", None)
 
 
-class _Builder:
+class Builder:
     """Builds strings, lists and dicts from YAML events, with the least of YAML."""
 
     def __init__(self, source: str) -> None:

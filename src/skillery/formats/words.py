@@ -26,6 +26,8 @@ _ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003f
 # Marks that belong to the letter before them: accents, and the vowel signs of India and its neighbours.
 _MARKS = "\u0300-\u036f\u0900-\u0dff\u0e00-\u0fff"
 _WORD = re.compile(rf"[{_ALONE}]|(?:(?![{_ALONE}])[^\W_][{_MARKS}]*)+")
+_ASCII_WORD = re.compile("[A-Za-z0-9]+")
+"""The same, for a text of ASCII."""
 _ACCENT = re.compile("[\u0300-\u036f]")
 # Left out of questions, unless there is nothing else: "how to profile a csv".
 _FILLERS = frozenset(
@@ -61,7 +63,10 @@ def find_words(text: str) -> Iterator[Found]:
 
 def words_of(text: str) -> list[str]:
     """The words of a text, each once."""
-    return list(dict.fromkeys(found.word for found in find_words(unicodedata.normalize("NFC", text))))
+    text = unicodedata.normalize("NFC", text)
+    # Each spelling is looked at once; and where there is nothing but ASCII, ten times as fast.
+    spelt = dict.fromkeys((_ASCII_WORD if text.isascii() else _WORD).findall(text))
+    return list(dict.fromkeys(word for each in spelt if (word := _singular(_plain(each)))))
 
 
 def parse_query(text: str) -> tuple[Term, ...]:

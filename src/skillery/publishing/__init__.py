@@ -1,9 +1,21 @@
 """Publishing: from what somebody sends to a version that everybody can rely on. Nothing is claimed before all of it is
 valid, and then all of it at once."""
 
-from skillery.publishing.creating import CheckedSkill, Publisher
+from skillery.publishing.creating import CheckedSkill, Published, Publisher
+from skillery.publishing.defining import DefinedTool, Definition, ToolMaker
 from skillery.publishing.folders import SkillFolder, read_skill_folder
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.trying_examples import ExampleRuns
 
-__all__ = ["CheckedSkill", "ExampleRuns", "Publisher", "PublishingRules", "SkillFolder", "read_skill_folder"]
+__all__ = [
+    "CheckedSkill",
+    "DefinedTool",
+    "Definition",
+    "ExampleRuns",
+    "Published",
+    "Publisher",
+    "PublishingRules",
+    "SkillFolder",
+    "ToolMaker",
+    "read_skill_folder",
+]

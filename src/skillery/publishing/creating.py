@@ -21,6 +21,7 @@ from skillery.formats.examples import read_examples
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
+from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact
 from skillery.publishing.compiling import look_apart
 from skillery.publishing.rules import PublishingRules
@@ -67,6 +68,19 @@ class CheckedSkill(msgspec.Struct, frozen=True):
     permissions_diff: PermissionsDiff
 
 
+Also = Callable[[Connection, NewVersion], None]
+"""What else is recorded in the transaction that adds a version."""
+
+
+class Published(NamedTuple):
+    """What became of a bundle, and what was noticed on the way."""
+
+    created: NewVersion
+    warnings: tuple[str, ...]
+    findings: tuple[CheckFinding, ...] = ()
+    examples: tuple[CheckedExample, ...] = ()
+
+
 class _Before(NamedTuple):
     """What is there before a version is."""
 
@@ -106,18 +120,41 @@ class Publisher:
         files: Sequence[BundleFile],
         rules: PublishingRules | None = None,
         quotas: Quotas | None = None,
+        *,
+        made_by: str | None = None,
     ) -> NewVersion:
         """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant
         covers the name), NameTaken, VersionExists, Refused, QuotaExceeded; Busy, RateLimited and Unavailable where its
         examples cannot be run.
 
         `rules` and `quotas` are the publisher's own unless others are given. A draft is the author's and the reviewers'
-        alone. The same bundle again answers as the first time did.
+        alone. The same bundle again answers as the first time did. `made_by` is the method that wrote the bundle for
+        its publisher.
         """
+        published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)
+        return published.created
+
+    async def publish(
+        self,
+        identity: Identity,
+        manifest: Mapping[str, Any],
+        skill_md: str | SkillMd,
+        files: Sequence[BundleFile],
+        rules: PublishingRules | None = None,
+        quotas: Quotas | None = None,
+        *,
+        made_by: str | None = None,
+        also: Also | None = None,
+    ) -> Published:
+        """As create_skill, with what was noticed. `also` is done in the transaction that adds the version; where that
+        is there already, in one of its own. Of a SKILL.md that somebody has read already (`SkillMd`) the bundle was
+        imported: tools that break a rule are skipped."""
         rules = rules or self._rules
         bundle, before = await self._look(identity, manifest, skill_md, files)
         if before.taken is not None:
-            return before.taken
+            if also is not None:
+                await self._database.write(partial(_do_also, also, before.taken))
+            return Published(before.taken, bundle.warnings)
         publication = _publication(bundle, identity)
         findings = await self._ask(publication, bundle.manifest.version)
         _refuse(publication.name, publication.version, findings, ())
@@ -126,14 +163,23 @@ class Publisher:
             permitted = rules.status_for(identity, before.diff) == "published"
             checks = await self._test(identity, bundle, checks, permitted)
         quotas = quotas or self._quotas
-        insert = partial(self._insert, bundle=bundle, identity=identity, rules=rules, quotas=quotas, checks=checks)
+        insert = partial(
+            self._insert,
+            bundle=bundle,
+            identity=identity,
+            rules=rules,
+            quotas=quotas,
+            checks=checks,
+            made_by=made_by,
+            also=also,
+        )
         created = await self._store(bundle, insert)
         if created.status == "published":
             await self._moments.after_publish(publication)
-        return created
+        return Published(created, bundle.warnings, checks.findings, checks.examples)
 
     async def check_skill(
-        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
+        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str | SkillMd, files: Sequence[BundleFile]
     ) -> CheckedSkill:
         """All that create_skill would look at, and nothing stored but the runs of the examples. What the checks find is
         answered; all else is raised as there. Of a version that is there already it looks at its examples again."""
@@ -182,9 +228,16 @@ class Publisher:
     # -- looking -------------------------------------------------------------------------------------------------
 
     async def _look(
-        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str, files: Sequence[BundleFile]
+        self,
+        identity: Identity,
+        manifest: Mapping[str, Any],
+        skill_md: str | SkillMd,
+        files: Sequence[BundleFile],
     ) -> tuple[Bundle, _Before]:
-        bundle = await asyncio.to_thread(make_bundle, manifest, skill_md, files, self._limits, look_apart)
+        lenient = isinstance(skill_md, SkillMd)
+        bundle = await asyncio.to_thread(
+            make_bundle, manifest, skill_md, files, self._limits, look_apart, skip_broken_tools=lenient
+        )
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         # Before anything is said of what is there already.
         access.require_namespace(identity, "publish", bundle.manifest.name)
@@ -220,7 +273,7 @@ class Publisher:
         stored = partial(self._stored, identity=identity, name=row.name, version=Version.parse(row.version))
         publication = await asyncio.to_thread(self._database.read_now, stored)
         toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
-        manifest = parse_manifest(publication.manifest)
+        manifest = parse_manifest(publication.manifest, has_tools=row.kind == "action")
         examples = read_examples(manifest, frozenset(file.path for file in publication.files), toml)
         checks = checks_of(row.checks_json)
         subject = Subject(manifest, row.digest, publication.files)
@@ -255,7 +308,7 @@ class Publisher:
         """Large files first, rows last: a crash leaves an unused file, never a version without its files."""
         large = {file.sha256: file.content for file in bundle.files if not is_inline(file.size)}
         if not large:
-            return await self._database.write(insert)
+            return await self._database.write_together(insert)
         upload = await asyncio.to_thread(Uploading, self._database, self._storage, large)
 
         def settle(connection: Connection) -> NewVersion:
@@ -265,7 +318,7 @@ class Publisher:
         try:
             for sha256, content in large.items():
                 await asyncio.to_thread(put_large, self._storage, sha256, content)
-            return await self._database.write(settle)
+            return await self._database.write_together(settle)
         except BaseException:
             await asyncio.shield(asyncio.to_thread(upload.give_up))
             raise
@@ -278,13 +331,15 @@ class Publisher:
         rules: PublishingRules,
         quotas: Quotas,
         checks: Checks,
+        made_by: str | None,
+        also: Also | None,
     ) -> NewVersion:
         def landing(diff: PermissionsDiff) -> str:
             # What waits is run by an approval: a version is not published before.
             return "draft" if checks.waiting else rules.status_for(identity, diff)
 
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
-        return insert_version(
+        created = insert_version(
             connection,
             bundle,
             identity,
@@ -293,7 +348,15 @@ class Publisher:
             landing=landing,
             visibility=rules.visibility,
             checks=checks,
+            made_by=made_by,
         )
+        if also is not None:
+            also(connection, created)
+        return created
+
+
+def _do_also(also: Also, created: NewVersion, connection: Connection) -> None:
+    also(connection, created)
 
 
 def _note_permitted(connection: Connection, identity: Identity, bundle: Bundle) -> None:

@@ -3,6 +3,17 @@
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
 from skillery.registry.describing import describe_skill
+from skillery.registry.imports import (
+    Alias,
+    Imported,
+    Removed,
+    claim_import,
+    find_imported,
+    name_for,
+    note_removed,
+    record_import,
+    taken_versions,
+)
 from skillery.registry.index_names import Listed, find_in_index, list_index
 from skillery.registry.inserting import NewVersion, insert_version, version_if_taken
 from skillery.registry.labels import MovedLabel, list_labels, remove_label, rollback_label, set_label
@@ -23,19 +34,25 @@ from skillery.registry.reading import files_of, read_inline_file, read_skill_fil
 from skillery.registry.resolving import VersionRow, resolve
 from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
+from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tools
 from skillery.registry.usage import Usage, count_run, usage_of
 from skillery.registry.versions import list_versions
 from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
+    "Alias",
     "CheckFinding",
     "CheckedExample",
     "Checks",
+    "FoundTool",
+    "Imported",
     "Listed",
     "Locked",
     "MovedLabel",
     "NewVersion",
     "Pin",
+    "Removed",
+    "SessionTool",
     "Usage",
     "Verified",
     "VersionRow",
@@ -43,23 +60,30 @@ __all__ = [
     "Waiver",
     "approve_version",
     "checks_of",
+    "claim_import",
     "compare_permissions",
     "count_run",
     "cursor_key",
     "deprecate_skill",
     "describe_skill",
     "files_of",
+    "find_imported",
     "find_in_index",
+    "find_tool",
     "insert_version",
     "judge",
     "list_index",
     "list_labels",
     "list_skills",
+    "list_tools",
     "list_versions",
     "list_waivers",
     "look_at_approval",
+    "name_for",
+    "note_removed",
     "read_inline_file",
     "read_skill_file",
+    "record_import",
     "reject_version",
     "remove_label",
     "resolve",
@@ -70,6 +94,7 @@ __all__ = [
     "set_label",
     "set_visibility",
     "submit_version",
+    "taken_versions",
     "undeprecate_skill",
     "unyank_version",
     "usage_of",

@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Identity, Storage
+from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry.index_names import index_name_warning
 from skillery.registry.reading import files_of, read_file
@@ -37,7 +38,7 @@ def describe_skill(
         # As it is stored, `verified` first; most versions have nothing to say.
         parts.append(row.checks_json[1:-1] if row.checks_json else '"verified":false')
     if detail == "full":
-        skill_md = read_file(connection, storage, row, "SKILL.md").decode()
+        skill_md = text_of(read_file(connection, storage, row, "SKILL.md"))
         files = [
             {
                 "path": file.path,

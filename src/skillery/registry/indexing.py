@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, and_, bindparam, delete, insert, select
 
-from skillery.formats.skill_md import body_of
+from skillery.formats.skill_md import body_of, text_of
 from skillery.formats.words import words_of
 from skillery.tables import objects, search_words, skill_files, skill_versions
 
@@ -46,7 +46,7 @@ def index_latest(connection: Connection, skill_id: int, version_id: int | None) 
 
 def body_in(start: str | None, data: bytes | None) -> str:
     """The text of a SKILL.md behind its frontmatter, as far as it is searched; `start` stands for a large one."""
-    return (start or (body_of(bytes(data).decode()) if data is not None else ""))[:MAX_BODY]
+    return (start or (body_of(text_of(bytes(data))) if data is not None else ""))[:MAX_BODY]
 
 
 def search_row(summary_json: str, body: str) -> dict[str, str]:

@@ -22,6 +22,7 @@ from skillery.registry.checks import NOTHING, Checks, checks_json, compare_permi
 from skillery.registry.index_names import claim_index_name
 from skillery.registry.indexing import MAX_BODY, SKILL_MD, index_latest
 from skillery.registry.seeing import Visibility, sees_skill, sees_version
+from skillery.registry.tools import add_tools, offer_latest
 from skillery.tables import RESOLVABLE, skill_files, skill_versions, skills
 
 # Built once, with their values given at execution: SQLAlchemy then finds each compiled.
@@ -118,11 +119,13 @@ def insert_version(
     landing: Landing = lambda _: "published",
     visibility: Visibility = "public",
     checks: Checks = NOTHING,
+    made_by: str | None = None,
 ) -> NewVersion:
     """Record a version whose large files are in the storage already; `inline` holds the small ones by digest.
 
     `landing` is asked while nobody else can publish a version of the skill. `visibility` is that of a skill which is
-    new with it. Raises VersionExists, NameTaken, QuotaExceeded. The same bundle again answers as the first time did.
+    new with it, `made_by` the method that wrote the bundle itself. Raises VersionExists, NameTaken, QuotaExceeded. The
+    same bundle again answers as the first time did.
     """
     name = bundle.manifest.name
     skill_id = _lock_skill(connection, name, visibility)
@@ -136,6 +139,7 @@ def insert_version(
         checks = msgspec.structs.replace(checks, permissions_diff=diff)
     values = _version_values(bundle, identity, skill_id, status, datetime.now(UTC))
     values["checks_json"] = checks_json(checks)
+    values["made_by"] = made_by
     version_id = connection.execute(_ADD_VERSION, values).inserted_primary_key[0]  # type: ignore[index]  # one row, one key
     record(connection, [(file.sha256, file.size, inline.get(file.sha256)) for file in bundle.files])
     connection.execute(
@@ -151,17 +155,18 @@ def insert_version(
             for file in bundle.files
         ],
     )
+    add_tools(connection, version_id, skill_id, bundle)
     record_runs(connection, version_id, checks)
     point_to_latest(connection, skill_id)
     created = NewVersion(name, str(bundle.manifest.version), bundle.digest, status)
-    after = {"status": status, "digest": bundle.digest}
+    after = {"status": status, "digest": bundle.digest, **({"made_by": made_by} if made_by else {})}
     audit.record(connection, identity, "create_skill", f"{name}@{created.version}", after=after)
     return created
 
 
 def point_to_latest(connection: Connection, skill_id: int) -> None:
-    """Compute a skill's latest version anew: the highest release that resolves, else the highest such pre-release; and
-    what it is found by."""
+    """Compute a skill's latest version anew: the highest release that resolves, else the highest such pre-release; what
+    it is found by, and the tools that it offers."""
     newest = connection.execute(_NEWEST, {"id": skill_id}).one_or_none()
     if newest is None:
         connection.execute(_POINT_TO_NONE, {"skill_id": skill_id})
@@ -170,6 +175,7 @@ def point_to_latest(connection: Connection, skill_id: int) -> None:
         connection.execute(_POINT, values)
         claim_index_name(connection, skill_id)
     index_latest(connection, skill_id, newest.id if newest else None)
+    offer_latest(connection, skill_id, newest.id if newest else None)
 
 
 def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> int:
@@ -192,7 +198,11 @@ def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: s
         "namespace": manifest.namespace,
         "kind": manifest.kind,
     }
-    summary = names | {"tags": list(manifest.tags), "inputs": manifest.raw.get("inputs", {}), "tools": []}
+    summary = names | {
+        "tags": list(manifest.tags),
+        "inputs": manifest.raw.get("inputs", {}),
+        "tools": [tool.name for tool in bundle.tools],
+    }
     return {
         "skill_id": skill_id,
         "version": str(manifest.version),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, literal_column, or_, select
+from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, exists, literal_column, or_, select
 
 from skillery import access
 from skillery.backends import Identity
@@ -108,6 +108,12 @@ def seen_version(view: View) -> ColumnElement[bool]:
         chunks = [places[start : start + _CHUNK] for start in range(0, len(places), _CHUNK)]
         found += [or_(*(_in_grant(place) for place in chunk)) for chunk in chunks]
     return or_(*found)
+
+
+def owns() -> ColumnElement[bool]:
+    """The same, asked of each row that something else has found: where those are few, and one's own skills many."""
+    own = exists().where(_own_versions.c.publisher == bindparam("me"), _own_versions.c.skill_id == skills.c.id)
+    return and_(_is("private"), own)
 
 
 def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: str, visibility: str) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from skillery.backends import Failure, Job, Log, Outcome, SkillCall
+from skillery.backends import CodeCall, Failure, HandlerCall, Job, Log, Outcome
+from skillery.runs.tool_calls import SESSION_SKILL
 
 MOST = 1000
 NO_NETWORK = (
@@ -33,6 +34,8 @@ def advised(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
 
 def how_to_allow(job: Job) -> str:
     line = 'permissions.network = ["https://HOST"]'
-    if isinstance(job.call, SkillCall):
+    if isinstance(job.call, HandlerCall) and job.call.skill == SESSION_SKILL:
+        return f"a tool that lives in a session has no network; a skill with a tools.json and {line} may reach HOST"
+    if not isinstance(job.call, CodeCall):
         return f"'{job.call.skill}' lists no host that it may reach; {line} in its skill.toml would allow HOST"
     return f"code of run_code has no network; a function of a mounted skill with {line} may reach HOST"

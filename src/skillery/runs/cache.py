@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from skillery.backends import PublishedFile, Storage
 from skillery.blobs import BlobRow, Blobs
 from skillery.contents import copy_to, inline_data, open_content
 from skillery.database import Database
+from skillery.formats.bundle import digest_of_entries
 from skillery.registry import VersionRow, files_of
 from skillery.registry.reading import FileRow
 
@@ -77,6 +79,14 @@ class Cache:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.content)
             path.chmod(0o555 if file.executable else 0o444)
+        return folder
+
+    def keep(self, files: Sequence[PublishedFile]) -> Path:
+        """Blocking: a folder with these files, shared between runs as that of a bundle is."""
+        digest = digest_of_entries((one.path, hashlib.sha256(one.content).hexdigest(), one.executable) for one in files)
+        folder = self._folder / "bundles" / digest.replace(":", "-")
+        while not self._use_bundle(folder, digest):
+            self._settle(self.lend(files), folder)
         return folder
 
     def take_back(self, folder: Path) -> None:
@@ -149,6 +159,9 @@ class Cache:
         partial = self._incoming / secrets.token_hex(16)
         partial.mkdir()
         self._write_files(partial, files)
+        self._settle(partial, folder)
+
+    def _settle(self, partial: Path, folder: Path) -> None:
         with self._lock:
             # Another run of the same bundle may have been faster; then its folder serves as well.
             if folder.is_dir():

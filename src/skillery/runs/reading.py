@@ -15,6 +15,7 @@ from skillery.database import in_utc
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound
 from skillery.formats.moments import parse_moment
 from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.runs.tool_calls import tool_answer
 from skillery.tables import runs, skill_versions, skills
 
 Status = Literal["queued", "started", "completed", "failed"]
@@ -31,6 +32,7 @@ _LISTED = select(
     runs.c.id,
     runs.c.parent_run_id,
     runs.c.method,
+    runs.c.tool,
     runs.c.status,
     runs.c.queued,
     runs.c.identity,
@@ -73,6 +75,7 @@ def get_run(connection: Connection, *, identity: Identity, run_id: str) -> dict[
 def record_of(connection: Connection, row: Row[Any]) -> dict[str, Any]:
     found = answer_of(connection, row) | {
         "method": row.method,
+        "tool": row.tool,
         "identity": {"name": row.identity, "kind": row.identity_kind},
         "parent_run_id": row.parent_run_id,
         "started_at": _started_at(row),
@@ -114,7 +117,8 @@ def result_of(connection: Connection, run_id: str) -> str | None:
     row = connection.execute(_RUN.where(runs.c.id == run_id)).one_or_none()
     if row is None or row.status == "started":
         return None
-    return msgspec.json.encode(answer_of(connection, row)).decode()
+    answer = answer_of(connection, row)
+    return msgspec.json.encode(tool_answer(answer) if row.method == "call_tool" else answer).decode()
 
 
 def list_runs(
@@ -168,6 +172,7 @@ def _listed(row: Row[Any]) -> dict[str, Any]:
         "run_id": row.id,
         "status": _status(row),
         "method": row.method,
+        "tool": row.tool,
         "skill": _skill(row) if row.skill_name is not None else None,
         "summary": row.summary,
         "error_type": msgspec.json.decode(row.error_json)["type"] if row.error_json else None,

@@ -16,7 +16,7 @@ from skillery.quotas import Quotas, check_run
 from skillery.registry.usage import Outcome, count_run
 from skillery.tables import runs
 
-Method = Literal["execute_skill", "run_code"]
+Method = Literal["execute_skill", "run_code", "call_tool"]
 
 
 class NewRun(msgspec.Struct, frozen=True):
@@ -27,6 +27,7 @@ class NewRun(msgspec.Struct, frozen=True):
     limits: Limits
     version_id: int | None = None
     skill_id: int | None = None
+    tool: str | None = None
     parent_run_id: str | None = None
     claim: Claim | None = None
     """Of the call that is to be made only once, and becomes this run."""
@@ -38,6 +39,7 @@ _STARTED = (
     "method",
     "version_id",
     "skill_id",
+    "tool",
     "status",
     "identity",
     "identity_kind",
@@ -76,6 +78,7 @@ def start_run(connection: Connection, run: NewRun, *, quotas: Quotas, queued: bo
         method=run.method,
         version_id=run.version_id,
         skill_id=run.skill_id,
+        tool=run.tool,
         status="started",
         identity=run.identity.name,
         identity_kind=run.identity.kind,

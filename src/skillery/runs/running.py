@@ -19,6 +19,7 @@ from skillery.backends import (
     CodeCall,
     Failure,
     FinishedRun,
+    HandlerCall,
     Identity,
     Job,
     Language,
@@ -35,11 +36,11 @@ from skillery.database import Database
 from skillery.errors import InvalidParams, NotExecutable, QuotaExceeded, SkilleryError, Unavailable
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
-from skillery.formats.manifest import Manifest, parse_manifest
+from skillery.formats.manifest import Manifest, Permissions, parse_manifest
 from skillery.formats.version_spec import parse_version_spec
 from skillery.idempotency import claimed
 from skillery.quotas import Quotas
-from skillery.registry import VersionRow, resolve
+from skillery.registry import FoundTool, VersionRow, find_tool, resolve
 from skillery.runs.advice import advised
 from skillery.runs.answering import (
     checked,
@@ -62,6 +63,7 @@ from skillery.runs.reading import get_run
 from skillery.runs.recording import Method, NewRun, begin_run, drop_run, finish_run, start_run
 from skillery.runs.redaction import Redaction
 from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, cancelled_by, request_cancel
+from skillery.runs.tool_calls import SESSION_SKILL, ToolRequest, session_files, stub_answer, tool_answer, tool_args
 from skillery.runs.trying import Trial, Tried, Unpublished, trial_job
 from skillery.runs.withholding import no_secrets, permitted, withheld
 from skillery.threads import REDACTION
@@ -113,6 +115,8 @@ class _Prepared(msgspec.Struct, frozen=True):
     """The run whose code called it."""
     why_less: str = ""
     """Why it lacks some of what its skill lists."""
+    tool: str | None = None
+    """The tool that was called."""
 
 
 class _Recorded(NamedTuple):
@@ -203,6 +207,42 @@ class Runner:
         )
         prepared = _Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
         return (await self._run(identity, prepared)).answer
+
+    async def call_tool(self, identity: Identity, request: ToolRequest) -> dict[str, Any]:
+        """A fresh run of the tool's handler, as an agent is answered; of a tool without a handler no run at all. Raises
+        SkilleryError only for what stands against starting it."""
+        look = partial(find_tool, name=request.name, skill=request.skill, session=request.session)
+        tool = await self._database.read(partial(look, identity=identity))
+        if tool.script is None:
+            return stub_answer(tool)
+        args, failure = tool_args(tool, request.args)
+        rows = await self._find_blobs(identity, request.input_blobs)
+        version = tool.version
+        manifest = _manifest_of(version) if version else None
+        own_limits = manifest.runtime.limits if manifest and manifest.runtime else {}
+        permissions = permitted(identity, version, manifest) if version and manifest else Permissions()
+        why_less = withheld(permissions, version, manifest) if version and manifest else ""
+        job = Job(
+            run_id=new_run_id(),
+            call=HandlerCall(version.name if version else SESSION_SKILL, tool.script),
+            args=args,
+            skills=(await self._tool_mount(tool),),
+            blobs=await self._blob_mounts(rows),
+            limits=self._limits.for_skill(own_limits, request.timeout_ms),
+            network=tuple(pattern.text for pattern in permissions.network),
+        )
+        failure = failure or (no_secrets(why_less, manifest) if manifest else None)
+        secrets = permissions.secrets
+        prepared = _Prepared("call_tool", job, version, failure, secrets, why_less=why_less, tool=tool.name)
+        return tool_answer((await self._run(identity, prepared)).answer)
+
+    async def has(self, capability: Capability) -> bool:
+        """Whether the sandbox can do that here; False where it cannot be started."""
+        try:
+            await self._sandbox.start()
+        except SkilleryError:
+            return False
+        return capability in self._sandbox.capabilities
 
     async def try_skill(self, identity: Identity, trial: Trial) -> Tried:
         """As execute_skill, for files that are no version yet. Raises Busy, Unavailable."""
@@ -342,6 +382,7 @@ class Runner:
             limits=prepared.job.limits,
             version_id=version.version_id if version else None,
             skill_id=version.skill_id if version else None,
+            tool=prepared.tool,
             parent_run_id=parent,
             # The call that publishes is not answered by the runs that try its examples.
             claim=None if parent or isinstance(version, Unpublished) else claimed.get(),
@@ -538,6 +579,12 @@ class Runner:
             return SkillMount(version.name, folder)
         return SkillMount(version.name, folder, runtime.entrypoint, stub=stubs and has_permissions(manifest))
 
+    async def _tool_mount(self, tool: FoundTool) -> SkillMount:
+        if tool.version is not None:
+            return await self._mount(tool.version, stubs=False)
+        assert tool.session is not None, "a tool is of a version or of a session"
+        return SkillMount(SESSION_SKILL, await asyncio.to_thread(self._cache.keep, session_files(tool.session)))
+
     async def _blob_mounts(self, rows: Sequence[BlobRow]) -> tuple[BlobMount, ...]:
         return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row)) for row in rows])
 
@@ -552,12 +599,12 @@ def _size(job: Job) -> int:
 
 
 def _manifest_of(version: VersionRow) -> Manifest:
-    return _parsed(version.manifest_json)
+    return _parsed(version.manifest_json, version.kind == "action")
 
 
 @lru_cache(maxsize=1024)
-def _parsed(manifest_json: str) -> Manifest:
-    return parse_manifest(msgspec.json.decode(manifest_json))
+def _parsed(manifest_json: str, is_action: bool) -> Manifest:
+    return parse_manifest(msgspec.json.decode(manifest_json), has_tools=is_action)
 
 
 def _not_executable(version: VersionRow, manifest: Manifest) -> NotExecutable:
@@ -584,4 +631,5 @@ def _finished(identity: Identity, prepared: _Prepared, answer: Mapping[str, Any]
         error_type=answer["error"]["type"] if "error" in answer else None,
         identity=identity,
         parent_run_id=prepared.parent_run_id,
+        tool=prepared.tool,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from skillery.api.rpc import params
-from skillery.api.rpc.calls import administration, blobs, discovery, lifecycle, pins, runs, skills
+from skillery.api.rpc import params, tool_params
+from skillery.api.rpc.calls import administration, blobs, discovery, lifecycle, pins, runs, skills, tools
 from skillery.api.services import Services
 from skillery.backends import Identity, Scope
 
@@ -61,6 +61,10 @@ METHODS: dict[str, Method] = {
     "waive_finding": Method(lifecycle.waive_finding, params.WaiveFinding, "review", audits="name"),
     "list_waivers": Method(lifecycle.list_waivers, params.ListWaivers, "review", audits=""),
     "revoke_waiver": Method(lifecycle.revoke_waiver, params.RevokeWaiver, "review", audits="id"),
+    "list_tools": Method(tools.list_tools, tool_params.ListTools, "read", audits=""),
+    "call_tool": Method(tools.call_tool, tool_params.CallTool, "run", audits="", once=True),
+    "define_tool": Method(tools.define_tool, tool_params.DefineTool, "run", audits="name", once=True),
+    "remove_tool": Method(tools.remove_tool, tool_params.RemoveTool, "run", audits="name"),
     "delete_blob": Method(blobs.delete_blob, params.DeleteBlob, "run", audits="blob_id"),
     "get_usage": Method(blobs.get_usage, params.GetUsage, "read", audits=""),
     "collect_garbage": Method(administration.collect_garbage, params.CollectGarbage, "admin", audits=""),

@@ -284,6 +284,7 @@ class RunRecord(Answer, kw_only=True):
     network: list[NetworkUse]
     logs_blob: str | None
     method: str
+    tool: str | None
     identity: WhoDid
     parent_run_id: str | None
     started_at: datetime | None
@@ -292,12 +293,41 @@ class RunRecord(Answer, kw_only=True):
     cancel_requested_at: datetime | UnsetType = UNSET
 
 
+class OfferedTool(Answer):
+    """A tool of a skill, or of a session."""
+
+    name: str
+    skill: str | None
+    version: str | None
+    description: str
+    parameters: Any
+
+
+class OfferedTools(Answer):
+    """A page of tools, by skill and name."""
+
+    tools: list[OfferedTool]
+    next_cursor: Cursor
+
+
+class ToolResult(Answer):
+    """What a tool gave."""
+
+    result: Annotated[Any, Meta(description='What the agent gets: the handler\'s value, or {"error": "…"}')]
+    is_error: bool
+    skill: RunSkill | None
+    run_id: str | None
+    logs_preview: str
+    output_blobs: list[str]
+
+
 class ListedRun(Answer):
     """A run in a list."""
 
     run_id: str
     status: Literal["queued", "started", "completed", "failed"]
     method: str
+    tool: str | None
     skill: RunSkill | None
     summary: str | None
     error_type: str | None
@@ -351,6 +381,7 @@ class UsageOfIdentity(Answer):
     blob_bytes: Used
     runs_per_minute: Used
     concurrent_runs: Used
+    session_tools: Used
     namespaces: list[NamespaceUsage]
 
 
@@ -385,6 +416,8 @@ _DESCRIBED: dict[str, Any] = {
     "read_blob": BlobContent,
     "load_skills_protocol_guide": Guide,
     "list_versions": ListedVersions,
+    "list_tools": OfferedTools,
+    "call_tool": ToolResult,
     "get_run": RunRecord,
     "list_runs": ListedRuns,
     "cancel_run": RunRecord,

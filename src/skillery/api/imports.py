@@ -1,0 +1,203 @@
+"""`POST /import`: an archive of skills of any size in, a report of every skill out.
+
+The report is one JSON document; to whoever accepts `application/x-ndjson` it comes line by line while the import goes
+on: `begun`, then `skill` for each, then `summary`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, BinaryIO
+from urllib.parse import parse_qs
+
+import msgspec
+
+from skillery.api.errors import encode, error_object, unexpected
+from skillery.api.http import ClientGone, admit, chunks_of, disconnected, only, send_bytes
+from skillery.api.operations import BINARY, JSON, Answer, Body, Operation, in_query
+from skillery.api.refusing import is_refusal, note_refusal
+from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.errors import ArchiveTooLarge, InvalidParams, SkilleryError
+from skillery.formats.names import parse_namespace
+from skillery.formats.wording import did_you_mean, quoted
+from skillery.importing import Begun, SkillReport, Summary, Wish
+
+ACTION = "create_skill"
+"""What an import does, skill by skill."""
+LINES = "application/x-ndjson"
+Object = dict[str, Any]
+GATHERED_BYTES = 1024 * 1024
+MAX_PARAM = 64 * 1024
+_PARAMS = ("namespace", "permissions", "name", "source", "prune", "dry_run")
+_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
+
+_TOLD = {
+    "namespace": "What all its skills are put below.",
+    "permissions": "[permissions] of skills without a skill.toml, as a JSON object.",
+    "name": "Of the archive, for a skill at its root that says no other.",
+    "source": "The label of a folder that is kept in step.",
+    "prune": "true: what the source holds no more is yanked.",
+    "dry_run": "true: only say what would be imported.",
+}
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/import",
+        "Import an archive of skills of any size",
+        {200: Answer("A report of each skill.", Object, (JSON, LINES))},
+        (400, 408, 413),
+        "publish",
+        description=f"Whoever accepts {LINES} gets it line by line while the import goes on.",
+        parameters=tuple(in_query(name, _TOLD[name]) for name in _PARAMS),
+        body=Body("application/octet-stream", BINARY, "A zip or a tar, packed or not."),
+    ),
+)
+
+
+async def receive_archive(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    only(scope, "POST")
+    identity = await admit(services, scope, headers, "publish", ACTION)
+    wish = _wish(scope)
+    with services.importer.receive() as file:
+        await _spool(receive, headers, file, services.importer.limits.max_bytes)
+        reports = services.importer.import_archive(identity, file, wish)
+        gone = asyncio.create_task(disconnected(receive))
+        try:
+            heard = _while_heard(reports, gone)
+            if LINES in headers.get("accept", ""):
+                await _send_lines(services, identity, send, heard)
+            else:
+                await _send_document(services, identity, send, heard)
+        finally:
+            gone.cancel()
+            await reports.aclose()
+
+
+async def _while_heard(reports: AsyncIterator[Any], gone: asyncio.Task[None]) -> AsyncIterator[Any]:
+    """Raises ClientGone: nobody waits for what is not begun yet."""
+    async for report in reports:
+        if gone.done():
+            raise ClientGone
+        yield report
+
+
+def _wish(scope: Any) -> Wish:
+    """Raises InvalidParams."""
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    unknown = sorted(query.keys() - set(_PARAMS))
+    if unknown:
+        near = did_you_mean(unknown[0], _PARAMS)
+        raise InvalidParams(
+            f"there is no parameter {quoted(unknown[0])}{near}", hint=f"POST /import takes {', '.join(_PARAMS)}."
+        )
+    given = {key: values[-1] for key, values in query.items()}
+    source = given.get("source", "")
+    if len(source) > 200 or not source.isprintable():
+        raise InvalidParams("the parameter 'source' is longer than 200 characters or not printable", param="source")
+    if "prune" in given and not source:
+        raise InvalidParams("'prune' is about what a 'source' holds no more", hint="Give both.", param="prune")
+    return Wish(
+        namespace=parse_namespace(given.get("namespace", "")),
+        permissions=_permissions(given["permissions"]) if "permissions" in given else None,
+        name=given.get("name", "")[:200],
+        source=source,
+        prune=_flag(given, "prune"),
+        dry_run=_flag(given, "dry_run"),
+    )
+
+
+def _permissions(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text[:MAX_PARAM], type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidParams(
+            "the parameter 'permissions' is no JSON object",
+            hint='Send the [permissions] of a skill.toml as JSON, e.g. {"network": ["https://api.example.org"]}.',
+            param="permissions",
+        ) from None
+
+
+def _flag(given: dict[str, str], key: str) -> bool:
+    text = given.get(key, "false").lower()
+    if text not in _FLAGS:
+        raise InvalidParams(f"the parameter {key!r} is {quoted(text)}", hint="It is true or false.", param=key)
+    return _FLAGS[text]
+
+
+async def _spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int) -> None:
+    """Raises ArchiveTooLarge: before reading where the client says how much will come."""
+    declared = headers.get("content-length", "")
+    size = int(declared) if declared.isdigit() and len(declared) < 20 else 0
+    if size > most:
+        raise _too_large(most)
+    size, gathered = 0, bytearray()
+    async for chunk in chunks_of(receive):
+        size += len(chunk)
+        if size > most:
+            raise _too_large(most)
+        gathered += chunk
+        if len(gathered) >= GATHERED_BYTES:
+            await asyncio.to_thread(file.write, bytes(gathered))
+            gathered.clear()
+    await asyncio.to_thread(file.write, bytes(gathered))
+    await asyncio.to_thread(file.flush)
+
+
+def _too_large(most: int) -> ArchiveTooLarge:
+    return ArchiveTooLarge(
+        f"the archive has more than {most} bytes",
+        hint="Nothing was imported. Split it, or ask an admin to raise the setting imports.max_mb.",
+        max_bytes=most,
+    )
+
+
+async def _send_document(services: Services, identity: Identity, send: Any, reports: AsyncIterator[Any]) -> None:
+    document: dict[str, Any] = {}
+    skills: list[msgspec.Raw] = []
+    async for report in reports:
+        key, value = _said(services, identity, report)
+        if key == "skill":
+            skills.append(msgspec.Raw(encode(value)))
+        else:
+            document |= value
+    begun = document.pop("total"), document.pop("left_out"), document.pop("other_files")
+    answer = {"total": begun[0], **document, "left_out": begun[1], "other_files": begun[2], "skills": skills}
+    await send_bytes(send, 200, encode(answer))
+
+
+async def _send_lines(services: Services, identity: Identity, send: Any, reports: AsyncIterator[Any]) -> None:
+    """What goes wrong before the first line is an answer as of any door."""
+    started = False
+    try:
+        async for report in reports:
+            if not started:
+                head = [(b"content-type", LINES.encode()), (b"x-accel-buffering", b"no")]
+                await send({"type": "http.response.start", "status": 200, "headers": head})
+                started = True
+            await _send_line(send, *_said(services, identity, report))
+    except SkilleryError as error:
+        if not started:
+            raise
+        await _send_line(send, "error", error_object(error))
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_line(send: Any, key: str, value: Any) -> None:
+    await send({"type": "http.response.body", "body": encode({key: value}) + b"\n", "more_body": True})
+
+
+def _said(services: Services, identity: Identity, report: Begun | SkillReport | Summary) -> tuple[str, Any]:
+    if isinstance(report, Begun):
+        return "begun", {"total": report.skills, "left_out": report.left_out, "other_files": report.other_files}
+    if isinstance(report, Summary):
+        return "summary", msgspec.structs.asdict(report)
+    if report.error is None:
+        return "skill", report
+    error = report.error
+    if isinstance(error, SkilleryError):
+        if is_refusal(error, "manifest"):
+            note_refusal(services, identity, ACTION, report.name, error)
+        return "skill", msgspec.structs.replace(report, error=error_object(error))
+    return "skill", msgspec.structs.replace(report, error=unexpected(error))

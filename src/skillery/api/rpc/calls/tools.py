@@ -1,0 +1,103 @@
+"""Tools that skills bring along: listed, called, defined, removed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from skillery import registry
+from skillery.api.rpc import tool_params as params
+from skillery.api.rpc.calls.values import given
+from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.errors import InvalidParams
+from skillery.formats.names import parse_namespace, parse_skill_name
+from skillery.formats.version_spec import parse_reference, parse_version_spec
+from skillery.publishing import DefinedTool, Definition
+from skillery.runs import ToolRequest
+
+
+async def list_tools(services: Services, identity: Identity, asked: params.ListTools) -> Any:
+    return await services.database.read(
+        partial(
+            registry.list_tools,
+            identity=identity,
+            key=services.cursor_key,
+            skill=parse_reference(asked.skill) if asked.skill else None,
+            session=_session(asked.session),
+            limit=asked.limit,
+            cursor=asked.cursor,
+        )
+    )
+
+
+async def call_tool(services: Services, identity: Identity, asked: params.CallTool) -> Any:
+    skill, name = _address(asked.name, asked.skill)
+    if skill is None and asked.version:
+        raise InvalidParams(
+            f"'version' is {asked.version[:80]!r}, and no skill is named",
+            hint="Name the skill whose version is meant: 'skill', or 'skill/tool' as the name.",
+            param="version",
+        )
+    request = ToolRequest(
+        name=name,
+        args=asked.args,
+        skill=(skill, parse_version_spec(asked.version)) if skill else None,
+        session=_session(asked.session),
+        input_blobs=asked.input_blobs,
+        timeout_ms=given(asked.timeout_ms),
+    )
+    return await services.runner.call_tool(identity, request)
+
+
+async def define_tool(services: Services, identity: Identity, asked: params.DefineTool) -> DefinedTool:
+    definition = Definition(
+        name=asked.name,
+        description=asked.description,
+        parameters=asked.parameters,
+        code=_text(asked.code, "code"),
+        is_persistent=_is_true(asked.persistent),
+        language=None if asked.language is msgspec.UNSET else asked.language,
+        session=_session(asked.session),
+        namespace=None if asked.namespace is msgspec.UNSET else parse_namespace(asked.namespace),
+    )
+    return await services.tools.define_tool(identity, definition)
+
+
+async def remove_tool(services: Services, identity: Identity, asked: params.RemoveTool) -> DefinedTool:
+    skill, name = _address(asked.name, "")
+    return await services.tools.remove_tool(identity, name, skill, _session(asked.session))
+
+
+def _address(text: str, skill: str) -> tuple[str | None, str]:
+    """The skill, None where the name alone decides; and the tool. Raises InvalidName, InvalidParams."""
+    before, slash, name = _text(text, "name").rpartition("/")
+    named = parse_skill_name(before) if slash else None
+    given_skill = parse_skill_name(skill) if skill else None
+    if named and given_skill and named != given_skill:
+        raise InvalidParams(
+            f"'name' is of the skill '{named}', and 'skill' is '{given_skill}'", hint="Name one skill.", param="skill"
+        )
+    return named or given_skill, name
+
+
+def _is_true(text: str) -> bool:
+    if text not in {"", "true", "false"}:
+        raise InvalidParams(
+            f"'persistent' is {text[:80]!r}", hint='Write "true" to keep the tool, or leave it out.', param="persistent"
+        )
+    return text == "true"
+
+
+def _session(text: str) -> str:
+    if text and not text.isprintable():
+        raise InvalidParams("'session' holds a character that is not printable", param="session")
+    return text
+
+
+def _text(text: str, where: str) -> str:
+    if "\0" in text:
+        raise InvalidParams(f"'{where}' holds a NUL", hint="Leave it out.", param=where)
+    return text

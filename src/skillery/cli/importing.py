@@ -1,0 +1,321 @@
+"""`skillery import` and `skillery sync`: POST /import, for folders and archives."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from skillery.cli.failing import ANSWERED_ERROR, CHECK_FAILED, AnsweredError, print_error
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.printing import clean, print_json
+from skillery.errors import StartupError
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
+    from skillery.cli.packing import Folder
+
+Told = Callable[[str, Mapping[str, Any]], None]
+_ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar", ".zip", ".skill")
+
+
+def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--namespace", metavar="NS", help="Put the skills below this namespace: pdf becomes NS.pdf."),
+        click.option(
+            "--permissions",
+            metavar="FILE",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="[permissions] for skills without a skill.toml, as TOML or JSON.",
+        ),
+        click.option(
+            "--dry-run", is_flag=True, help="Say what would be published and run the examples; change nothing."
+        ),
+        click.option("--watch", is_flag=True, help="Go on: import again whenever something has changed."),
+        click.option(
+            "--every", default=2.0, show_default=True, metavar="SECONDS", help="With --watch: how often to look."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("import")
+@click.argument(
+    "paths", metavar="PATH|ARCHIVE...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
+)
+@_shared
+@target_options
+@json_option
+def import_(
+    paths: Sequence[Path],
+    namespace: str | None,
+    permissions: Path | None,
+    dry_run: bool,
+    watch: bool,
+    every: float,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Import the skills in each PATH: a folder with a SKILL.md or many of them, a .zip, .skill, .tar.gz or .tgz.
+
+    What is wrong with a SKILL.md is mended in reading, and said; the bytes are stored as they are. A skill that is
+    refused does not keep the others back. What has not changed since the last import is not published again.
+    """
+    params = _params(namespace, permissions, dry_run)
+    _run(target, paths, lambda _: params, as_json, every if watch else None, dry_run)
+
+
+@click.command()
+@click.argument(
+    "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+@_shared
+@click.option("--prune", is_flag=True, help="Yank what DIR does not hold any more; otherwise it is only said.")
+@click.option(
+    "--source", metavar="LABEL", help="How the registry calls DIR.  [default: its name and a digest of its path]"
+)
+@target_options
+@json_option
+def sync(
+    folders: Sequence[Path],
+    namespace: str | None,
+    permissions: Path | None,
+    dry_run: bool,
+    watch: bool,
+    every: float,
+    prune: bool,
+    source: str | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Keep the registry in step with each DIR: import what is new or changed, and say what was removed."""
+    if source and len(folders) > 1:
+        raise click.UsageError("--source names one DIR: sync them one after the other")
+    params = _params(namespace, permissions, dry_run) | ({"prune": "true"} if prune else {})
+    _run(
+        target,
+        folders,
+        lambda folder: {**params, "source": source or label_of(folder)},
+        as_json,
+        every if watch else None,
+        dry_run,
+    )
+
+
+def label_of(folder: Path) -> str:
+    """The same for the same folder of the same machine, and no path that others would see."""
+    path = os.path.realpath(folder)
+    return f"{Path(path).name[:100] or 'root'}-{hashlib.sha256(f'{platform.node()}:{path}'.encode()).hexdigest()[:8]}"
+
+
+def _params(namespace: str | None, permissions: Path | None, dry_run: bool) -> dict[str, str]:
+    given = {"namespace": namespace or "", "dry_run": "true" if dry_run else ""}
+    if permissions is not None:
+        given["permissions"] = msgspec.json.encode(_read_permissions(permissions)).decode()
+    return {key: value for key, value in given.items() if value}
+
+
+def _read_permissions(path: Path) -> Any:
+    """The table `permissions`, or the whole file where it is that table."""
+    try:
+        text = path.read_text("utf-8")
+        found = msgspec.json.decode(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+    except OSError as error:
+        raise StartupError(f"cannot read '{path}': {error.strerror}") from None
+    except (ValueError, msgspec.DecodeError) as error:
+        raise click.BadParameter(f"'{path}' is neither TOML nor a JSON object: {error}") from None
+    permissions = found.get("permissions", found) if isinstance(found, dict) else found
+    if not isinstance(permissions, dict):
+        raise click.BadParameter(f"'{path}' holds no table of permissions")
+    return permissions
+
+
+def _run(
+    target: Target,
+    paths: Sequence[Path],
+    params: Callable[[Path], dict[str, str]],
+    as_json: bool,
+    every: float | None,
+    dry_run: bool,
+) -> None:
+    """Once; with `every`, again and again whenever something has changed, until it is interrupted."""
+    if every is None:
+        _exit(_import_all(target, paths, params, as_json), dry_run)
+        return
+    from skillery.cli.packing import fingerprint
+
+    seen: list[str] = []
+    while True:
+        now = [fingerprint(path) if path.is_dir() else str(path.stat().st_mtime_ns) for path in paths]
+        if now != seen:
+            seen = now
+            try:
+                _import_all(target, paths, params, as_json)
+            except StartupError as error:
+                # The server may be back the next time.
+                seen = []
+                click.echo(clean(str(error)), err=True)
+            sys.stdout.flush()
+        time.sleep(max(0.1, every))
+
+
+def _exit(answers: Sequence[Mapping[str, Any]], dry_run: bool) -> None:
+    if any("error" in answer or answer["counts"].get("refused") or answer["stopped"] for answer in answers):
+        raise click.exceptions.Exit(CHECK_FAILED if dry_run else ANSWERED_ERROR)
+
+
+def _import_all(
+    target: Target, paths: Sequence[Path], params: Callable[[Path], dict[str, str]], as_json: bool
+) -> list[dict[str, Any]]:
+    from skillery.cli.connecting import with_client
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        return [await _import(client, path, params(path), as_json) for path in paths]
+
+    answers = with_client(target, work)
+    if as_json:
+        print_json(answers)
+    return answers
+
+
+async def _import(client: Client, path: Path, params: dict[str, str], as_json: bool) -> dict[str, Any]:
+    """What the server said of all of it, `skills` only where they are wanted as JSON."""
+    from skillery.cli.packing import file_chunks, look_through, packed
+
+    folder = look_through(path) if os.path.isdir(path) else None  # noqa: ASYNC240, PTH112 - nobody waits for this loop
+    chunks = packed(folder) if folder else file_chunks(path)
+    answer: dict[str, Any] = {"path": str(path)} | ({"source": params["source"]} if "source" in params else {})
+    skills: list[Mapping[str, Any]] = []
+    left_out = _left_out(folder)
+    with _progress(as_json) as told:
+        try:
+            async for key, said in client.import_archive(chunks, name=_name_of(path), **params):
+                if key == "skill":
+                    said = {**said, **left_out(said)}  # noqa: PLW2901
+                    told(key, said)
+                    if as_json:
+                        skills.append(said)
+                    continue
+                told(key, said)
+                answer |= said
+        except AnsweredError as error:
+            answer["error"] = error.error
+    if folder is not None and "total" in answer:
+        outside = msgspec.to_builtins(folder.left_out)
+        answer |= {"left_out": outside, "other_files": folder.found.other_files}
+    if as_json:
+        return {**answer, "skills": skills}
+    _print_end(answer)
+    return answer
+
+
+def _left_out(folder: Folder | None) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """What of a skill was left out before it was sent."""
+
+    def look(said: Mapping[str, Any]) -> dict[str, Any]:
+        if folder is None or said["path"] not in folder.found.roots:
+            return {}
+        left_out = msgspec.to_builtins(folder.finder.skill(said["path"]).left_out)
+        return {"left_out": left_out} if left_out else {}
+
+    return look
+
+
+def _name_of(path: Path) -> str:
+    name = path.resolve().name
+    ending = next((one for one in _ARCHIVE_ENDINGS if name.lower().endswith(one)), "") if path.is_file() else ""
+    return name[: len(name) - len(ending)]
+
+
+# -- what is printed -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _progress(as_json: bool) -> Any:
+    """A line for each skill; on a terminal a bar besides."""
+    if as_json or not sys.stderr.isatty():
+        yield (lambda key, said: None) if as_json else _print_line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sending", total=None)
+
+        def told(key: str, said: Mapping[str, Any]) -> None:
+            if key == "begun":
+                bar.update(task, description="importing", total=said["total"])
+            elif key == "skill":
+                bar.update(task, advance=1)
+                if said["outcome"] != "unchanged":
+                    bar.console.file.flush()
+                    _print_line(key, said)
+
+        yield told
+
+
+def _print_line(key: str, said: Mapping[str, Any]) -> None:
+    if key != "skill":
+        return
+    where = said["path"] or "."
+    if said["outcome"] == "refused":
+        # Findings of a dry run stand beside, those of a refusal in its error.
+        error = said.get("error") or {"message": "the checks refuse it", "data": {"findings": said.get("findings")}}
+        print_error({**error, "subject": where})
+    else:
+        name = f"{said.get('name', '')} {said.get('version', '')}".strip()
+        by = f" by {said['by'] or '.'}" if "by" in said else ""
+        click.echo(clean(f"{said['outcome']}{by}\t{name or said.get('stated', '')}\t{where}"))
+    for line in _details(said):
+        click.echo(clean(f"  {line}"), err=True)
+
+
+def _details(said: Mapping[str, Any]) -> list[str]:
+    repairs = said.get("repairs", ()) if said["outcome"] != "unchanged" else ()
+    lines = [f"repaired: {_place(repair)}{repair['message']}" for repair in repairs]
+    if said["outcome"] != "unchanged":
+        lines += [f"left out: {one['path']}{_files(one)}: {one['message']}" for one in said.get("left_out", ())]
+    lines += [f"warning: {warning}" for warning in said.get("warnings", ())]
+    return lines + [f"{one['severity']}: {_place(one)}{one['message']}" for one in said.get("findings", ())]
+
+
+def _place(one: Mapping[str, Any]) -> str:
+    if not one.get("file"):
+        return ""
+    return f"{one['file']}:{one['line']}: " if one.get("line") else f"{one['file']}: "
+
+
+def _files(one: Mapping[str, Any]) -> str:
+    return f" ({one['files']} files)" if one["files"] > 1 else ""
+
+
+def _print_end(answer: Mapping[str, Any]) -> None:
+    if "error" in answer:
+        print_error({**answer["error"], "subject": answer["path"]})
+        return
+    for one in answer["left_out"]:
+        click.echo(clean(f"left out: {one['path']}{_files(one)}: {one['message']}"), err=True)
+    if answer["other_files"]:
+        click.echo(f"left out: {answer['other_files']} more files that belong to no skill", err=True)
+    if answer["unread"] and "source" in answer:
+        click.echo(f"removed skills were not looked for: {answer['unread']} could not be read", err=True)
+    for one in answer["removed"]:
+        yanked = f"yanked {', '.join(one['yanked'])}" if one["yanked"] else "still there; --prune yanks it"
+        click.echo(clean(f"removed\t{one['name']} {one['version']}\t{yanked}"))
+    counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())
+    more = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""
+    click.echo(clean(f"{answer['path']}: {answer['total']} skills: {counts or 'nothing'}{more}"), err=True)
+    if answer["stopped"]:
+        click.echo("stopped: the server could not go on; the same command goes on where it stopped", err=True)

@@ -1,0 +1,224 @@
+"""`skillery tool`: the methods list_tools, call_tool, define_tool and remove_tool."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.backends import Language
+from skillery.cli.failing import RUN_FAILED
+from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.printing import as_json as as_json_text
+from skillery.cli.printing import clean, print_fields, print_json, print_rows
+from skillery.cli.runs import ENDINGS, input_options, read_inputs, text_in, text_of, upload_inputs
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
+
+MOST_AT_ONCE = 1000
+session_option = click.option(
+    "--session", metavar="TEXT", help="Which session's tools.  [default: the one without a name]"
+)
+
+
+@click.group()
+def tool() -> None:
+    """Tools that skills offer, and tools of one's own."""
+
+
+@tool.command("list")
+@click.argument("skill", metavar="[SKILL[@VERSION]]", required=False)
+@session_option
+@click.option("--limit", type=click.IntRange(1, MOST_AT_ONCE), help="At most so many.  [default: 50]")
+@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@click.option("--all", "everything", is_flag=True, help="All of them, page after page.")
+@target_options
+@json_option
+def list_(
+    skill: str | None,
+    session: str | None,
+    limit: int | None,
+    cursor: str | None,
+    everything: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """List the tools that skills offer, or those of SKILL."""
+    from skillery.cli.connecting import with_client
+
+    if everything and limit is not None:
+        raise click.UsageError("--all lists every tool, --limit some: give one of them")
+    size = MOST_AT_ONCE if everything else limit
+
+    async def pages(client: Client) -> dict[str, Any]:
+        page: dict[str, Any] = await client.call("list_tools", skill=skill, session=session, limit=size, cursor=cursor)
+        rows = page["tools"]
+        while everything and page["next_cursor"]:
+            page = await client.call("list_tools", skill=skill, session=session, limit=size, cursor=page["next_cursor"])
+            rows += page["tools"]
+        return {**page, "tools": rows}
+
+    answer = with_client(target, pages)
+    if as_json:
+        print_json(answer)
+        return
+    print_rows(["name", "skill", "version", "parameters", "description"], [_row(one) for one in answer["tools"]])
+    if answer["next_cursor"]:
+        click.echo(f"There are more: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
+
+
+def _row(one: Mapping[str, Any]) -> list[str]:
+    parameters = [
+        name + ("?" if isinstance(declared, dict) and declared.get("optional") else "")
+        for name, declared in one["parameters"].items()
+    ]
+    return [one["name"], one["skill"] or "(session)", one["version"] or "", ", ".join(parameters), one["description"]]
+
+
+@tool.command("call")
+@click.argument("name", metavar="[SKILL[@VERSION]/]TOOL")
+@input_options
+@session_option
+@target_options
+@json_option
+def call(
+    name: str,
+    pairs: Sequence[str],
+    args_json: str | None,
+    blobs: Sequence[str],
+    timeout_ms: int | None,
+    session: str | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Call a tool in a fresh sandbox, and print its result."""
+    from skillery.cli.connecting import with_client
+
+    inputs = read_inputs(pairs, args_json, blobs)
+    before, slash, tool_name = name.rpartition("/")
+    skill, version = name_and_version(before, None) if slash else (None, None)
+
+    async def call_tool(client: Client) -> dict[str, Any]:
+        args, blob_ids = await upload_inputs(client, inputs)
+        answer: dict[str, Any] = await client.call(
+            "call_tool",
+            name=tool_name,
+            skill=skill,
+            version=version,
+            args=args,
+            input_blobs=blob_ids,
+            timeout_ms=timeout_ms,
+            session=session,
+        )
+        return answer
+
+    answer = with_client(target, call_tool, sandbox=True)
+    if as_json:
+        print_json(answer)
+    elif answer["is_error"]:
+        _print_error(answer)
+    else:
+        _print_result(answer)
+    if answer["is_error"]:
+        raise click.exceptions.Exit(RUN_FAILED)
+
+
+def _print_result(answer: Mapping[str, Any]) -> None:
+    result = answer["result"]
+    click.echo(clean(result) if isinstance(result, str) else as_json_text(result))
+    _print_rest(answer, err=True)
+
+
+def _print_error(answer: Mapping[str, Any]) -> None:
+    click.echo(f"{click.style('failed:', fg='red', bold=True)} {clean(answer['result']['error'])}", err=True)
+    _print_rest(answer, err=True)
+
+
+def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
+    """Beside the result, so that this alone can be piped on."""
+    skill = answer["skill"]
+    if answer["logs_preview"]:
+        click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=err)
+    for blob_id in answer["output_blobs"]:
+        click.echo(f"blob: {clean(blob_id)}", err=err)
+    of = f"{skill['name']} {skill['version']}" if skill else "a tool of this session"
+    click.echo(f"of {clean(of)}{', run ' + clean(answer['run_id']) if answer['run_id'] else ''}", err=err)
+
+
+@tool.command("define")
+@click.argument("name", metavar="NAME")
+@click.argument("file", metavar="FILE", type=click.File("rb"))
+@click.option("--description", required=True, help="What it does: agents choose by it.")
+@click.option("--parameters", metavar="JSON", help="Its parameters as in tools.json; @FILE reads them from a file.")
+@click.option("--persistent", is_flag=True, help="Keep it as a skill that others can use.")
+@click.option("--namespace", help="Where it is kept.  [default: none, or where you may publish]")
+@click.option(
+    "--language",
+    type=click.Choice(typing.get_args(Language)),
+    help="What FILE is written in.  [default: by its ending; .py, .js, .mjs, .sh; else JavaScript where that runs]",
+)
+@session_option
+@target_options
+@json_option
+def define(
+    name: str,
+    file: Any,
+    description: str,
+    parameters: str | None,
+    persistent: bool,
+    namespace: str | None,
+    language: Language | None,
+    session: str | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Define a tool; FILE (- is stdin) holds the body of its function, which gets `args`."""
+    from skillery.cli.connecting import with_client
+
+    code = text_in(file.read(), file.name)
+    if parameters is not None and parameters.startswith("@"):
+        parameters = text_of(parameters[1:], "--parameters")
+    by_ending: dict[str, Language] = {**ENDINGS, ".py": "python"}
+
+    async def define_tool(client: Client) -> dict[str, Any]:
+        answer: dict[str, Any] = await client.call(
+            "define_tool",
+            name=name,
+            description=description,
+            parameters=parameters,
+            code=code,
+            persistent="true" if persistent else None,
+            language=language or by_ending.get(Path(file.name).suffix),
+            namespace=namespace,
+            session=session,
+        )
+        return answer
+
+    _print_defined(with_client(target, define_tool, sandbox=True), as_json)
+
+
+@tool.command("remove")
+@click.argument("name", metavar="[SKILL/]TOOL")
+@session_option
+@target_options
+@json_option
+def remove(name: str, session: str | None, target: Target, as_json: bool) -> None:
+    """Remove a tool that was defined."""
+    from skillery.cli.connecting import with_client
+
+    async def remove_tool(client: Client) -> dict[str, Any]:
+        answer: dict[str, Any] = await client.call("remove_tool", name=name, session=session)
+        return answer
+
+    _print_defined(with_client(target, remove_tool), as_json)
+
+
+def _print_defined(answer: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+        return
+    print_fields([(field, value) for field, value in answer.items() if value is not None])

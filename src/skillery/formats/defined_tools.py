@@ -1,0 +1,135 @@
+"""A tool that was defined by its code: the handler around the code, and the skill around the handler (§8 of Skill Tools
+1.0.0)."""
+
+from __future__ import annotations
+
+import io
+import json
+import tokenize
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from skillery.errors import InvalidName
+from skillery.formats.names import parse_skill_name
+from skillery.formats.tools_json import FILE, Tool
+from skillery.formats.wording import quoted
+
+MADE_BY = "define_tool"
+Language = Literal["javascript", "python", "bash"]
+ENDINGS: dict[Language, str] = {"javascript": ".js", "python": ".py", "bash": ".sh"}
+_JAVASCRIPT = "export default async function handler(args) {{\n{}\n}}\n"
+_PYTHON = "{}def handler(args):\n{}\n"
+_BASH = "#!/usr/bin/env bash\n{}\n"
+_INDENT = "    "
+
+
+class Written(NamedTuple):
+    """What create_skill takes."""
+
+    manifest: dict[str, Any]
+    skill_md: str
+    files: dict[str, str]
+
+
+def script_path(name: str, language: Language) -> str:
+    return f"scripts/{name}{ENDINGS[language]}"
+
+
+def handler_of(code: str, language: Language, *, is_async: bool = False) -> str:
+    """The file whose handler has this body. In Python it starts in the second line, and may `await` where it is meant
+    to; in bash it is the whole program, with the arguments on stdin and as `$1`."""
+    code = code.replace("\r\n", "\n").strip("\n")
+    match language:
+        case "javascript":
+            return _JAVASCRIPT.format(code)
+        case "python":
+            return _PYTHON.format("async " if is_async else "", _indented(code))
+        case "bash":
+            return _BASH.format(code)
+
+
+def defined_skill_name(tool: str, namespace: str) -> str:
+    """`fetch_weather` is `fetch-weather`, below the namespace where there is one. Raises InvalidName."""
+    last = tool.replace("_", "-")
+    try:
+        return parse_skill_name(f"{namespace}.{last}" if namespace else last)
+    except InvalidName:
+        raise InvalidName(
+            f"the tool {quoted(tool)} would be kept as the skill {quoted(last)}, which is no name of a skill",
+            hint="Choose a name with single underscores between words, and not at its end.",
+            name=tool[:128],
+        ) from None
+
+
+def write_skill(tool: Tool, skill: str, version: str, content: str) -> Written:
+    """The whole skill: skill.toml as values, SKILL.md, and its other files by their paths."""
+    assert tool.script is not None, "what is defined has code"
+    declaration = {
+        "name": tool.name,
+        "description": tool.description,
+        "script": tool.script,
+        "parameters": tool.declared,
+    }
+    files = {FILE: json.dumps([declaration], indent=2, ensure_ascii=False) + "\n", tool.script: content}
+    return Written({"name": skill, "version": version, "description": tool.description}, _skill_md(tool, skill), files)
+
+
+def _skill_md(tool: Tool, skill: str) -> str:
+    # JSON text is a YAML scalar, whatever it holds.
+    lines = [
+        "---",
+        f"name: {json.dumps(skill)}",
+        f"description: {json.dumps(tool.description)}",
+        "---",
+        "",
+        f"# {skill}",
+        "",
+        tool.description.strip(),
+        "",
+        f"Call the tool `{tool.name}` (`call_tool`, name `{skill}/{tool.name}`). An agent defined it with `{MADE_BY}`.",
+        *_parameter_lines(tool),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _parameter_lines(tool: Tool) -> Iterator[str]:
+    if tool.parameters:
+        yield from ("", "Parameters:", "")
+    for name, parameter in tool.parameters.items():
+        optional = ", optional" if parameter.optional else ""
+        yield f"- `{name}` ({parameter.type}{optional}): {' '.join(parameter.description.split())}"
+
+
+def _indented(code: str) -> str:
+    """One level deeper, but for lines that begin inside a text: what it says is not to change."""
+    inside = _lines_inside_texts(code)
+    lines = code.split("\n")
+    return "\n".join(
+        line if number in inside or not line.strip() else _INDENT + line for number, line in enumerate(lines, 1)
+    )
+
+
+def _lines_inside_texts(code: str) -> set[int]:
+    """Numbers of the lines that begin in the middle of a string. Of code that does not even have tokens none: whoever
+    compiles it says so."""
+    found: set[int] = set()
+    opened: list[int] = []
+    starts, ends = _formatted_text_tokens()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(code).readline):
+            if token.type == tokenize.STRING:
+                found.update(range(token.start[0] + 1, token.end[0] + 1))
+            elif token.type in starts:
+                opened.append(token.start[0])
+            elif token.type in ends and opened:
+                found.update(range(opened.pop() + 1, token.end[0] + 1))
+    except (tokenize.TokenError, SyntaxError):
+        return set()
+    return found
+
+
+def _formatted_text_tokens() -> tuple[set[int], set[int]]:
+    """Where an f-string is not one token: Python 3.12 and later."""
+    kinds = [("FSTRING_START", "FSTRING_END"), ("TSTRING_START", "TSTRING_END")]
+    there = [kind for kind in kinds if hasattr(tokenize, kind[0])]
+    return {getattr(tokenize, one[0]) for one in there}, {getattr(tokenize, one[1]) for one in there}

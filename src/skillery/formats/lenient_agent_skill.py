@@ -1,0 +1,187 @@
+"""What a SKILL.md folder says of itself, by the Agent Skills format (https://agentskills.io/specification), read
+leniently: its name, description and version, and every place where it is not what the format asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from skillery.errors import InvalidName, InvalidVersion
+from skillery.formats.manifest import MAX_DESCRIPTION
+from skillery.formats.names import MAX_LENGTH, parse_skill_name
+from skillery.formats.repairs import Repairs
+from skillery.formats.semver import MAX_LENGTH as MAX_VERSION
+from skillery.formats.semver import Version
+from skillery.formats.skill_md import FILE, SkillMd
+from skillery.formats.wording import quoted
+
+KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
+"""Of the format."""
+_OURS = ("version", "short_description")
+MAX_NAME = 64
+MAX_COMPATIBILITY = 500
+MAX_STATED = 200
+"""Characters of a name as it is stated, by which a skill is found again; a longer one is told apart by its hash."""
+_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_LOOSE = re.compile(r"[vV=\s]*(\d+)(?:\.(\d+))?(?:\.(\d+))?((?:-|\+)\S+)?\s*")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_HEADING = re.compile(r"\s{0,3}#{1,6}\s+(?P<text>.*?)[\s#]*")
+
+
+class AgentSkill(NamedTuple):
+    """As it is understood. `stated` is its name as it is written, and not yet a name in the registry."""
+
+    stated: str
+    description: str
+    version: Version | None
+    """None where it states none that can be read as one."""
+
+
+def read_agent_skill(skill_md: SkillMd, folder: str, others: frozenset[str], repairs: Repairs) -> AgentSkill:
+    """`folder` is the name of its folder ("" where that is unknown), `others` those of all skills beside it. Never
+    raises; what is odd is noted."""
+    frontmatter, folder = skill_md.frontmatter, " ".join(_CONTROL.sub(" ", folder).split())
+    skill = AgentSkill(
+        _stated(frontmatter, folder, others, repairs),
+        _description(skill_md, folder, repairs),
+        _version(frontmatter, repairs),
+    )
+    _note_rest(frontmatter, repairs)
+    return skill
+
+
+def registry_name(stated: str) -> str:
+    """A name in the registry for a name as it is stated: that itself where it is one, else what is nearest to it."""
+    try:
+        return parse_skill_name(stated)
+    except InvalidName:
+        plain = unicodedata.normalize("NFKD", stated).encode("ascii", "ignore").decode().lower()
+    segments = (re.sub(r"[^a-z0-9_-]+", "-", segment) for segment in plain.split("."))
+    mended = ".".join(filter(None, (re.sub(r"[_-]*-[_-]*|__+", "-", segment).strip("-_") for segment in segments)))
+    if not mended:
+        return f"skill-{hashlib.sha256(stated.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    return mended[:MAX_LENGTH].rstrip("-_.")
+
+
+def alias_key(stated: str) -> str:
+    """What an alias is found by; `.`, `-` and capitals are told apart."""
+    if len(stated) <= MAX_STATED:
+        return stated
+    return f"{stated[:MAX_STATED]}~{hashlib.sha256(stated.encode('utf-8', 'replace')).hexdigest()[:12]}"
+
+
+def loose_version(text: str) -> Version | None:
+    """`1`, `1.10`, `v2.0`, `01.2.3` as the version that is meant; None where none is."""
+    if len(text) > MAX_VERSION:
+        return None
+    match = _LOOSE.fullmatch(text)
+    if match is None:
+        return None
+    major, minor, patch, rest = match.groups()
+    try:
+        return Version.parse(f"{int(major)}.{int(minor or 0)}.{int(patch or 0)}{rest or ''}")
+    except InvalidVersion:
+        return None
+
+
+# -- its parts -------------------------------------------------------------------------------------------------------
+
+
+def _stated(frontmatter: Mapping[str, object], folder: str, others: frozenset[str], repairs: Repairs) -> str:
+    given = frontmatter.get("name")
+    name = " ".join(_CONTROL.sub(" ", given).split()) if isinstance(given, str) else ""
+    if not name:
+        what = "is no text" if given is not None and not isinstance(given, str) else "is missing"
+        repairs.note("missing_name", f"the name {what}; it is called as its folder, {quoted(folder)}", file=FILE)
+        return folder or "skill"
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+        rule = f"lowercase letters, digits and single hyphens, at most {MAX_NAME} characters"
+        repairs.note("bad_name", f"the name {quoted(name)} is not what Agent Skills ask for: {rule}", file=FILE)
+    if not folder or name == folder:
+        return name
+    if name in others:
+        message = (
+            f"the name is {quoted(name)}, as another folder here is called; it is called as its own, {quoted(folder)}"
+        )
+        repairs.note("name_of_another", message, file=FILE)
+        return folder
+    repairs.note(
+        "name_not_folder", f"the name is {quoted(name)} and the folder {quoted(folder)}; the name counts", file=FILE
+    )
+    return name
+
+
+def _description(skill_md: SkillMd, folder: str, repairs: Repairs) -> str:
+    given = skill_md.frontmatter.get("description")
+    text = _plain(given) if isinstance(given, str) else ""
+    if not text:
+        text = _plain(_first_words(skill_md.body)) or f"The skill {folder or 'without a name'}."
+        what = "is no text" if given is not None and not isinstance(given, str) else "is missing"
+        message = f"the description {what}; it begins as the page does: {quoted(text, 60)}"
+        repairs.note("missing_description", message, file=FILE)
+    if len(text) > MAX_DESCRIPTION:
+        message = f"the description has {len(text)} characters; the first {MAX_DESCRIPTION} are taken"
+        repairs.note("long_description", message, file=FILE)
+        text = text[: MAX_DESCRIPTION - 1].rstrip() + "…"
+    return text
+
+
+def _plain(text: str) -> str:
+    return _CONTROL.sub(" ", text.replace("\r\n", "\n")).strip()
+
+
+def _first_words(body: str) -> str:
+    """The first paragraph of a page, else its first heading."""
+    heading = ""
+    paragraph: list[str] = []
+    for line in body[: 16 * 1024].splitlines():
+        match = _HEADING.fullmatch(line)
+        if match:
+            heading = heading or match["text"]
+        elif line.strip() and not line.lstrip().startswith(("```", "~~~", "---", "<!--", "|")):
+            paragraph.append(line.strip())
+            continue
+        if paragraph:
+            break
+    return " ".join(paragraph)[:MAX_DESCRIPTION] or heading
+
+
+def _version(frontmatter: Mapping[str, object], repairs: Repairs) -> Version | None:
+    metadata = frontmatter.get("metadata")
+    below = metadata.get("version") if isinstance(metadata, Mapping) else None
+    given = below if below is not None else frontmatter.get("version")
+    if given is None or given == "":
+        return None
+    found = loose_version(given) if isinstance(given, str) else None
+    if found is None:
+        shown = quoted(given) if isinstance(given, str) else "no text"
+        repairs.note(
+            "bad_version", f"the version is {shown}, which is none; the next one that is free is taken", file=FILE
+        )
+    elif str(found) != given:
+        repairs.note("loose_version", f"the version is {quoted(str(given))}; it is read as {found}", file=FILE)
+    return found
+
+
+def _note_rest(frontmatter: Mapping[str, object], repairs: Repairs) -> None:
+    unknown = [key for key in frontmatter if key not in KEYS and key not in _OURS]
+    if unknown:
+        repairs.note("unknown_keys", f"keys that Agent Skills do not know are kept: {_some(unknown)}", file=FILE)
+    metadata = frontmatter.get("metadata")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        repairs.note("odd_metadata", "the metadata are no mapping of keys to values; they are kept", file=FILE)
+    elif isinstance(metadata, Mapping) and not all(isinstance(value, str) for value in metadata.values()):
+        repairs.note("odd_metadata", "the metadata hold more than text; they are kept", file=FILE)
+    compatibility = frontmatter.get("compatibility", "")
+    if not isinstance(compatibility, str) or len(compatibility) > MAX_COMPATIBILITY:
+        message = f"the compatibility is no text of at most {MAX_COMPATIBILITY} characters; it is kept"
+        repairs.note("odd_compatibility", message, file=FILE)
+
+
+def _some(keys: Iterable[str]) -> str:
+    listed = list(keys)
+    more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
+    return ", ".join(quoted(key, 40) for key in listed[:10]) + more

@@ -1,0 +1,58 @@
+"""From a file that somebody sent to an archive that can be looked into, whatever it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from skillery.errors import InvalidArchive
+from skillery.importing.entries import Archive, ImportLimits
+from skillery.importing.tars import TarArchive, unpacked
+from skillery.importing.zips import ZipArchive
+
+_ZIPS = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
+_GZIP = b"\x1f\x8b"
+_USTAR = slice(257, 262)
+_OTHERS = {
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+    b"Rar!": "rar",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+_HINT = "Send a .zip, .skill, .tar.gz, .tgz or .tar of folders with a SKILL.md."
+
+
+@contextmanager
+def open_archive(file: BinaryIO, limits: ImportLimits, folder: Path) -> Iterator[Archive]:
+    """Blocking. `folder` is where a packed tar is unpacked to, without a name. Raises InvalidArchive,
+    ArchiveTooLarge; then nothing in the archive has been looked at."""
+    start = _start(file)
+    if start.startswith(_ZIPS):
+        zipped = ZipArchive(file, limits)
+        try:
+            yield zipped
+        finally:
+            zipped.close()
+    elif start.startswith(_GZIP):
+        with unpacked(file, limits, folder) as plain:
+            if not _is_tar(_start(plain)):
+                raise InvalidArchive("the gzip holds no tar", hint=_HINT)
+            yield TarArchive(plain, limits)
+    elif _is_tar(start):
+        yield TarArchive(file, limits)
+    else:
+        other = next((name for magic, name in _OTHERS.items() if start.startswith(magic)), None)
+        raise InvalidArchive(f"this is {other or 'no archive'}, and not a zip or a tar", hint=_HINT)
+
+
+def _start(file: BinaryIO) -> bytes:
+    file.seek(0)
+    return file.read(512)
+
+
+def _is_tar(start: bytes) -> bool:
+    """An empty one has zeros alone."""
+    return start[_USTAR] == b"ustar" or (len(start) == 512 and not start.strip(b"\x00"))

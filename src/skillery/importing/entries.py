@@ -1,0 +1,138 @@
+"""What lies in an archive: its entries, each at a path that is safe, and their contents one by one."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from skillery.errors import ArchiveTooLarge, InvalidArchive
+from skillery.formats.wording import has_surrogate, quoted
+
+MIB = 1024 * 1024
+MAX_PATH = 4096
+MAX_DEPTH = 64
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+class ImportLimits(msgspec.Struct, frozen=True):
+    """Of one archive, before anything in it is looked at."""
+
+    max_bytes: int = 1024 * MIB
+    """As it is sent."""
+    max_unpacked_bytes: int = 4096 * MIB
+    max_entries: int = 100_000
+
+
+class Entry(NamedTuple):
+    """A file, or a link where `target` is not empty. Folders are no entries."""
+
+    path: str
+    size: int
+    executable: bool
+    target: str
+    place: Any
+    """Where its archive finds the content."""
+
+
+class Archive(Protocol):
+    """An open archive whose entries have all been checked: none leaves it, none is a device, and all of them together
+    are no more than was allowed."""
+
+    entries: Sequence[Entry]
+
+    def read(self, entry: Entry) -> bytes:
+        """The content of a file; from any thread. Raises InvalidArchive that names it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def refuse(path: str, what: str, hint: str = "Nothing was imported. Pack the folder anew.") -> InvalidArchive:
+    """The archive is refused for one of its entries."""
+    return InvalidArchive(f"the entry {quoted(path, 200)} {what}", hint=hint, entry=shown(path))
+
+
+def broken(what: str, last: str | None, hint: str = "Nothing was imported. Send it again.") -> InvalidArchive:
+    """It ends, or goes wrong, at or behind the entry `last`."""
+    where = f" at or behind the entry {quoted(last, 200)}" if last else ""
+    return InvalidArchive(f"the archive {what}{where}", hint=hint, **({"entry": shown(last)} if last else {}))
+
+
+def safe_path(name: str) -> str:
+    """The path of an entry in the archive, "" for its root. Raises InvalidArchive for one that leaves it."""
+    if "\x00" in name:
+        raise refuse(name, "has a NUL in its name")
+    path = name.replace("\\", "/")
+    if path.startswith("/") or _DRIVE.match(path):
+        raise refuse(name, "has an absolute path")
+    if len(path) > MAX_PATH or path.count("/") > MAX_DEPTH:
+        raise refuse(name, f"has a path of more than {MAX_PATH} characters or {MAX_DEPTH} folders")
+    if ".." in path.split("/"):
+        raise refuse(name, "has a path with '..', which leads out of the archive")
+    return "/".join(segment for segment in decoded(path).split("/") if segment not in {"", "."})
+
+
+def decoded(name: str) -> str:
+    """A name whose bytes are not UTF-8, as Latin-1: every byte is some character of it."""
+    if not has_surrogate(name):
+        return name
+    return name.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+def safe_target(path: str, target: str) -> str:
+    """Where a link at `path` leads to, as it is written. Raises InvalidArchive for one that leads out."""
+    target = decoded(target)
+    if not target or "\x00" in target:
+        raise refuse(path, "is a link to nowhere")
+    if len(target) > MAX_PATH or target.count("/") > 2 * MAX_DEPTH:
+        raise refuse(path, "is a link with too long a target")
+    if target.startswith(("/", "\\")) or _DRIVE.match(target):
+        raise refuse(path, f"is a link to the absolute path {quoted(target)}")
+    if posixpath.normpath(posixpath.join(posixpath.dirname(path), target)).split("/")[0] == "..":
+        raise refuse(path, f"is a link that leads out of the archive, to {quoted(target)}")
+    return target
+
+
+class Sizes:
+    """Counts entries and bytes as they are found. Raises ArchiveTooLarge that names the entry."""
+
+    def __init__(self, limits: ImportLimits) -> None:
+        self._limits = limits
+        self.entries = 0
+        self.size = 0
+
+    def add(self, path: str, size: int) -> None:
+        self.entries += 1
+        self.size += size
+        if self.entries > self._limits.max_entries:
+            raise too_many(self._limits.max_entries, path)
+        if self.size > self._limits.max_unpacked_bytes:
+            raise unpacks_too_large(self._limits.max_unpacked_bytes, path)
+
+
+def too_many(most: int, path: str | None = None) -> ArchiveTooLarge:
+    return ArchiveTooLarge(
+        f"the archive has more than {most} entries",
+        hint="Nothing was imported. Split it, or ask an admin to raise the setting imports.max_entries.",
+        max_entries=most,
+        **({"entry": shown(path)} if path else {}),
+    )
+
+
+def unpacks_too_large(most: int, path: str | None) -> ArchiveTooLarge:
+    where = f" with the entry {quoted(path, 200)}" if path else ""
+    return ArchiveTooLarge(
+        f"the archive unpacks to more than {most} bytes{where}",
+        hint="Nothing was imported. Split it, or ask an admin to raise the setting imports.max_unpacked_mb.",
+        max_unpacked_bytes=most,
+        **({"entry": shown(path)} if path else {}),
+    )
+
+
+def shown(path: str) -> str:
+    """For a field of an answer, which has to be text that any client can read."""
+    return path[:300].encode("utf-8", "replace").decode()

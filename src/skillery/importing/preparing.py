@@ -1,0 +1,176 @@
+"""One skill on its way in: its files, what it says of itself, and what had to be mended."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from skillery.errors import BundleTooLarge, InvalidBundle
+from skillery.formats.bundle import BundleFile, BundleLimits, digest_of
+from skillery.formats.lenient_agent_skill import AgentSkill, alias_key, read_agent_skill, registry_name
+from skillery.formats.lenient_skill_md import read_skill_md
+from skillery.formats.manifest import parse_manifest, toml_manifest
+from skillery.formats.names import is_within
+from skillery.formats.repairs import Repair, Repairs
+from skillery.formats.semver import Version
+from skillery.formats.skill_md import SkillMd
+from skillery.formats.wording import quoted
+from skillery.importing.entries import Archive
+from skillery.importing.finding import SKILL_MD, SKILL_TOML, FoundSkill
+
+MEBIBYTE = 1024 * 1024
+
+
+class Prepared(NamedTuple):
+    """A skill that is read, and not yet looked up."""
+
+    found: FoundSkill
+    skill_md: SkillMd
+    files: tuple[BundleFile, ...]
+    stated: str
+    key: str
+    """Of its alias."""
+    wanted: str
+    """The name in the registry that it would like."""
+    is_mended: bool
+    """`wanted` is not what it states."""
+    description: str
+    declared: Version | None
+    manifest: dict[str, Any] | None
+    """Of a skill.toml, which then says everything."""
+    source_digest: str
+    repairs: tuple[Repair, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+class Preparing:
+    """Prepares the skills of one archive. Blocking; from any thread."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        limits: BundleLimits,
+        namespace: str,
+        permissions: Mapping[str, Any] | None,
+        archive_name: str,
+        folders: frozenset[str],
+    ) -> None:
+        """`folders` are the names of the folders of all its skills; `archive_name` is that of one at its root."""
+        self._archive = archive
+        self._limits = limits
+        self._namespace = namespace
+        self._permissions = permissions
+        self._archive_name = archive_name
+        self._folders = folders
+
+    def prepare(self, found: FoundSkill) -> Prepared:
+        """Raises InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
+        if found.problem is not None:
+            raise found.problem
+        if SKILL_MD not in found.files:
+            raise InvalidBundle(f"there is no {SKILL_MD}", hint="A skill needs SKILL.md, with skill.toml or without.")
+        self._check_size(found)
+        repairs = Repairs()
+        if found.renamed:
+            repairs.note("file_name", f"{quoted(found.renamed)} is taken as {SKILL_MD}", file=found.renamed)
+        files = tuple(
+            BundleFile(path, self._archive.read(entry), entry.executable) for path, entry in found.files.items()
+        )
+        by_path = {file.path: file for file in files}
+        read = read_skill_md(by_path[SKILL_MD].content)
+        repairs.listed.extend(read.repairs)
+        toml = by_path.get(SKILL_TOML)
+        if toml is not None:
+            return self._with_toml(found, read.skill_md, files, toml_manifest(toml.content), repairs)
+        skill = read_agent_skill(read.skill_md, found.folder or self._archive_name, self._folders, repairs)
+        return self._without_toml(found, read.skill_md, files, skill, repairs)
+
+    def _without_toml(
+        self, found: FoundSkill, skill_md: SkillMd, files: tuple[BundleFile, ...], skill: AgentSkill, repairs: Repairs
+    ) -> Prepared:
+        name = registry_name(skill.stated)
+        return Prepared(
+            found=found,
+            skill_md=skill_md,
+            files=files,
+            stated=skill.stated,
+            key=alias_key(skill.stated),
+            wanted=self._below(name),
+            is_mended=name != skill.stated,
+            description=skill.description,
+            declared=skill.version,
+            manifest=None,
+            source_digest=_source_digest(files, self._permissions),
+            repairs=repairs.all(),
+        )
+
+    def _with_toml(
+        self,
+        found: FoundSkill,
+        skill_md: SkillMd,
+        files: tuple[BundleFile, ...],
+        manifest: dict[str, Any],
+        repairs: Repairs,
+    ) -> Prepared:
+        checked = parse_manifest(manifest)
+        if self._namespace and not is_within(checked.name, self._namespace):
+            raise InvalidBundle(
+                f"{SKILL_TOML} says '{checked.name}', which is not below '{self._namespace}'",
+                hint="Change the name there, or import it without a namespace.",
+                file=SKILL_TOML,
+            )
+        if self._permissions is not None:
+            message = f"the permissions in {SKILL_TOML} hold, not those that were given for the import"
+            repairs.note("own_permissions", message, file=SKILL_TOML)
+        return Prepared(
+            found=found,
+            skill_md=skill_md,
+            files=files,
+            stated=checked.name,
+            key=checked.name,
+            wanted=checked.name,
+            is_mended=False,
+            description=checked.description,
+            declared=checked.version,
+            manifest=manifest,
+            source_digest=_source_digest(files, None),
+            repairs=repairs.all(),
+        )
+
+    def _below(self, name: str) -> str:
+        return name if not self._namespace or is_within(name, self._namespace) else f"{self._namespace}.{name}"
+
+    def _check_size(self, found: FoundSkill) -> None:
+        """Before anything of it is read."""
+        limits, files = self._limits, len(found.files) + (SKILL_TOML not in found.files)
+        if files > limits.max_files:
+            raise BundleTooLarge(
+                f"it has {files} files with {SKILL_TOML}, at most {limits.max_files} are allowed",
+                hint="Leave some out, or ask an admin to raise the setting bundle_max_files.",
+                files=files,
+                max_files=limits.max_files,
+            )
+        size = sum(entry.size for entry in found.files.values())
+        if size > limits.max_bytes:
+            raise BundleTooLarge(
+                f"it has {size} bytes, at most {limits.max_bytes} are allowed",
+                hint="Leave large data out, or ask an admin to raise the setting bundle_max_mb "
+                f"({limits.max_bytes // MEBIBYTE} now).",
+                size_bytes=size,
+                max_bytes=limits.max_bytes,
+            )
+
+
+def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any] | None) -> str:
+    """Of all that decides what is published: the same again is nothing new."""
+    digest = digest_of(files)
+    if not permissions:
+        return digest
+    asked = msgspec.json.encode(permissions, order="sorted")
+    return f"sha256:{hashlib.sha256(digest.encode() + asked).hexdigest()}"

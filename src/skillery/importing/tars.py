@@ -1,0 +1,165 @@
+"""A tar, plain or in gzip. A packed one is unpacked to a file without a name first, so that its contents can be read in
+any order and whatever happens to this process, nothing is left behind.
+
+Python's tarfile reads the headers through a file that gives no more than a header may have; the contents are read by
+their offsets.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from skillery.errors import InvalidArchive
+from skillery.importing.entries import (
+    Entry,
+    ImportLimits,
+    Sizes,
+    broken,
+    refuse,
+    safe_path,
+    safe_target,
+    unpacks_too_large,
+)
+from skillery.importing.zips import MAX_RATIO
+
+CHUNK_BYTES = 1024 * 1024
+MAX_HEADER_BYTES = 256 * 1024
+"""Of a name or of extended headers, which tarfile reads whole."""
+RATIO_BYTES = 64 * 1024 * 1024
+_BLOCK = 512
+
+
+class TarArchive:
+    def __init__(self, file: BinaryIO, limits: ImportLimits) -> None:
+        """Raises InvalidArchive, ArchiveTooLarge. The file is the caller's to close."""
+        self._fd = file.fileno()
+        sizes = Sizes(limits)
+        self.entries: Sequence[Entry] = [
+            entry for member in members(file) if (entry := _entry(member, sizes)) is not None
+        ]
+
+    def read(self, entry: Entry) -> bytes:
+        parts, at, left = [], cast(int, entry.place), entry.size
+        while left:
+            part = os.pread(self._fd, left, at)
+            if not part:
+                raise refuse(entry.path, "is cut off", "Send the archive again.")
+            parts.append(part)
+            at, left = at + len(part), left - len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Nothing of its own is open."""
+
+
+def unpacked(file: BinaryIO, limits: ImportLimits, folder: Path) -> BinaryIO:
+    """What a gzip holds, as a file in `folder` that has no name. Raises InvalidArchive, ArchiveTooLarge."""
+    packed = file.seek(0, 2)
+    file.seek(0)
+    into = cast(BinaryIO, tempfile.TemporaryFile(dir=folder))  # noqa: SIM115 - the caller closes it
+    try:
+        _unpack(file, into, packed, limits)
+    except BaseException:
+        into.close()
+        raise
+    into.seek(0)
+    return into
+
+
+def _unpack(file: BinaryIO, into: BinaryIO, packed: int, limits: ImportLimits) -> None:
+    size = 0
+    try:
+        with gzip.GzipFile(fileobj=file, mode="rb") as content:
+            # What comes before the place where it is cut off is wanted, too: read1 does not wait for more.
+            while chunk := content.read1(CHUNK_BYTES):
+                size += len(chunk)
+                if size > limits.max_unpacked_bytes:
+                    raise unpacks_too_large(limits.max_unpacked_bytes, _last_name(into))
+                if size > RATIO_BYTES and size > MAX_RATIO * packed:
+                    raise broken(f"unpacks to more than {MAX_RATIO} times its size", _last_name(into))
+                into.write(chunk)
+    except EOFError:
+        raise broken("is cut off", _last_name(into)) from None
+    except (OSError, zlib.error) as error:
+        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+            raise
+        raise broken("is damaged", _last_name(into)) from None
+
+
+def members(file: BinaryIO) -> Iterator[tarfile.TarInfo]:
+    """One after the other, none of them kept. Raises InvalidArchive."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    last: str | None = None
+    try:
+        with tarfile.open(fileobj=cast(BinaryIO, _Headers(file)), mode="r:", errors="surrogateescape") as tar:
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # or it keeps them all
+                last = member.name
+                if member.isreg() and member.offset_data + member.size > size:
+                    raise broken("is cut off", last)
+                yield member
+            end = tar.offset
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, IndexError, RecursionError) as error:
+        raise broken(f"is no tar that can be read ({type(error).__name__})", last) from None
+    file.seek(end)
+    # tarfile takes a header that it cannot read for the end, and the end of the file too.
+    block = file.read(_BLOCK)
+    if len(block) < _BLOCK or block.strip(b"\x00"):
+        raise broken("is damaged" if block.strip(b"\x00") else "is cut off", last)
+
+
+def _entry(member: tarfile.TarInfo, sizes: Sizes) -> Entry | None:
+    """None for a folder."""
+    path = safe_path(member.name)
+    sizes.add(path, member.size if member.isreg() else 0)
+    if member.isdir() or not path:
+        return None
+    if member.issparse():
+        raise refuse(path, "is a sparse file", "Nothing was imported. Pack it without holes.")
+    if member.issym():
+        return Entry(path, 0, False, safe_target(path, member.linkname), None)
+    if member.islnk():
+        # Of a hard link the target is a path in the archive.
+        target = "../" * path.count("/") + safe_path(member.linkname)
+        return Entry(path, 0, False, safe_target(path, target), None)
+    if not member.isreg():
+        raise refuse(path, "is no file, folder or link", "Nothing was imported. Leave devices and pipes out.")
+    return Entry(path, member.size, bool(member.mode & 0o111), "", member.offset_data)
+
+
+def _last_name(into: BinaryIO) -> str | None:
+    """Of the last entry whose header is in what has been unpacked so far."""
+    last = None
+    try:
+        for member in members(into):
+            last = member.name
+    except InvalidArchive as error:
+        return str(error.data.get("entry", "")) or last
+    return last
+
+
+class _Headers:
+    """The file as tarfile sees it: what would be read at once is bounded."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.tell = file.tell
+        self.seek = file.seek
+        self.name = ""
+        self.mode = "rb"
+
+    def read(self, size: int = -1) -> bytes:
+        if size < 0 or size > MAX_HEADER_BYTES:
+            raise broken(f"has a header of more than {MAX_HEADER_BYTES} bytes", None)
+        return self._file.read(size)
+
+    def close(self) -> None:
+        """It is the caller's."""

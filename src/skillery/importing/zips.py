@@ -1,0 +1,150 @@
+"""A zip (`.zip`, `.skill`), checked from its directory before any of it is unpacked.
+
+Python's zipfile does the work; what it takes on trust is looked at first: how many entries there are (it makes an
+object of each), what they are, and how much they unpack to.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Sequence
+from typing import BinaryIO
+
+from skillery.errors import InvalidArchive
+from skillery.importing.entries import Entry, ImportLimits, Sizes, broken, refuse, safe_path, safe_target, too_many
+
+MAX_RATIO = 200
+"""What is a bomb: deflate reaches 1032, text that people write 20."""
+RATIO_BYTES = 4 * 1024 * 1024
+"""Below that nothing is one."""
+MAX_TARGET_BYTES = 4096
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+_DIRECTORY = b"PK\x01\x02"
+_LOCAL = b"PK\x03\x04"
+_END = b"PK\x05\x06"
+_END64 = b"PK\x06\x06"
+_FIXED = 46
+_TAIL = 22 + 65_535 + 20
+_UTF8 = 0x800
+_ENCRYPTED = 0x41
+_UNIX = 3
+
+
+class ZipArchive:
+    def __init__(self, file: BinaryIO, limits: ImportLimits) -> None:
+        """Raises InvalidArchive, ArchiveTooLarge. The file is the caller's to close."""
+        _count_entries(file, limits.max_entries)
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, struct.error) as error:
+            raise broken(f"is no zip that can be read ({_why(error)})", None) from None
+        sizes = Sizes(limits)
+        try:
+            self.entries: Sequence[Entry] = [
+                entry for info in self._zip.infolist() if (entry := self._entry(info, sizes)) is not None
+            ]
+        except BaseException:
+            self._zip.close()
+            raise
+
+    def read(self, entry: Entry) -> bytes:
+        return self._read(entry.place, entry.path)
+
+    def close(self) -> None:
+        self._zip.close()
+
+    def _read(self, info: zipfile.ZipInfo, path: str) -> bytes:
+        try:
+            with self._zip.open(info) as content:
+                data = content.read(info.file_size + 1)
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:
+            raise refuse(path, f"cannot be unpacked ({_why(error)})", "Pack the folder anew.") from None
+        if len(data) != info.file_size:
+            raise refuse(path, f"has {len(data)} bytes, and is said to have {info.file_size}", "Pack the folder anew.")
+        return data
+
+    def _entry(self, info: zipfile.ZipInfo, sizes: Sizes) -> Entry | None:
+        """None for a folder."""
+        path = safe_path(_name(info))
+        sizes.add(path, info.file_size)
+        if info.flag_bits & _ENCRYPTED:
+            raise refuse(path, "is encrypted", "Nothing was imported. Pack it without a password.")
+        mode = info.external_attr >> 16
+        if info.filename.endswith("/") or stat.S_ISDIR(mode) or not path:
+            return None
+        if stat.S_IFMT(mode) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            raise refuse(path, "is no file, folder or link", "Nothing was imported. Leave devices and pipes out.")
+        if info.compress_type not in _METHODS:
+            hint = "Nothing was imported. Pack it with deflate, as all zip programs do unless told otherwise."
+            raise refuse(path, f"is packed with method {info.compress_type}", hint)
+        if info.file_size > RATIO_BYTES and info.file_size > MAX_RATIO * max(1, info.compress_size):
+            raise refuse(path, f"unpacks to more than {MAX_RATIO} times its size", "Nothing was imported.")
+        if not stat.S_ISLNK(mode):
+            return Entry(path, info.file_size, bool(mode & 0o111), "", info)
+        if info.file_size > MAX_TARGET_BYTES:
+            raise refuse(path, "is a link with too long a target")
+        return Entry(path, 0, False, safe_target(path, self._read(info, path).decode("utf-8", "surrogateescape")), info)
+
+
+def _name(info: zipfile.ZipInfo) -> str:
+    """Many programs write UTF-8 and do not say so; zipfile cuts what follows a NUL."""
+    if info.flag_bits & _UTF8:
+        return info.orig_filename
+    try:
+        return info.orig_filename.encode("cp437").decode()
+    except UnicodeError:
+        return info.orig_filename
+
+
+def _count_entries(file: BinaryIO, most: int) -> None:
+    """Walk the directory without making anything of it. Raises InvalidArchive, ArchiveTooLarge."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _TAIL))
+    tail = file.read(_TAIL)
+    at = tail.rfind(_END)
+    if at < 0 or at + 22 > len(tail):
+        raise broken("is cut off, or no zip: its directory is missing", _last_local_name(file, size))
+    length = int.from_bytes(tail[at + 12 : at + 16], "little")
+    end = size - len(tail) + at
+    at64 = tail.rfind(_END64, 0, at)
+    if length == 0xFFFFFFFF and at64 >= 0:
+        length = int.from_bytes(tail[at64 + 40 : at64 + 48], "little")
+        end = size - len(tail) + at64
+    start = end - length
+    if start < 0:
+        raise broken("is cut off: its directory is larger than all of it", _last_local_name(file, size))
+    file.seek(start)
+    count, left = 0, length
+    while left >= _FIXED:
+        fixed = file.read(_FIXED)
+        if not fixed.startswith(_DIRECTORY) or len(fixed) < _FIXED:
+            raise InvalidArchive("the directory of the zip is broken", hint="Nothing was imported. Send it again.")
+        more = sum(struct.unpack("<HHH", fixed[28:34]))
+        file.seek(more, 1)
+        left -= _FIXED + more
+        count += 1
+        if count > most:
+            raise too_many(most)
+
+
+def _last_local_name(file: BinaryIO, size: int) -> str | None:
+    """Of the last entry that begins before a zip was cut off, as far as their sizes are told."""
+    last, at = None, 0
+    while at + 30 < size:
+        file.seek(at)
+        fixed = file.read(30)
+        if not fixed.startswith(_LOCAL):
+            return last
+        packed, _, name_length, extra = struct.unpack("<IIHH", fixed[18:30])
+        last = file.read(name_length).decode("utf-8", "replace") or last
+        if int.from_bytes(fixed[6:8], "little") & 0x08:
+            return last
+        at += 30 + name_length + extra + packed
+    return last
+
+
+def _why(error: BaseException) -> str:
+    return str(error)[:120] if isinstance(error, zipfile.BadZipFile) else type(error).__name__

@@ -1,0 +1,79 @@
+"""Tools that live for an identity and its session: rows that every server of the database finds, until they expire."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select
+
+from skillery import audit
+from skillery.backends import Identity
+from skillery.formats.tools_json import Tool
+from skillery.quotas import Quotas, check_session_tool
+from skillery.registry.tools import tool_item
+from skillery.tables import session_tools
+
+
+def define_session_tool(
+    connection: Connection,
+    identity: Identity,
+    session: str,
+    tool: Tool,
+    content: str,
+    *,
+    keep_for: timedelta,
+    quotas: Quotas,
+) -> None:
+    """Define it, in place of the one of that name. Raises QuotaExceeded."""
+    now = datetime.now(UTC)
+    connection.execute(delete(session_tools).where(_of(identity), session_tools.c.expires_at <= now))
+    connection.execute(delete(session_tools).where(_is(identity, session, tool.name)))
+    check_session_tool(connection, quotas, identity.name)
+    connection.execute(
+        insert(session_tools).values(
+            identity=identity.name,
+            session=session,
+            name=tool.name,
+            script=tool.script,
+            content=content,
+            item_json=tool_item(tool, None, None),
+            defined_at=now,
+            expires_at=now + keep_for,
+        )
+    )
+    sha256 = hashlib.sha256(content.encode()).hexdigest()
+    audit.record(connection, identity, "define_tool", tool.name, after={"session": session, "sha256": sha256})
+
+
+def remove_session_tool(connection: Connection, identity: Identity, session: str, name: str) -> bool:
+    """False where there is none."""
+    is_it = and_(_is(identity, session, name), session_tools.c.expires_at > datetime.now(UTC))
+    if connection.scalar(select(session_tools.c.name).where(is_it).with_for_update()) is None:
+        return False
+    connection.execute(delete(session_tools).where(is_it))
+    audit.record(connection, identity, "remove_tool", name, before={"session": session})
+    return True
+
+
+def forget_session_tools(connection: Connection, *, limit: int) -> int:
+    """Delete at most `limit` that have expired. Their number."""
+    old = select(session_tools.c.identity, session_tools.c.session, session_tools.c.name)
+    old = old.where(session_tools.c.expires_at <= datetime.now(UTC)).order_by(session_tools.c.expires_at).limit(limit)
+    found = connection.execute(old).all()
+    for one in found:
+        is_it = and_(
+            session_tools.c.identity == one.identity,
+            session_tools.c.session == one.session,
+            session_tools.c.name == one.name,
+        )
+        connection.execute(delete(session_tools).where(is_it))
+    return len(found)
+
+
+def _of(identity: Identity) -> ColumnElement[bool]:
+    return session_tools.c.identity == identity.name
+
+
+def _is(identity: Identity, session: str, name: str) -> ColumnElement[bool]:
+    return and_(_of(identity), session_tools.c.session == session, session_tools.c.name == name)
