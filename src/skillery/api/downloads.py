@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from litestar import HttpMethod, route
@@ -97,10 +97,10 @@ DOWNLOADS = (
 )
 
 
-def routed(one: Download, app: ASGIApp) -> Any:
+def routed(paths: Sequence[str], methods: Sequence[str], app: ASGIApp) -> Any:
     """A route with parameters, which Litestar's mounts do not know; the app behind it does the work."""
 
-    @route(list(one.paths), http_method=[HttpMethod.GET, HttpMethod.HEAD])
+    @route(list(paths), http_method=[HttpMethod(method) for method in methods], status_code=200)
     async def handler() -> ASGIApp:
         return app
 

@@ -61,7 +61,7 @@ async def receive_archive(services: Services, scope: Any, receive: Any, send: An
     identity = await admit(services, scope, headers, "publish", ACTION)
     wish = _wish(scope)
     with services.importer.receive() as file:
-        await _spool(receive, headers, file, services.importer.limits.max_bytes)
+        await spool(receive, headers, file, services.importer.limits.max_bytes)
         reports = services.importer.import_archive(identity, file, wish)
         gone = asyncio.create_task(disconnected(receive))
         try:
@@ -126,7 +126,7 @@ def _flag(given: dict[str, str], key: str) -> bool:
     return _FLAGS[text]
 
 
-async def _spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int) -> None:
+async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int) -> None:
     """Raises ArchiveTooLarge: before reading where the client says how much will come."""
     declared = headers.get("content-length", "")
     size = int(declared) if declared.isdigit() and len(declared) < 20 else 0

@@ -39,6 +39,7 @@ from skillery.api.rpc.envelope import Caller, answer
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services
+from skillery.api.v1.doors import V1_DOORS, V1Door
 from skillery.errors import Busy, SkilleryError, Unavailable
 from skillery.runs.queueing import until_client_gone
 from skillery.tracing import starting
@@ -195,7 +196,11 @@ def make_routes(services: Services) -> list[Any]:
 
     def downloads(one: Download) -> Any:
         told.extend(one.operations)
-        return routed(one, opened(one.group, one.door))
+        return routed(one.paths, ("GET", "HEAD"), opened(one.group, one.door))
+
+    def v1(one: V1Door) -> Any:
+        told.extend(one.operations)
+        return routed(one.paths, one.methods, opened("/v1/skills", one.door))
 
     metrics = services.metrics
     return [
@@ -206,6 +211,7 @@ def make_routes(services: Services) -> list[Any]:
         route("/blobs", _blobs, blobs.OPERATIONS, with_all_below=True),
         route("/import", imports.receive_archive, imports.OPERATIONS),
         *(downloads(one) for one in DOWNLOADS),
+        *(v1(one) for one in V1_DOORS),
         route("/healthz", health.healthz, health.HEALTHZ, guarded=False),
         route("/readyz", health.readyz, health.READYZ, guarded=False),
         route("/v1/openapi.json", describing.openapi_door(told), describing.OPENAPI),
