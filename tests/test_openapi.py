@@ -18,7 +18,20 @@ from schemathesis.specs.openapi import checks
 from tests.conftest import Rpc, Server
 
 EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "8"))
-RESERVED = {"/rpc", "/blobs", "/import", "/metrics", "/skills", "/tools", "/openrpc.json", "/healthz", "/readyz", "/.well-known", "/n", "/v1"}
+RESERVED = {
+    "/rpc",
+    "/blobs",
+    "/import",
+    "/metrics",
+    "/skills",
+    "/tools",
+    "/openrpc.json",
+    "/healthz",
+    "/readyz",
+    "/.well-known",
+    "/n",
+    "/v1",
+}
 KNOWN = {
     "name": ["text.csv.profile", "text-csv-profile"],
     "skill_id": ["text.csv.profile"],

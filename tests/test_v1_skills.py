@@ -269,6 +269,16 @@ def test_what_is_no_form_of_files_is_refused(http: httpx.Client, kind: str, body
     error_of(http.post("/v1/skills", content=body, headers={"content-type": kind}), status)
 
 
+def test_more_files_than_may_be_are_refused(http: httpx.Client, new_name: str) -> None:
+    many = [(f"{new_name}/{number}.md", b"x") for number in range(2100)]
+    error = error_of(sent(http, "/v1/skills", many), 400)
+    assert "form" in error["message"]
+
+    bundle = [*folder(new_name), *many[:600]]
+    assert error_of(sent(http, "/v1/skills", bundle), 413)["data"]["type"] == "bundle_too_large"
+    assert http.get(f"/v1/skills/{new_name}").status_code == 404
+
+
 def test_other_methods_parameters_and_addresses_are_refused(http: httpx.Client) -> None:
     for path in ("/v1/skills", "/v1/skills/text.csv.profile", "/v1/skills/text.csv.profile/content"):
         assert error_of(http.put(path), 405)["data"]["type"] == "method_not_allowed"
