@@ -7,11 +7,11 @@ import typing
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from skillery.api.rpc.answer import Answer, Cursor, Object, WhoDid
 from skillery.api.rpc.methods import Method
-from skillery.backends import NetworkUse
+from skillery.api.rpc.run_results import ListedRuns, OfferedTools, Run, RunRecord, ToolResult
 from skillery.blobs import NewBlob
 from skillery.formats.permissions import PermissionsDiff
 from skillery.garbage.collecting import Swept
@@ -25,19 +25,6 @@ from skillery.tokens import Token
 Kind = Literal["action", "instruction"]
 Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
 Encoding = Literal["utf-8", "base64"]
-Cursor = Annotated[str | None, Meta(description="For the next page; null where this is the last")]
-Object = dict[str, Any]
-
-
-class Answer(msgspec.Struct):
-    """Base of all."""
-
-
-class WhoDid(Answer):
-    """An identity."""
-
-    name: str
-    kind: str
 
 
 # -- skills ------------------------------------------------------------------------------------------------------------
@@ -229,119 +216,6 @@ class Waivers(Answer):
     """A page of waivers, newest first."""
 
     waivers: list[Waiver]
-    next_cursor: Cursor
-
-
-# -- runs --------------------------------------------------------------------------------------------------------------
-
-
-class RunError(Answer):
-    """Why a run failed."""
-
-    type: str
-    message: str
-    traceback: str | UnsetType = UNSET
-
-
-class RunSkill(Answer):
-    """Which skill ran."""
-
-    name: str
-    version: str
-    digest: str
-
-
-class Run(Answer):
-    """A run that has ended."""
-
-    status: Literal["completed", "failed"]
-    run_id: str
-    summary: str
-    output: Annotated[Any, Meta(description="What the code returned; over 4096 bytes a blob_id, size_bytes, preview")]
-    output_blobs: list[str]
-    logs_preview: str
-    duration_ms: float
-    error: RunError | UnsetType = UNSET
-    skill: RunSkill | UnsetType = UNSET
-    degraded: list[str] | UnsetType = UNSET
-    network: list[NetworkUse] | UnsetType = UNSET
-    logs_blob: str | UnsetType = UNSET
-
-
-class RunRecord(Answer, kw_only=True):
-    """A run, and what else is on record of it."""
-
-    status: Literal["queued", "started", "completed", "failed"]
-    run_id: str
-    summary: str | None
-    output: Any
-    output_blobs: list[str]
-    logs_preview: str | None
-    duration_ms: float | None
-    error: RunError | UnsetType = UNSET
-    skill: RunSkill | UnsetType = UNSET
-    degraded: list[str] | UnsetType = UNSET
-    network: list[NetworkUse]
-    logs_blob: str | None
-    method: str
-    tool: str | None
-    identity: WhoDid
-    parent_run_id: str | None
-    started_at: datetime | None
-    finished_at: datetime | None
-    limits: Any
-    cancel_requested_at: datetime | UnsetType = UNSET
-
-
-class OfferedTool(Answer):
-    """A tool of a skill, or of a session."""
-
-    name: str
-    skill: str | None
-    version: str | None
-    description: str
-    parameters: Any
-
-
-class OfferedTools(Answer):
-    """A page of tools, by skill and name."""
-
-    tools: list[OfferedTool]
-    next_cursor: Cursor
-
-
-class ToolResult(Answer):
-    """What a tool gave."""
-
-    result: Annotated[Any, Meta(description='What the agent gets: the handler\'s value, or {"error": "…"}')]
-    is_error: bool
-    skill: RunSkill | None
-    run_id: str | None
-    logs_preview: str
-    output_blobs: list[str]
-
-
-class ListedRun(Answer):
-    """A run in a list."""
-
-    run_id: str
-    status: Literal["queued", "started", "completed", "failed"]
-    method: str
-    tool: str | None
-    skill: RunSkill | None
-    summary: str | None
-    error_type: str | None
-    identity: WhoDid
-    parent_run_id: str | None
-    started_at: datetime | None
-    finished_at: datetime | None
-    duration_ms: float | None
-
-
-class ListedRuns(Answer):
-    """A page of runs, newest first."""
-
-    runs: list[ListedRun]
     next_cursor: Cursor
 
 
