@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.formats.lenient_agent_skill import loose_version, registry_name
+from skillery.formats.foreign_skill import loose_version, registry_name
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.importing.importer import next_version

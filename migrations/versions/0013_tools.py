@@ -1,6 +1,6 @@
 """the tools that versions offer, tools of a session, and which tool a run called
 
-Revision: 0012, after 0011
+Revision: 0013, after 0012
 """
 
 from __future__ import annotations

@@ -309,7 +309,7 @@ Index("ix_waivers_name", waivers.c.name, waivers.c.id)
 imports = Table(
     "imports",
     metadata,
-    # Under which namespace it was asked for, and the name that it stated: formats.lenient_agent_skill.alias_key.
+    # Under which namespace it was asked for, and the name that it stated: skillery.formats.foreign_skill.alias_key.
     Column("namespace", Name, primary_key=True),
     Column("stated", Name, primary_key=True),
     # Of the skill in the registry that it is.

@@ -10,7 +10,7 @@ import msgspec
 
 from skillery.errors import BundleTooLarge, InvalidBundle
 from skillery.formats.bundle import BundleFile, BundleLimits, digest_of
-from skillery.formats.lenient_agent_skill import AgentSkill, alias_key, read_agent_skill, registry_name
+from skillery.formats.foreign_skill import ForeignSkill, alias_key, read_foreign_skill, registry_name
 from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.manifest import parse_manifest, toml_manifest
 from skillery.formats.names import is_within
@@ -88,11 +88,11 @@ class Preparing:
         toml = by_path.get(SKILL_TOML)
         if toml is not None:
             return self._with_toml(found, read.skill_md, files, toml_manifest(toml.content), repairs)
-        skill = read_agent_skill(read.skill_md, found.folder or self._archive_name, self._folders, repairs)
+        skill = read_foreign_skill(read.skill_md, found.folder or self._archive_name, self._folders, repairs)
         return self._without_toml(found, read.skill_md, files, skill, repairs)
 
     def _without_toml(
-        self, found: FoundSkill, skill_md: SkillMd, files: tuple[BundleFile, ...], skill: AgentSkill, repairs: Repairs
+        self, found: FoundSkill, skill_md: SkillMd, files: tuple[BundleFile, ...], skill: ForeignSkill, repairs: Repairs
     ) -> Prepared:
         name = registry_name(skill.stated)
         return Prepared(

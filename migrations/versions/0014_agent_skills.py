@@ -1,6 +1,6 @@
 """names of skills in the indexes of Agent Skills, and what is known of their exports
 
-Revision: 0014, after 0011
+Revision: 0014, after 0013
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import hashlib
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0015"
-down_revision = "0014"
+revision = "0014"
+down_revision = "0013"
 branch_labels = None
 depends_on = None
 

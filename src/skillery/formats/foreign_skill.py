@@ -31,7 +31,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s+(?P<text>.*?)[\s#]*")
 
 
-class AgentSkill(NamedTuple):
+class ForeignSkill(NamedTuple):
     """As it is understood. `stated` is its name as it is written, and not yet a name in the registry."""
 
     stated: str
@@ -40,11 +40,11 @@ class AgentSkill(NamedTuple):
     """None where it states none that can be read as one."""
 
 
-def read_agent_skill(skill_md: SkillMd, folder: str, others: frozenset[str], repairs: Repairs) -> AgentSkill:
+def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], repairs: Repairs) -> ForeignSkill:
     """`folder` is the name of its folder ("" where that is unknown), `others` those of all skills beside it. Never
     raises; what is odd is noted."""
     frontmatter, folder = skill_md.frontmatter, " ".join(_CONTROL.sub(" ", folder).split())
-    skill = AgentSkill(
+    skill = ForeignSkill(
         _stated(frontmatter, folder, others, repairs),
         _description(skill_md, folder, repairs),
         _version(frontmatter, repairs),
