@@ -70,6 +70,7 @@ fuzz: install ## the property tests of parsers and orders, for long
 	  tests/test_frontmatter_repairs.py tests/test_archives.py tests/test_import_archives.py tests/test_tools_json.py \
 	  tests/test_bundle.py tests/test_python_source.py tests/test_egress_policy.py tests/test_egress_parsers.py \
 	  tests/test_sandbox_channel.py
+	SKILLERY_FUZZ_EXAMPLES=$${DOORS:-500} $(BIN)/pytest tests/test_openrpc.py tests/test_openapi.py
 
 mutations: install $(BWRAP) ## every step of the sandbox switched off, and who of the whole contract notices: most of an hour
 	SKILLERY_MUTATIONS=all $(BIN)/pytest -s tests/test_mutations.py $(BWRAP_TESTS)/test_bubblewrap_mutations.py

@@ -13,10 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from litestar import Litestar
-from litestar.openapi import OpenAPIConfig
 
-from skillery.api.downloads import DOWNLOADS, documented
 from skillery.backends import Identity
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.database import Database
@@ -336,20 +333,6 @@ def test_a_path_too_long_for_every_tar_makes_the_index_name_a_zip(rpc: Rpc, http
     assert entry["digest"] == f"sha256:{hashlib.sha256(content).hexdigest()}"
     assert unzipped(content)[path] == b"x"
     assert untarred(get(http, f"/skills/{new_name}.a/1.0.0.tar.gz").content)[path] == b"x"
-
-
-def test_openapi_can_tell_of_these_doors() -> None:
-    app = Litestar([documented(one, _nothing) for one in DOWNLOADS], openapi_config=OpenAPIConfig("x", "1"))
-
-    paths = app.openapi_schema.to_schema()["paths"]
-    for path in ("/skills/{name}/{archive}", "/n/{namespace}/.well-known/skills/index.json"):
-        assert set(paths[path]) == {"get", "head"}
-        assert paths[path]["get"]["summary"]
-        assert {"200", "304", "401", "404"} <= set(paths[path]["get"]["responses"])
-    assert len(paths) == 10
-
-
-async def _nothing(scope: Any, receive: Any, send: Any) -> None: ...
 
 
 # -- who may see what --------------------------------------------------------------------------------------------------

@@ -10,9 +10,12 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
+from litestar.openapi.spec import Parameter, Schema
+from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.api.errors import INVALID_REQUEST, encode, plain_error
 from skillery.api.http import HttpRefusal, admit, chunks_of, only, send_bytes
+from skillery.api.operations import BINARY, Answer, Body, Operation, in_query
 from skillery.api.rpc.params import MOST_TTL
 from skillery.api.services import Services
 from skillery.backends import Identity
@@ -24,8 +27,35 @@ from skillery.idempotency import digest_of, parse_key
 
 CHUNK_BYTES = 256 * 1024
 DEFAULT_KIND = "application/octet-stream"
+ANY_KIND = "*/*"
 MOST_RANGE = 200
 """Characters: no blob needs more, and Python reads no number of thousands of digits."""
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/blobs",
+        "Store a blob of any size",
+        {201: Answer("As create_blob answers; Location is its address.", NewBlob)},
+        (400, 408, 409, 413),
+        "run",
+        description="The Content-Type is its kind. With an Idempotency-Key it is stored once.",
+        parameters=(
+            in_query("ttl", "Seconds that it is kept.", OpenAPIType.INTEGER, minimum=1, maximum=MOST_TTL),
+            Parameter("Idempotency-Key", "header", schema=Schema(type=OpenAPIType.STRING, min_length=1)),
+        ),
+        body=Body(DEFAULT_KIND, BINARY, "The content, as it is."),
+    ),
+    Operation(
+        "GET",
+        "/blobs/{blob_id}",
+        "A blob, or a range of it",
+        {200: Answer("The content.", kinds=(ANY_KIND,)), 206: Answer("The Range.", kinds=(ANY_KIND,))},
+        (404, 416),
+        "read",
+        description="Content-Type is the blob's kind.",
+        parameters=(Parameter("Range", "header", schema=Schema(type=OpenAPIType.STRING)),),
+    ),
+)
 _DIGITS = re.compile(r"[0-9]{1,9}")
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 

@@ -1,26 +1,27 @@
-"""The doors that skills go out by, with what OpenAPI tells of each."""
+"""The doors that skills go out by, for GET and HEAD, with what OpenAPI tells of each."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 from litestar import HttpMethod, route
-from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Parameter, Schema
+from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
 from skillery.api.exports import send_archive, send_file, send_index, send_indexed_file
+from skillery.api.operations import Answer, Operation
 from skillery.api.services import Services
 from skillery.exports import KINDS
+from skillery.formats.archives import MEDIA_TYPES
 
 Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
-
-
-class ErrorAnswer(msgspec.Struct):
-    """What a door answers where it does not do what it was asked."""
-
-    error: dict[str, Any]
+Object = dict[str, Any]
+ANY = "application/octet-stream"
+_TYPE = re.compile(r":\w+(?=\})")
+_KNOWN = Parameter("If-None-Match", "header", schema=Schema(type=OpenAPIType.STRING))
 
 
 class Download(NamedTuple):
@@ -29,24 +30,29 @@ class Download(NamedTuple):
     group: str
     """As metrics and the log call it."""
     paths: tuple[str, ...]
+    """As Litestar writes them."""
     door: Door
     summary: str
     description: str
-    responses: Mapping[int, ResponseSpec]
+    answer: Answer
 
-
-def _responses(kind: str, what: str) -> dict[int, ResponseSpec]:
-    said = {
-        400: "The name, the version or the path is none.",
-        401: "No token, or a bad one.",
-        404: "There is no such thing, or none that the caller may see.",
-    }
-    errors = {status: ResponseSpec(ErrorAnswer, False, text) for status, text in said.items()}
-    return {
-        200: ResponseSpec(bytes, False, what, media_type=kind),
-        304: ResponseSpec(None, False, "It is what If-None-Match says."),
-        **errors,
-    }
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        answers = {200: self.answer, 304: Answer("It is what If-None-Match says.", kinds=())}
+        return tuple(
+            Operation(
+                "GET",
+                _TYPE.sub("", path),
+                self.summary,
+                answers,
+                (400, 404),
+                "read",
+                description=self.description,
+                parameters=(_KNOWN,),
+                tag="Agent Skills",
+            )
+            for path in self.paths
+        )
 
 
 def _in_indexes(path: str) -> tuple[str, ...]:
@@ -62,7 +68,7 @@ DOWNLOADS = (
         send_archive,
         "A version of a skill as an archive",
         "`archive` is a version spec (`1.2.0`, `latest`, a label, a range, a digest) and `.tar.gz` or `.zip`.",
-        _responses("application/octet-stream", "The archive; its bytes follow from its files alone."),
+        Answer("The archive; its bytes follow from its files alone.", kinds=tuple(MEDIA_TYPES.values())),
     ),
     Download(
         "/skills",
@@ -70,46 +76,31 @@ DOWNLOADS = (
         send_file,
         "A file of a version of a skill",
         "As it stands in the archive: SKILL.md conforms to Agent Skills.",
-        _responses("application/octet-stream", "The file."),
+        Answer("The file.", kinds=("text/markdown", ANY)),
     ),
     Download(
         "/.well-known",
-        tuple(
-            f"{above}/.well-known/{kind}/index.json"
-            for kind in ("agent-skills", "skills")
-            for above in ("", "/n/{namespace:str}")
-        ),
+        _in_indexes("index.json"),
         send_index,
         "An index of Agent Skills",
         "`agent-skills` is the index of discovery 0.2.0, `skills` the older one that lists files.",
-        _responses("application/json", "The index of what the caller sees."),
+        Answer("The index of what the caller sees.", Object),
     ),
     Download(
         "/.well-known",
-        tuple(
-            f"{above}/.well-known/{kind}/{{name:str}}/{{path:path}}"
-            for kind in ("agent-skills", "skills")
-            for above in ("", "/n/{namespace:str}")
-        ),
+        _in_indexes("{name:str}/{path:path}"),
         send_indexed_file,
         "A file of the latest version of a skill in an index",
         "`name` is the skill's name in that index.",
-        _responses("application/octet-stream", "The file."),
+        Answer("The file.", kinds=("text/markdown", ANY)),
     ),
 )
 
 
-def documented(one: Download, app: ASGIApp) -> Any:
-    """A route that Litestar knows the parameters and answers of, while the app behind it does the work."""
+def routed(paths: Sequence[str], methods: Sequence[str], app: ASGIApp) -> Any:
+    """A route with parameters, which Litestar's mounts do not know; the app behind it does the work."""
 
-    @route(
-        list(one.paths),
-        http_method=[HttpMethod.GET, HttpMethod.HEAD],
-        summary=one.summary,
-        description=one.description,
-        tags=["Agent Skills"],
-        responses=one.responses,
-    )
+    @route(list(paths), http_method=[HttpMethod(method) for method in methods], status_code=200)
     async def handler() -> ASGIApp:
         return app
 

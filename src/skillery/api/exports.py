@@ -51,7 +51,21 @@ async def send_archive(services: Services, scope: Any, _receive: Any, send: Any,
     if form is None:
         raise _nothing_here("An archive ends with .tar.gz or .zip, a single file is /skills/{name}/{version}/{path}.")
     identity = await _reader(services, scope, headers)
-    spec = parse_version_spec(file[: -len(form) - 1])
+    await answer_archive(services, scope, send, headers, identity, name, file[: -len(form) - 1], form)
+
+
+async def answer_archive(
+    services: Services,
+    scope: Any,
+    send: Any,
+    headers: dict[str, str],
+    identity: Identity,
+    name: str,
+    version: str,
+    form: Form,
+) -> None:
+    """The archive of a version, whichever door it is asked for at."""
+    spec = parse_version_spec(version)
     export = await services.exports.find(identity, parse_skill_name(name), spec)
     await _answer(scope, send, headers, _archive(export, form, _caching(identity, export, spec)))
 

@@ -6,7 +6,20 @@ from typing import Any
 
 from skillery.api.errors import encode
 from skillery.api.http import only, send_bytes
+from skillery.api.operations import Answer, Operation
 from skillery.api.services import Services
+
+Object = dict[str, Any]
+HEALTHZ = (Operation("GET", "/healthz", "Requests are served", {200: Answer("They are.", Object)}, is_open=True),)
+READYZ = (
+    Operation(
+        "GET",
+        "/readyz",
+        "Database, storage and sandbox work",
+        {200: Answer("All do.", Object), 503: Answer("The one that says failed does not.", Object)},
+        is_open=True,
+    ),
+)
 
 
 async def healthz(_services: Services, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from skillery.api.errors import encode, error_object, unexpected
 from skillery.api.http import ClientGone, admit, chunks_of, disconnected, only, send_bytes
+from skillery.api.operations import BINARY, JSON, Answer, Body, Operation, in_query
 from skillery.api.refusing import is_refusal, note_refusal
 from skillery.api.services import Services
 from skillery.backends import Identity
@@ -26,10 +27,33 @@ from skillery.importing import Begun, SkillReport, Summary, Wish
 ACTION = "create_skill"
 """What an import does, skill by skill."""
 LINES = "application/x-ndjson"
+Object = dict[str, Any]
 GATHERED_BYTES = 1024 * 1024
 MAX_PARAM = 64 * 1024
 _PARAMS = ("namespace", "permissions", "name", "source", "prune", "dry_run")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
+
+_TOLD = {
+    "namespace": "What all its skills are put below.",
+    "permissions": "[permissions] of skills without a skill.toml, as a JSON object.",
+    "name": "Of the archive, for a skill at its root that says no other.",
+    "source": "The label of a folder that is kept in step.",
+    "prune": "true: what the source holds no more is yanked.",
+    "dry_run": "true: only say what would be imported.",
+}
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/import",
+        "Import an archive of skills of any size",
+        {200: Answer("A report of each skill.", Object, (JSON, LINES))},
+        (400, 408, 413),
+        "publish",
+        description=f"Whoever accepts {LINES} gets it line by line while the import goes on.",
+        parameters=tuple(in_query(name, _TOLD[name]) for name in _PARAMS),
+        body=Body("application/octet-stream", BINARY, "A zip or a tar, packed or not."),
+    ),
+)
 
 
 async def receive_archive(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -37,7 +61,7 @@ async def receive_archive(services: Services, scope: Any, receive: Any, send: An
     identity = await admit(services, scope, headers, "publish", ACTION)
     wish = _wish(scope)
     with services.importer.receive() as file:
-        await _spool(receive, headers, file, services.importer.limits.max_bytes)
+        await spool(receive, headers, file, services.importer.limits.max_bytes)
         reports = services.importer.import_archive(identity, file, wish)
         gone = asyncio.create_task(disconnected(receive))
         try:
@@ -102,7 +126,7 @@ def _flag(given: dict[str, str], key: str) -> bool:
     return _FLAGS[text]
 
 
-async def _spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int) -> None:
+async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int) -> None:
     """Raises ArchiveTooLarge: before reading where the client says how much will come."""
     declared = headers.get("content-length", "")
     size = int(declared) if declared.isdigit() and len(declared) < 20 else 0

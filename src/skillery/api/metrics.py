@@ -18,7 +18,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from skillery.api.http import admit, only, send_bytes
-from skillery.backends import LIMITS, Measured
+from skillery.api.operations import Answer, Operation
+from skillery.backends import LIMITS, Measured, Scope
 
 if TYPE_CHECKING:
     from skillery.api.exchanges import Exchange
@@ -77,6 +78,12 @@ class Metrics(Collector):
         for method, latencies in sorted(self._latencies.items()):
             seconds.add_metric([method], latencies.buckets(), latencies.sum)
         yield seconds
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        plain = Answer("In the text format of Prometheus.", kinds=(CONTENT_TYPE_PLAIN_0_0_4,))
+        needs: Scope | None = "admin" if self._readers == "admin" else None
+        return (Operation("GET", "/metrics", "Figures", {200: plain}, needs=needs, is_open=needs is None),)
 
     async def answer(self, services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
         """Raises HttpRefusal 401 and NotAllowed where only admins may read."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
 from litestar import asgi
+from litestar.openapi.spec import Schema
+from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
-from skillery.api import blobs, health, imports
-from skillery.api.downloads import DOWNLOADS, documented
+from skillery.api import blobs, describing, health, imports
+from skillery.api.downloads import DOWNLOADS, Download, routed
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.exchanges import Exchange, log_request
 from skillery.api.http import (
     FORBIDDEN,
+    JSON,
     ClientGone,
     HttpRefusal,
     authenticate,
@@ -30,6 +33,7 @@ from skillery.api.http import (
     send_error,
     send_refusal,
 )
+from skillery.api.operations import Answer, Body, Operation, in_query
 from skillery.api.prompt import PROMPT
 from skillery.api.refusing import note_knock
 from skillery.api.rpc.calling import Caller
@@ -37,11 +41,31 @@ from skillery.api.rpc.envelope import answer
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services
+from skillery.api.v1.doors import V1_DOORS, V1Door
 from skillery.errors import Busy, SkilleryError, Unavailable
 from skillery.runs.queueing import until_client_gone
 from skillery.tracing import starting
 
 Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
+
+Object = dict[str, Any]
+EVENTS = "text/event-stream"
+TEXT = "text/plain"
+_RPC = (
+    Operation(
+        "POST",
+        "/rpc",
+        "JSON-RPC 2.0",
+        {
+            200: Answer("The answer, or those of a batch, errors too.", Any),
+            204: Answer("To notifications.", kinds=()),
+        },
+        (408, 413, 415),
+        description="/openrpc.json tells of its methods, and rpc.discover.",
+        body=Body(JSON, Schema(type=[OpenAPIType.OBJECT, OpenAPIType.ARRAY]), "A call, or a batch of calls."),
+        tag="JSON-RPC",
+    ),
+)
 
 
 async def _rpc(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -71,6 +95,39 @@ async def _caller(services: Services, scope: Any, headers: dict[str, str]) -> Ca
         return error
 
 
+_MCP = (
+    Operation(
+        "POST",
+        "/mcp",
+        "The Model Context Protocol over streamable HTTP",
+        {
+            200: Answer("A message of MCP, or a stream of them.", Any, (JSON, EVENTS)),
+            202: Answer("To notifications.", kinds=()),
+            400: Answer("An error of MCP: what came is no message of it.", Any),
+            404: Answer("An error of MCP: there is no such method.", Any),
+        },
+        (408, 413, 415),
+        description="Described by MCP itself; `?tools=` names methods and skills whose tools are offered besides.",
+        parameters=(in_query("tools", "create_skill and names of skills, with commas between."),),
+        body=Body(JSON, Schema(type=[OpenAPIType.OBJECT, OpenAPIType.ARRAY]), "A message of MCP."),
+        tag="MCP",
+    ),
+)
+_TOOLS = (
+    Operation(
+        "GET",
+        "/tools",
+        "The tools that a model is shown",
+        {200: Answer("A schema for each.", list[Object])},
+        (400,),
+        parameters=(
+            in_query("format", "In whose shape; openai where it is left out.", enum=FORMATS),
+            in_query("include", "Further methods, with commas between."),
+        ),
+    ),
+)
+
+
 async def _tools(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
     """`GET /tools?format=openai|anthropic|mcp|jsonschema[&include=create_skill]`."""
     only(scope, "GET", "HEAD")
@@ -89,6 +146,11 @@ async def _tools(services: Services, scope: Any, _receive: Any, send: Any, heade
         )
     shown = [tool(name, one.params, form) for name, one in METHODS.items() if one.is_tool or name in asked_for]
     await send_bytes(send, 200, encode(shown))
+
+
+_PROMPT = (
+    Operation("GET", "/prompt", "The system prompt for a model with the tools", {200: Answer("Text.", kinds=(TEXT,))}),
+)
 
 
 async def _prompt(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -145,7 +207,18 @@ def make_routes(services: Services) -> list[Any]:
 
         return app
 
-    def route(path: str, door: Door, *, rpc: bool = False, guarded: bool = True, with_all_below: bool = False) -> Any:
+    told: list[Operation] = []
+
+    def route(
+        path: str,
+        door: Door,
+        operations: Sequence[Operation],
+        *,
+        rpc: bool = False,
+        guarded: bool = True,
+        with_all_below: bool = False,
+    ) -> Any:
+        told.extend(operations)
         app = opened(path, door, rpc=rpc, guarded=guarded)
 
         @asgi(path, is_mount=with_all_below, copy_scope=False)
@@ -154,16 +227,27 @@ def make_routes(services: Services) -> list[Any]:
 
         return handler
 
-    metrics = [route("/metrics", services.metrics.answer)] if services.metrics is not None else []
+    def downloads(one: Download) -> Any:
+        told.extend(one.operations)
+        return routed(one.paths, ("GET", "HEAD"), opened(one.group, one.door))
+
+    def v1(one: V1Door) -> Any:
+        told.extend(one.operations)
+        return routed(one.paths, one.methods, opened("/v1/skills", one.door))
+
+    metrics = services.metrics
     return [
-        *metrics,
-        route("/rpc", _rpc, rpc=True),
-        route("/mcp", services.mcp.answer, rpc=True),
-        route("/tools", _tools),
-        route("/prompt", _prompt),
-        route("/blobs", _blobs, with_all_below=True),
-        *(documented(one, opened(one.group, one.door)) for one in DOWNLOADS),
-        route("/import", imports.receive_archive),
-        route("/healthz", health.healthz, guarded=False),
-        route("/readyz", health.readyz, guarded=False),
+        *([route("/metrics", metrics.answer, metrics.operations)] if metrics is not None else []),
+        route("/rpc", _rpc, _RPC, rpc=True),
+        route("/openrpc.json", describing.send_openrpc, describing.OPENRPC),
+        route("/mcp", services.mcp.answer, _MCP, rpc=True),
+        route("/tools", _tools, _TOOLS),
+        route("/prompt", _prompt, _PROMPT),
+        route("/blobs", _blobs, blobs.OPERATIONS, with_all_below=True),
+        route("/import", imports.receive_archive, imports.OPERATIONS),
+        *(downloads(one) for one in DOWNLOADS),
+        *(v1(one) for one in V1_DOORS),
+        route("/healthz", health.healthz, health.HEALTHZ, guarded=False),
+        route("/readyz", health.readyz, health.READYZ, guarded=False),
+        route("/v1/openapi.json", describing.openapi_door(told), describing.OPENAPI),
     ]

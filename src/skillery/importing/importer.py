@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from skillery import access
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import Busy, NameTaken, SkilleryError, Unavailable, VersionExists
+from skillery.errors import Busy, InvalidBundle, NameTaken, SkilleryError, Unavailable, VersionExists
 from skillery.formats.bundle import BundleLimits
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.repairs import Repair
@@ -52,6 +52,8 @@ AT_ONCE_BYTES = 32 * 1024 * 1024
 TRIES = 3
 RETRY_MS = 10_000
 FIRST = Version(1, 0, 0)
+VERSIONS = "(a version of it)"
+"""What is found again of skills that were sent as versions of this one; nothing is called so."""
 
 
 class Wish(NamedTuple):
@@ -68,6 +70,10 @@ class Wish(NamedTuple):
     prune: bool = False
     """Whether what it does not hold any more is yanked."""
     dry_run: bool = False
+    into: str = ""
+    """The skill that its one skill becomes a version of, whatever it calls itself."""
+    is_new: bool = False
+    """Whether its skills must be ones that there are not yet, or just as they are there."""
 
 
 class _Twin(NamedTuple):
@@ -236,6 +242,8 @@ class _Import:
                 return _ready(_report(prepared, "overridden", by=shown(twin.root)))
             prepared = _told_apart(prepared, twin)
             alias = Alias(self._wish.namespace, prepared.key)
+        if self._wish.into:
+            alias = Alias(self._wish.into, VERSIONS)
         self._seen[alias] = _Twin(prepared.found.root, prepared.found.rank, prepared.source_digest)
         task = asyncio.create_task(self._import(prepared, alias, await self._name(prepared, alias)))
         # Let it begin: reading the next keeps this thread busy.
@@ -247,6 +255,8 @@ class _Import:
             imported = find_imported(connection, self._identity, alias)
             if imported is not None:
                 return imported.name, imported
+            if self._wish.into:  # for the first time
+                return self._wish.into, None
             mended = prepared.is_mended
             return name_for(connection, alias, prepared.wanted, self._claimed, is_mended=mended), None
 
@@ -337,9 +347,14 @@ class _Import:
         )
 
     async def _manifest(self, prepared: Prepared, name: str) -> tuple[Mapping[str, Any], tuple[Repair, ...]]:
-        if prepared.manifest is not None:
-            return prepared.manifest, prepared.repairs
         taken = await self._database.read(partial(taken_versions, name=name))
+        if self._wish.is_new and taken:
+            raise NameTaken(
+                f"the name '{name}' is taken", hint="Make a new version of it, or choose another name.", name=name
+            )
+        if prepared.manifest is not None:
+            self._check_own_name(prepared, name)
+            return prepared.manifest, prepared.repairs
         version = next_version(prepared.declared, taken)
         repairs = prepared.repairs
         if prepared.declared is not None and version != prepared.declared:
@@ -350,6 +365,14 @@ class _Import:
         manifest = {"name": name, "version": str(version), "description": prepared.description}
         permissions = self._wish.permissions
         return (manifest if permissions is None else {**manifest, "permissions": permissions}), repairs
+
+    def _check_own_name(self, prepared: Prepared, name: str) -> None:
+        if self._wish.into and prepared.stated != name:
+            raise InvalidBundle(
+                f"skill.toml says '{prepared.stated}', and this is to be a version of '{name}'",
+                hint="Change the name there, or make it a skill of its own.",
+                file="skill.toml",
+            )
 
     async def _claim(self, alias: Alias, imported: Imported) -> None:
         source = self._wish.source

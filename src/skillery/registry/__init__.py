@@ -43,7 +43,7 @@ from skillery.registry.searching import search_skills
 from skillery.registry.seeing import Visibility
 from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tools
 from skillery.registry.usage import Usage, count_run
-from skillery.registry.versions import list_versions
+from skillery.registry.versions import ages, cursor_after_version, find_version, list_versions
 from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
@@ -65,11 +65,13 @@ __all__ = [
     "VersionRow",
     "Visibility",
     "Waiver",
+    "ages",
     "approve_version",
     "checks_of",
     "claim_import",
     "compare_permissions",
     "count_run",
+    "cursor_after_version",
     "cursor_key",
     "deprecate_skill",
     "describe_skill",
@@ -77,6 +79,7 @@ __all__ = [
     "find_imported",
     "find_in_index",
     "find_tool",
+    "find_version",
     "get_skill_entry",
     "insert_version",
     "judge",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, literal_column, or_, select
 
 from skillery.backends import Identity
 from skillery.database import in_utc
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
 from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.resolving import find_skill, skill_not_found
+from skillery.registry.resolving import find_skill, resolve, skill_not_found
 from skillery.registry.seeing import is_own, parameters, seen_by_name, seen_version, view_of
 from skillery.tables import skill_versions, skills
 
@@ -58,6 +62,38 @@ def list_versions(
     page = rows[:limit]
     more = make_cursor(key, bound_to, (str(page[-1].id),)) if len(rows) > limit else None
     return {"versions": [_row(row) for row in page], "next_cursor": more}
+
+
+def find_version(connection: Connection, *, identity: Identity, name: str, version: str) -> dict[str, Any]:
+    """The row of one version. Raises SkillNotFound, VersionNotFound."""
+    return _row(_find(connection, identity, name, version))
+
+
+def cursor_after_version(connection: Connection, *, identity: Identity, key: bytes, name: str, version: str) -> str:
+    """Where list_versions of a skill goes on behind one of them. Raises SkillNotFound, VersionNotFound."""
+    found = _find(connection, identity, name, version)
+    return make_cursor(key, ("list_versions", identity.name, name, "", ""), (str(found.id),))
+
+
+def _find(connection: Connection, identity: Identity, name: str, version: str) -> Row[Any]:
+    row = resolve(connection, identity, name, Exact(Version.parse(version)))
+    statement: Select[Any] = _LISTED.where(skill_versions.c.id == row.version_id)
+    return connection.execute(statement).one()
+
+
+def ages(
+    connection: Connection, *, identity: Identity, names: Sequence[str]
+) -> dict[str, tuple[datetime | None, datetime | None]]:
+    """When the first and the last version was made, of those that the identity sees."""
+    first, last = func.min(skill_versions.c.created_at), func.max(skill_versions.c.created_at)
+    statement = (
+        select(skills.c.name, first, last)
+        .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
+        .where(skills.c.name.in_(names), *_seen(identity))
+        .group_by(skills.c.name)
+    )
+    rows = connection.execute(statement, parameters(identity))
+    return {name: (in_utc(begun), in_utc(changed)) for name, begun, changed in rows}
 
 
 def _asked(status: str, namespace: str) -> list[ColumnElement[bool]]:

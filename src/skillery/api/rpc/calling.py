@@ -17,7 +17,7 @@ from skillery import access
 from skillery.api.errors import METHOD_NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.refusing import is_refusal, note_refusal, subject_of
 from skillery.api.rpc.explaining import explain
-from skillery.api.rpc.methods import METHODS, Method
+from skillery.api.rpc.methods import CALLABLE, Method
 from skillery.api.rpc.params import Params
 from skillery.api.services import Services
 from skillery.backends import Identity
@@ -43,7 +43,7 @@ async def perform(
     params: RawParams,
     key: str | None,
     finish: Callable[[Any], T],
-    methods: Mapping[str, Method] = METHODS,
+    methods: Mapping[str, Method] = CALLABLE,
 ) -> tuple[T | None, dict[str, Any]]:
     """What `finish` makes of the method's result and {}, or None and an error object. With a key, a call of a method
     that heeds one is made once, however often it comes."""
@@ -89,7 +89,8 @@ async def _call_method(
         hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(methods)}."
         raise _Unknown(plain_error(METHOD_NOT_FOUND, f"there is no method {name[:80]!r}", "method_not_found", hint))
     try:
-        access.require(identity, method.needs)
+        if method.needs is not None:
+            access.require(identity, method.needs)
         params = decode_params(method, raw)
         if key is None or not method.once:
             return await method.call(services, identity, params)

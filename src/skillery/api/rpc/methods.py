@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from skillery.api.rpc import params, tool_params
-from skillery.api.rpc.calls import administration, blobs, lifecycle, pins, runs, skills, tools
+from skillery.api.rpc.calls import administration, blobs, discovery, lifecycle, pins, runs, skills, tools
 from skillery.api.services import Services
 from skillery.backends import Identity, Scope
 
@@ -14,7 +14,8 @@ from skillery.backends import Identity, Scope
 class Method(NamedTuple):
     call: Callable[[Services, Identity, Any], Awaitable[Any]]
     params: type[params.Params]
-    needs: Scope
+    needs: Scope | None
+    """None: any token will do."""
     is_tool: bool = False
     """One of the eight that the specification shows to LLMs."""
     audits: str | None = None
@@ -72,3 +73,9 @@ METHODS: dict[str, Method] = {
     "revoke_token": Method(administration.revoke_token, params.RevokeToken, "admin", audits="id"),
     "list_audit": Method(administration.list_audit, params.ListAudit, "admin", audits=""),
 }
+
+SYSTEM: dict[str, Method] = {
+    "rpc.discover": Method(discovery.discover, params.Discover, None, audits=""),
+}
+"""Extensions of JSON-RPC itself, under the prefix that it reserves for them."""
+CALLABLE = METHODS | SYSTEM

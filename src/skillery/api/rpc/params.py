@@ -391,3 +391,7 @@ class CancelRun(Params, frozen=True, kw_only=True):
     """Stop a run that waits or is under way."""
 
     run_id: Annotated[str, shown("The run's id")]
+
+
+class Discover(Params, frozen=True, kw_only=True):
+    """Describe every method as an OpenRPC document."""

@@ -1,0 +1,100 @@
+"""The OpenRPC document, from the structs that decode params and the types of what is answered."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from functools import cache
+from typing import Annotated, Any
+
+import msgspec
+
+from skillery import __version__
+from skillery.api.errors import CODES, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
+from skillery.api.rpc.methods import CALLABLE, Method
+from skillery.api.rpc.results import result_of
+
+OPENRPC = "1.3.2"
+TEMPLATE = "#/components/schemas/{name}"
+_BOUNDS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "title", "description")
+_PRINTED = {"enum", "default"}
+"""What the tool schemas print as the specification has it, and not as it is decoded."""
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The same for everybody: who may call what is no secret."""
+    asked = {name: _params(method) for name, method in CALLABLE.items()}
+    kinds = [_plain(kind) for fields in asked.values() for _, kind in fields]
+    answers = [result_of(name, method) for name, method in CALLABLE.items()]
+    schemas, components = msgspec.json.schema_components([*kinds, *answers], ref_template=TEMPLATE)
+    of_params, of_answers = iter(schemas[: len(kinds)]), iter(schemas[len(kinds) :])
+    methods = [
+        {
+            "name": name,
+            "summary": _summary(method),
+            "tags": [{"name": method.needs or "any token"}],
+            "paramStructure": "by-name",
+            "params": [_descriptor(field, next(of_params)) for field, _ in asked[name]],
+            "result": {"name": "result", "schema": next(of_answers)},
+            "errors": [{"$ref": f"#/components/errors/{kind.__name__}"} for kind in CODES],
+        }
+        for name, method in CALLABLE.items()
+    ]
+    return {
+        "openrpc": OPENRPC,
+        "info": {
+            "title": "Skillery",
+            "version": __version__,
+            "description": "The Skills Protocol and what a registry needs besides: JSON-RPC 2.0 at POST /rpc. The "
+            "tag of a method is the scope that it takes. A param that is null counts as left out.",
+            "license": {"name": "Apache-2.0"},
+        },
+        "methods": methods,
+        "components": {"schemas": components, "errors": _errors()},
+    }
+
+
+def _summary(method: Method) -> str:
+    return inspect.cleandoc(method.params.__doc__ or "").replace("\n", " ")
+
+
+def _params(method: Method) -> list[tuple[msgspec.structs.FieldInfo, Any]]:
+    hints = typing.get_type_hints(method.params, include_extras=True)
+    return [(field, hints[field.name]) for field in msgspec.structs.fields(method.params)]
+
+
+def _plain(kind: Any) -> Any:
+    """As it is decoded: without what only the tool schemas print, and without the value for "left out"."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        metas = [_as_decoded(one) if isinstance(one, msgspec.Meta) else one for one in arguments[1:]]
+        return Annotated[(_plain(arguments[0]), *metas)]
+    if origin in {typing.Union, types.UnionType}:
+        return typing.Union[tuple(_plain(one) for one in arguments if one is not msgspec.UnsetType)]  # noqa: UP007
+    return kind
+
+
+def _as_decoded(meta: msgspec.Meta) -> msgspec.Meta:
+    extra = {key: value for key, value in (meta.extra_json_schema or {}).items() if key not in _PRINTED}
+    return msgspec.Meta(**{name: getattr(meta, name) for name in _BOUNDS}, extra_json_schema=extra or None)
+
+
+def _descriptor(field: msgspec.structs.FieldInfo, schema: dict[str, Any]) -> dict[str, Any]:
+    described = {"description": schema.pop("description")} if "description" in schema else {}
+    if isinstance(field.default, str | int | bool) and field.default != "":
+        schema["default"] = field.default
+    return {"name": field.encode_name, **described, "required": field.required, "schema": schema}
+
+
+def _errors() -> dict[str, Any]:
+    """By name: those of methods, then those of calls that reach none."""
+    kinds = {kind.__name__: (code, kind.type.replace("_", " ")) for kind, (code, _) in CODES.items()}
+    protocol = {
+        "ParseError": (PARSE_ERROR, "parse error"),
+        "InvalidRequest": (INVALID_REQUEST, "invalid request"),
+        "MethodNotFound": (METHOD_NOT_FOUND, "method not found"),
+        "InternalError": (INTERNAL_ERROR, "internal error"),
+    }
+    return {name: {"code": code, "message": message} for name, (code, message) in (kinds | protocol).items()}

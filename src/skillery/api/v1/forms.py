@@ -1,0 +1,99 @@
+"""A form with the files of a skill (`multipart/form-data`), as an archive that can be imported."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from shutil import copyfileobj
+from tempfile import TemporaryFile
+from typing import BinaryIO, cast
+
+from multipart import MultipartError, MultipartParser, MultipartPart, parse_options_header
+
+from skillery.api.errors import INVALID_REQUEST, plain_error
+from skillery.api.http import HttpRefusal
+from skillery.errors import InvalidParams
+from skillery.formats.wording import quoted
+
+FILES = ("files", "files[]")
+IGNORED = ("display_title", "display_name", "default")
+"""What clients send and a registry has no place for."""
+MOST_PARTS = 2048
+_IN_MEMORY = 16 * 1024
+_ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b")
+
+
+def boundary_of(content_type: str) -> str:
+    """Raises HttpRefusal 415."""
+    kind, options = parse_options_header(content_type)
+    boundary: str = options.get("boundary", "")
+    if kind != "multipart/form-data" or not boundary:
+        told = plain_error(
+            INVALID_REQUEST,
+            f"the Content-Type is {content_type[:80]!r}",
+            "unsupported_media_type",
+            "Send multipart/form-data with the files of a skill as 'files[]', or one zip as 'files'.",
+        )
+        raise HttpRefusal(415, told)
+    return boundary
+
+
+@contextmanager
+def archive_in(form: BinaryIO, boundary: str, most_bytes: int) -> Iterator[BinaryIO]:
+    """The one archive that was sent, else one made of the files; nothing of it has a name on the disk. Blocking.
+
+    Raises InvalidParams for what is no such form. Names are looked at by whoever reads the archive.
+    """
+    form.seek(0)
+    parser = MultipartParser(
+        form,
+        boundary,
+        part_limit=MOST_PARTS,
+        spool_limit=_IN_MEMORY,
+        memory_limit=MOST_PARTS * _IN_MEMORY,
+        disk_limit=most_bytes,
+    )
+    parts: list[MultipartPart] = []
+    try:
+        try:
+            parts.extend(parser)
+        except (MultipartError, UnicodeError) as error:
+            raise InvalidParams(f"the form cannot be read: {error}", hint="Send multipart/form-data.") from None
+        with _packed(_files(parts)) as archive:
+            yield archive
+    finally:
+        for part in parts:
+            part.close()
+
+
+def _files(parts: list[MultipartPart]) -> list[MultipartPart]:
+    for part in parts:
+        if part.name not in FILES and part.name not in IGNORED:
+            raise InvalidParams(f"there is no field {quoted(part.name)}", hint="Send the files as 'files[]'.")
+    found = [part for part in parts if part.name in FILES]
+    if not found:
+        raise InvalidParams("there is no file in the form", hint="Send the files of a skill as 'files[]', or one zip.")
+    for part in found:
+        if not part.filename or "\0" in part.filename:
+            raise InvalidParams(
+                f"a file in {part.name!r} has no name", hint="Its filename is its path: my-skill/SKILL.md."
+            )
+    return found
+
+
+@contextmanager
+def _packed(parts: list[MultipartPart]) -> Iterator[BinaryIO]:
+    first = cast(BinaryIO, parts[0].file)
+    first.seek(0)
+    if len(parts) == 1 and first.read(4).startswith(_ARCHIVES):
+        yield first
+        return
+    with TemporaryFile() as made:
+        with zipfile.ZipFile(made, "w") as packed:
+            for part in parts:
+                content = cast(BinaryIO, part.file)
+                content.seek(0)
+                with packed.open(zipfile.ZipInfo(part.filename or ""), "w") as entry:
+                    copyfileobj(content, entry)
+        yield cast(BinaryIO, made)

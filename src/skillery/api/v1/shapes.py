@@ -1,0 +1,129 @@
+"""Skills and versions as clients of OpenAI and of Anthropic read them: one object that is both, but for how each writes
+a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from skillery.formats.agent_skill import index_name
+
+Moment = int | str
+"""Seconds since 1970; for a client of Anthropic's (`anthropic-version`, `anthropic-beta`) ISO 8601."""
+
+
+class Skill(msgspec.Struct):
+    """A skill; its id is its name."""
+
+    id: str
+    object: str
+    type: str
+    name: str
+    description: str
+    display_title: str
+    source: str
+    created_at: Moment
+    updated_at: Moment
+    default_version: str
+    latest_version: str
+
+
+class SkillVersion(msgspec.Struct):
+    """A version of a skill; its id is `name@version`."""
+
+    id: str
+    object: str
+    type: str
+    skill_id: str
+    version: str
+    name: str
+    description: str
+    directory: str
+    created_at: Moment
+    status: str
+    digest: str
+
+
+class Skills(msgspec.Struct):
+    """A page of skills, by their names."""
+
+    object: str
+    data: list[Skill]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    next_page: str | None
+
+
+class SkillVersions(msgspec.Struct):
+    """A page of versions, the one published last first."""
+
+    object: str
+    data: list[SkillVersion]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    next_page: str | None
+
+
+class Deleted(msgspec.Struct):
+    """What is no longer found without its exact version."""
+
+    id: str
+    object: str
+    type: str
+    deleted: bool
+    version: str | None = None
+
+
+def is_anthropic(headers: Mapping[str, str]) -> bool:
+    return "anthropic-version" in headers or "anthropic-beta" in headers
+
+
+def moment(at: datetime | None, headers: Mapping[str, str]) -> Moment:
+    at = at or datetime.fromtimestamp(0, UTC)
+    return at.isoformat().replace("+00:00", "Z") if is_anthropic(headers) else int(at.timestamp())
+
+
+def skill_of(
+    name: str,
+    version: str,
+    description: str,
+    ages: Mapping[str, tuple[datetime | None, datetime | None]],
+    headers: Mapping[str, str],
+) -> Skill:
+    begun, changed = ages.get(name, (None, None))
+    return Skill(
+        id=name,
+        object="skill",
+        type="skill",
+        name=name,
+        description=description,
+        display_title=name,
+        source="custom",
+        created_at=moment(begun, headers),
+        updated_at=moment(changed, headers),
+        default_version=version,
+        latest_version=version,
+    )
+
+
+def version_of(row: Mapping[str, Any], description: str, headers: Mapping[str, str]) -> SkillVersion:
+    """`row` is one of list_versions."""
+    name, version = row["name"], row["version"]
+    return SkillVersion(
+        id=f"{name}@{version}",
+        object="skill.version",
+        type="skill_version",
+        skill_id=name,
+        version=version,
+        name=name,
+        description=description,
+        directory=index_name(name),
+        created_at=moment(row["created_at"], headers),
+        status=row["status"],
+        digest=row["digest"],
+    )

@@ -1,0 +1,157 @@
+"""`/v1/skills` and `/v1/skills/{skill_id}`. A skill's id is its name; to delete it is to yank all its versions, for
+no version is ever used twice."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from skillery import registry
+from skillery.api.exports import answer_archive
+from skillery.api.http import admit, only
+from skillery.api.services import Services
+from skillery.api.v1.asking import (
+    REASON,
+    Asked,
+    Headers,
+    describe,
+    limit_of,
+    query_of,
+    segments,
+    send_answer,
+    versions_of,
+    with_token,
+    yanked,
+)
+from skillery.api.v1.shapes import Deleted, Skills, skill_of
+from skillery.api.v1.uploads import published
+from skillery.errors import NotPublished, SkilleryError, VersionNotFound
+from skillery.formats.names import parse_namespace, parse_skill_name
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact, Latest, VersionSpec, parse_version_spec
+from skillery.importing import Wish
+from skillery.registry.cursors import make_cursor
+
+WAITING = {"draft", "in_review"}
+LISTING = ("list_skills", "", "names")
+
+
+async def skills_door(services: Services, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+    """`/v1/skills`."""
+    only(scope, "GET", "HEAD", "POST")
+    segments(scope, 2)
+    headers = with_token(headers)
+    if scope["method"] == "POST":
+        asked = Asked(services, await admit(services, scope, headers, "publish", "create_skill"), headers)
+        query = query_of(scope, "beta", "namespace")
+        wish = Wish(namespace=parse_namespace(query.get("namespace", "")), is_new=True)
+        report = await published(asked, receive, wish)
+        await send_answer(send, await _skill(asked, report.name, parse_version_spec(report.version)))
+        return
+    asked = Asked(services, await admit(services, scope, headers, "read", "list_skills"), headers)
+    await send_answer(send, await _listed(asked, query_of(scope, "beta", "limit", "after", "page", "source")))
+
+
+async def skill_door(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+    """`/v1/skills/{skill_id}`."""
+    only(scope, "GET", "HEAD", "DELETE")
+    headers = with_token(headers)
+    _, _, skill_id = segments(scope, 3)
+    query_of(scope, "beta")
+    if scope["method"] == "DELETE":
+        asked = Asked(services, await admit(services, scope, headers, "publish", "yank_version"), headers)
+        await yanked(asked, skill_id, partial(_delete_all, asked, skill_id))
+        await send_answer(send, Deleted(skill_id, "skill.deleted", "skill_deleted", deleted=True))
+        return
+    asked = Asked(services, await admit(services, scope, headers, "read", "describe_skill"), headers)
+    await send_answer(send, await _skill(asked, parse_skill_name(skill_id), Latest()))
+
+
+async def content_door(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+    """`/v1/skills/{skill_id}/content` and `/v1/skills/{skill_id}/versions/{version}/content`: a zip."""
+    only(scope, "GET", "HEAD")
+    headers = with_token(headers)
+    _, _, skill_id, *rest = segments(scope, 4, 6)
+    query_of(scope, "beta")
+    identity = await admit(services, scope, headers, "read", "read_skill_file")
+    await answer_archive(services, scope, send, headers, identity, skill_id, rest[1] if rest[1:] else "", "zip")
+
+
+async def _listed(asked: Asked, query: dict[str, str]) -> Skills:
+    limit = limit_of(query)
+    cursor = query.get("page", "")
+    if query.get("after"):
+        cursor = await _cursor_after(asked, parse_skill_name(query["after"]))
+    if query.get("source", "custom") != "custom":
+        return Skills("list", [], None, None, has_more=False, next_page=None)
+    work = partial(_listed_now, asked=asked, limit=limit, cursor=cursor)
+    return await asyncio.to_thread(asked.services.database.read_now, work)
+
+
+def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str) -> Skills:
+    listing = registry.list_skills(
+        connection, asked.identity, asked.key, namespace="", detail="names", limit=limit, cursor=cursor
+    )
+    page = msgspec.json.decode(listing)
+    rows, more = page["skills"], page["next_cursor"]
+    ages = registry.ages(connection, identity=asked.identity, names=[row["name"] for row in rows])
+    data = [skill_of(row["name"], row["version"], row["description"], ages, asked.headers) for row in rows]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return Skills("list", data, first, last, has_more=more is not None, next_page=more)
+
+
+async def _cursor_after(asked: Asked, name: str) -> str:
+    """Where the list goes on behind a skill; one that is there no more is taken to have lain where its name says."""
+    namespace = name.rpartition(".")[0]
+    try:
+        described = await describe(asked, name, Latest())
+    except SkilleryError:
+        return make_cursor(asked.key, LISTING, (namespace, name))
+    return make_cursor(asked.key, LISTING, (described["manifest"].get("namespace", namespace), name))
+
+
+async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
+    """Raises SkillNotFound, VersionNotFound. One that is not published yet is there for those who see its drafts."""
+    try:
+        described = await describe(asked, name, spec)
+    except VersionNotFound:
+        waiting = [row for row in await versions_of(asked, name, 1, "") if row["status"] in WAITING]
+        if not waiting:
+            raise
+        described = await describe(asked, name, Exact(Version.parse(waiting[0]["version"])))
+    work = partial(registry.ages, identity=asked.identity, names=[name])
+    ages = await asyncio.to_thread(asked.services.database.read_now, work)
+    description = described["manifest"]["description"]
+    return skill_of(name, described["version"], description, ages, asked.headers)
+
+
+def _delete_all(asked: Asked, name: str, connection: Any) -> None:
+    """Raises NotPublished where there is nothing to yank."""
+    found = [
+        row["version"]
+        for status in ("published", "deprecated")
+        for row in _all_versions(connection, asked, name, status)
+    ]
+    if not found:
+        raise NotPublished(
+            f"'{name}' has no version that is published",
+            hint="It is deleted already, or waits for a review: reject_version refuses what waits.",
+            name=name,
+        )
+    for version in found:
+        registry.yank_version(connection, asked.identity, name, Version.parse(version), REASON)
+
+
+def _all_versions(connection: Any, asked: Asked, name: str, status: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = registry.list_versions(
+            connection, asked.identity, asked.key, name=name, status=status, namespace="", limit=1000, cursor=cursor
+        )
+        found += page["versions"]
+        cursor = page["next_cursor"]
+    return found

@@ -1,0 +1,51 @@
+"""A skill that comes in as a form: published as an import of one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from skillery.api.imports import spool
+from skillery.api.refusing import is_refusal, note_refusal
+from skillery.api.v1.asking import Asked
+from skillery.api.v1.forms import archive_in, boundary_of
+from skillery.errors import InvalidParams, SkilleryError
+from skillery.importing import Begun, SkillReport, Wish
+
+
+async def published(asked: Asked, receive: Any, wish: Wish) -> SkillReport:
+    """The one skill of a form, published. Raises what refuses it."""
+    boundary = boundary_of(asked.headers.get("content-type", ""))
+    importer = asked.services.importer
+    with importer.receive() as form:
+        await spool(receive, asked.headers, form, importer.limits.max_bytes)
+        opening = archive_in(form, boundary, importer.limits.max_bytes)
+        archive = await asyncio.to_thread(opening.__enter__)
+        try:
+            reports = importer.import_archive(asked.identity, archive, wish)
+            try:
+                report = await _only_one(reports)
+            finally:
+                await reports.aclose()
+        finally:
+            await asyncio.to_thread(opening.__exit__, None, None, None)
+    if report.error is not None:
+        if isinstance(report.error, SkilleryError) and is_refusal(report.error, "manifest"):
+            note_refusal(asked.services, asked.identity, "create_skill", report.name or wish.into, report.error)
+        raise report.error
+    return report
+
+
+async def _only_one(reports: Any) -> SkillReport:
+    """Of an archive with one skill; before anything of another is published."""
+    found: SkillReport | None = None
+    async for report in reports:
+        if isinstance(report, Begun) and report.skills != 1:
+            raise InvalidParams(
+                f"there are {report.skills} skills in this, and it takes one",
+                hint="A skill is a folder with a SKILL.md; POST /import takes an archive of many.",
+            )
+        if isinstance(report, SkillReport):
+            found = report
+    assert found is not None, "an import that has begun with one skill reports it"
+    return found

@@ -1,0 +1,114 @@
+"""`/v1/skills/{skill_id}/versions` and all below it. To delete a version is to yank it."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from skillery import registry
+from skillery.api.http import admit, only
+from skillery.api.services import Services
+from skillery.api.v1.asking import (
+    REASON,
+    Asked,
+    Headers,
+    describe,
+    limit_of,
+    query_of,
+    segments,
+    send_answer,
+    versions_of,
+    versions_page,
+    with_token,
+    yanked,
+)
+from skillery.api.v1.shapes import Deleted, SkillVersion, SkillVersions, is_anthropic, version_of
+from skillery.api.v1.uploads import published
+from skillery.errors import InvalidParams
+from skillery.formats.names import parse_skill_name
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact, VersionSpec, parse_version_spec
+from skillery.importing import Wish
+
+
+async def versions_door(services: Services, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+    """`/v1/skills/{skill_id}/versions`."""
+    only(scope, "GET", "HEAD", "POST")
+    headers = with_token(headers)
+    _, _, skill_id, _ = segments(scope, 4)
+    name = parse_skill_name(skill_id)
+    if scope["method"] == "POST":
+        asked = Asked(services, await admit(services, scope, headers, "publish", "create_skill"), headers)
+        query_of(scope, "beta")
+        # A skill that the caller does not see is none to make a version of.
+        await versions_of(asked, name, 1, "")
+        report = await published(asked, receive, Wish(into=name))
+        await send_answer(send, await _version(asked, name, parse_version_spec(report.version)))
+        return
+    asked = Asked(services, await admit(services, scope, headers, "read", "list_versions"), headers)
+    query = query_of(scope, "beta", "limit", "after", "page", "order")
+    if query.get("order", "desc") != "desc":
+        raise InvalidParams("versions are listed newest first", hint="Leave 'order' out.", param="order")
+    await send_answer(send, await _listed_versions(asked, name, query))
+
+
+async def version_door(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+    """`/v1/skills/{skill_id}/versions/{version}`."""
+    only(scope, "GET", "HEAD", "DELETE")
+    headers = with_token(headers)
+    _, _, skill_id, _, text = segments(scope, 5)
+    query_of(scope, "beta")
+    name = parse_skill_name(skill_id)
+    if scope["method"] == "DELETE":
+        asked = Asked(services, await admit(services, scope, headers, "publish", "yank_version"), headers)
+        version = Version.parse(text)
+        yank = partial(_delete_one, asked, name, version)
+        await yanked(asked, f"{name}@{version}", yank)
+        ident = str(version) if is_anthropic(headers) else f"{name}@{version}"
+        kinds = ("skill.version.deleted", "skill_version_deleted")
+        await send_answer(send, Deleted(ident, *kinds, deleted=True, version=str(version)))
+        return
+    asked = Asked(services, await admit(services, scope, headers, "read", "describe_skill"), headers)
+    await send_answer(send, await _version(asked, name, parse_version_spec(text)))
+
+
+def _delete_one(asked: Asked, name: str, version: Version, connection: Any) -> None:
+    registry.yank_version(connection, asked.identity, name, version, REASON)
+
+
+async def _version(asked: Asked, name: str, spec: VersionSpec) -> SkillVersion:
+    described = await describe(asked, name, spec)
+    work = partial(registry.find_version, identity=asked.identity, name=name, version=described["version"])
+    row = await asyncio.to_thread(asked.services.database.read_now, work)
+    return version_of(row, described["manifest"]["description"], asked.headers)
+
+
+async def _listed_versions(asked: Asked, name: str, query: dict[str, str]) -> SkillVersions:
+    work = partial(_listed_versions_now, asked=asked, name=name, query=query)
+    return await asyncio.to_thread(asked.services.database.read_now, work)
+
+
+def _listed_versions_now(connection: Any, *, asked: Asked, name: str, query: dict[str, str]) -> SkillVersions:
+    cursor = query.get("page", "")
+    if query.get("after"):
+        version = query["after"].removeprefix(f"{name}@")
+        cursor = registry.cursor_after_version(
+            connection, identity=asked.identity, key=asked.key, name=name, version=version
+        )
+    page = versions_page(asked, name, limit_of(query), cursor, connection)
+    data = [_described_row(connection, asked, row) for row in page["versions"]]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    more = page["next_cursor"]
+    return SkillVersions("list", data, first, last, has_more=more is not None, next_page=more)
+
+
+def _described_row(connection: Any, asked: Asked, row: dict[str, Any]) -> SkillVersion:
+    spec = Exact(Version.parse(row["version"]))
+    described = registry.describe_skill(
+        connection, asked.identity, asked.services.storage, name=row["name"], spec=spec, detail="manifest"
+    )
+    description: str = msgspec.json.decode(described)["skill"]["manifest"]["description"]
+    return version_of(row, description, asked.headers)
