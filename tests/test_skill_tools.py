@@ -642,6 +642,32 @@ def test_a_persistent_tool_is_a_skill(rpc: Rpc, new_name: str) -> None:
     assert rpc("call_tool", name=name, args={"n": 1})["result"] == 2
 
 
+def test_any_description_is_kept(sqlite_rpc: Rpc, new_name: str) -> None:
+    said = "Smiles \U0001f600 --- or: '#' \"not\"\n---\nname: evil"
+    parameters = json.dumps({"a`\n# b": TEXT})
+    asked = {"description": said, "parameters": parameters, "code": "return 1", "language": "python"}
+    kept = sqlite_rpc("define_tool", name=new_name, persistent="true", **asked)
+    skill = sqlite_rpc("describe_skill", name=kept["skill"], detail="full")["skill"]
+    assert skill["skill_md_frontmatter"] == {"name": kept["skill"], "description": said}
+    assert "\n# b" not in skill["skill_md"]
+
+
+def test_code_that_never_ends_a_text_is_refused_and_not_looked_through_for_minutes(sqlite_rpc: Rpc) -> None:
+    """Python before 3.12 looks through the rest again at each quote: for ten minutes, on a thread of the server."""
+    asked = {"name": "never_ends", "description": "x", "language": "python", "code": "x = '" + "\\'" * 120_000}
+    error = sqlite_rpc.send("define_tool", asked)["error"]
+    assert (error["code"], error["data"]["type"]) == (INVALID, "invalid_params")
+    assert "does not compile" in error["message"]
+
+
+@pytest.mark.parametrize("method", ["call_tool", "define_tool", "remove_tool"])
+def test_a_name_that_no_tool_can_have_is_not_looked_up(sqlite_rpc: Rpc, method: str) -> None:
+    more = {"description": "x", "code": "return 1"} if method == "define_tool" else {}
+    error = sqlite_rpc.send(method, {"name": "a" * 258, **more})["error"]
+    assert error["code"] == INVALID
+    assert "257" in error["message"]
+
+
 def test_defining_again_publishes_the_next_patch_and_removing_yanks(rpc: Rpc, new_name: str) -> None:
     name, skill = f"{new_name}_t", f"{new_name}-t"
     made = {"name": name, "description": "x", "language": "bash", "persistent": "true"}
