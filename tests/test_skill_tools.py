@@ -683,6 +683,36 @@ def test_defining_again_publishes_the_next_patch_and_removing_yanks(rpc: Rpc, ne
     assert rpc("remove_tool", name=f"{skill}/{name}")["version"] == "1.0.2"
 
 
+def test_removing_a_tool_that_a_skill_has_not_leaves_the_skill(rpc: Rpc, new_name: str) -> None:
+    made = rpc("define_tool", name=new_name, description="x", code="echo 1", language="bash", persistent="true")
+    assert rpc.error("remove_tool", name=f"{made['skill']}/another")["data"]["type"] == "tool_not_found"
+    assert rpc("call_tool", name=f"{made['skill']}/{new_name}")["result"] == 1
+
+
+def test_a_draft_that_one_may_not_see_is_not_told_of_where_a_tool_is_removed(people: People, new_name: str) -> None:
+    made = {"name": f"{new_name}_t", "description": "x", "language": "bash", "persistent": "true"}
+    people.ann("define_tool", code="echo 1", **made)
+    people.ann("remove_tool", name=made["name"])
+    assert people.bot("define_tool", code="echo 2", **made)["status"] == "draft"
+
+    assert people.ann.error("remove_tool", name=made["name"])["data"]["type"] == "tool_not_found"
+    assert people.bot.error("remove_tool", name=made["name"])["data"]["type"] == "illegal_step"
+
+
+def test_a_handler_that_has_permissions_is_not_run_past_its_declared_arguments(rpc: Rpc, new_name: str) -> None:
+    declared = [tool("pick", "scripts/pick.sh", text=TEXT | {"enum": ["a"]})]
+    asked = bundle(new_name, declared, pick__sh="echo 1", helper__sh="echo 2")
+    rpc("create_skill", **asked)
+    assert rpc("execute_skill", name=new_name, script="scripts/pick.sh")["status"] == "completed"
+
+    asked["manifest"] |= {"version": "1.1.0", "permissions": {"network": ["https://example.com"]}}
+    rpc("create_skill", **asked)
+    error = rpc.error("execute_skill", name=new_name, script="scripts/pick.sh")
+    assert error["code"] == INVALID
+    assert f"{new_name}/pick" in error["data"]["hint"]
+    assert rpc("execute_skill", name=new_name, script="scripts/helper.sh")["status"] == "completed"
+
+
 def test_keeping_a_tool_takes_it_out_of_the_session(rpc: Rpc, new_name: str) -> None:
     made = {"name": new_name, "description": "x", "language": "bash"}
     rpc("define_tool", code="echo 1", **made)

@@ -216,13 +216,14 @@ def _is_known(header: str | None, sha256: str) -> bool:
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Larger pieces: each costs a hop to a thread."""
+    """Pieces of about one size: each costs a hop to a thread, and is held until a slow reader takes it."""
     held = bytearray()
     for piece in pieces:
-        held += piece
-        if len(held) >= CHUNK_BYTES:
-            yield bytes(held)
-            held.clear()
+        for start in range(0, len(piece), CHUNK_BYTES):
+            held += piece[start : start + CHUNK_BYTES]
+            if len(held) >= CHUNK_BYTES:
+                yield bytes(held)
+                held.clear()
     if held:
         yield bytes(held)
 

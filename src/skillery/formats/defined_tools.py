@@ -62,6 +62,11 @@ def defined_skill_name(tool: str, namespace: str) -> str:
         ) from None
 
 
+def defined_tool_name(skill: str) -> str:
+    """The tool that `defined_skill_name` made this name of, in whatever namespace."""
+    return skill.rpartition(".")[2].replace("-", "_")
+
+
 def write_skill(tool: Tool, skill: str, version: str, content: str) -> Written:
     """The whole skill: skill.toml as values, SKILL.md, and its other files by their paths."""
     assert tool.script is not None, "what is defined has code"

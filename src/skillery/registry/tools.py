@@ -83,6 +83,14 @@ _ONE_OF_SESSION = Statement(
 )
 
 
+_HANDLER = Statement(
+    select(tools.c.name)
+    .where(tools.c.version_id == bindparam("version_id"), tools.c.script == bindparam("script"))
+    .order_by(tools.c.name)
+    .limit(literal_column("1"))
+)
+
+
 class SessionTool(NamedTuple):
     """What is run where a tool lives in a session: its one file."""
 
@@ -268,6 +276,12 @@ def _named(view: View | None) -> Statement:
         .order_by(tools.c.offered_since.desc(), tools.c.version_id.desc())
         .limit(literal_column("1"))
     )
+
+
+def tool_run_by(connection: Connection, version_id: int, script: str) -> str | None:
+    """A tool of the version whose handler this file is."""
+    rows = _HANDLER.rows(connection, version_id=version_id, script=script)
+    return str(rows[0][0]) if rows else None
 
 
 def _in_version(connection: Connection, version: VersionRow, name: str) -> FoundTool:
