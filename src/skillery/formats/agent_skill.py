@@ -47,6 +47,8 @@ class AgentSkill(msgspec.Struct, frozen=True):
     frontmatter: dict[str, object]
     is_generated: bool
     """False: `content` is what is stored, byte for byte."""
+    head: bytes = b""
+    """Of one that was made: what stands before the stored body."""
 
     @property
     def description(self) -> str:
@@ -79,7 +81,8 @@ def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
         return AgentSkill(stored, read.frontmatter, False)
     frontmatter, body = (read.frontmatter, read.body) if read else _salvaged(stored)
     made = _conforming(frontmatter, name, description)
-    return AgentSkill(_written(made) + body, made, True)
+    head = _written(made)
+    return AgentSkill(head + body, made, True, head)
 
 
 def agent_skill_problems(stored: bytes, *, name: str) -> list[str]:
