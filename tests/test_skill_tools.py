@@ -367,6 +367,21 @@ def test_pages_hold_all_tools_in_order(rpc: Rpc, offer: Offer, new_name: str) ->
     assert [one["name"] for one in of_skill] == ["t0", "t1", "t2"]
 
 
+def test_a_page_of_large_tools_ends_before_its_limit(people: People, new_name: str) -> None:
+    parameters = json.dumps({"text": TEXT | {"description": "x" * 60_000}})
+    made = {"description": "x", "parameters": parameters, "code": "echo 1", "language": "bash", "session": new_name}
+    names = [f"t{number:02d}" for number in range(36)]
+    for name in names:
+        people.ann("define_tool", name=name, **made)
+
+    first = people.ann("list_tools", session=new_name, limit=1000)
+    own = [one["name"] for one in first["tools"]]
+    assert own == names[: len(own)]
+    assert 30 < len(own) < 36
+    second = people.ann("list_tools", session=new_name, limit=1000, cursor=first["next_cursor"])
+    assert [one["name"] for one in second["tools"] if one["skill"] is None] == names[len(own) :]
+
+
 def test_a_cursor_of_another_question_is_refused(rpc: Rpc, offer: Offer, new_name: str) -> None:
     offer(new_name, [tool("a"), tool("b")])
     cursor = rpc("list_tools", skill=new_name, limit=1)["next_cursor"]
