@@ -19,7 +19,7 @@ from skillery.formats.agent_skill import (
     is_agent_skill_name,
 )
 from skillery.formats.names import parse_skill_name
-from skillery.formats.skill_md import parse_skill_md
+from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, parse_skill_md
 
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 CONFORMING = [
@@ -197,3 +197,15 @@ def check(content: bytes, name: str) -> None:
     assert all(isinstance(part, str) for pair in found.get("metadata", {}).items() for part in pair)
     tools = found.get("allowed-tools", "")
     assert isinstance(tools, str) or all(isinstance(tool, str) for tool in tools)
+
+
+def test_of_thousands_of_keys_as_many_are_kept_as_there_is_room_for_and_the_shortest() -> None:
+    lines = [f'k{place}: "{chr(92)}x01{chr(92)}x01{"x" * (place % 2)}"' for place in range(3300)]
+    made = agent_skill("\n".join(["---", *lines, "---", ""]).encode(), name="a", description="b")
+    room = MAX_FRONTMATTER_BYTES - len(made.content)
+    assert 0 <= room < len('  k2499: "\\x01\\x01xx"\n')
+    kept = made.frontmatter["metadata"]
+    assert isinstance(kept, dict)
+    assert "k0" in kept
+    assert "k1001" not in kept
+    assert yaml.safe_load(made.content.decode().split("---")[1])["metadata"] == kept

@@ -169,6 +169,19 @@ def test_a_bundle_of_many_files_comes_out_whole(sqlite_rpc: Rpc, new_name: str) 
         assert len(found) == len(more) + 3
 
 
+def test_a_large_skill_md_that_is_made_keeps_its_body(sqlite_rpc: Rpc, new_name: str) -> None:
+    """It is not held whole: what is made goes before the stored body, of which pieces are read."""
+    body = "".join(f"{number}\n" for number in range(300_000))
+    skill_md = f"---\nname: another\n{'k: ' + 'v' * 50_000}\n---\n{body}"
+    sqlite_rpc("create_skill", manifest=manifest(new_name), skill_md=skill_md, files=skill_files())
+    file, zipped = (get(sqlite_rpc.http, f"/skills/{new_name}/1.0.0{end}") for end in ("/SKILL.md", ".zip"))
+    assert file.headers["x-skillery-skill-md"] == "generated"
+    assert file.text.startswith(f"---\nname: {new_name}\n")
+    assert file.text.endswith(f"---\n{body}")
+    assert hashlib.sha256(file.content).hexdigest() == file.headers["etag"].strip('"')
+    assert unzipped(zipped.content)["SKILL.md"] == file.content
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [

@@ -121,3 +121,26 @@ def test_many_large_bodies_at_once_take_no_more_memory_than_is_set(start_server:
     assert any("result" in answer for answer in answers)
     grown = most_memory_mb(server) - before
     assert grown < 250
+
+
+def test_indexes_that_nobody_takes_hold_no_more_memory_than_is_set(start_server: Callable[..., Server]) -> None:
+    server = start_server(env={"SKILLERY_BODIES_MB": "1"})
+    files = [{"path": f"{'p' * 60}/{'q' * 120}/{'r' * 60}{number}", "content": ""} for number in range(505)]
+    for number in range(70):
+        listed = {"name": f"listed.s{number}", "version": "1.0.0", "description": "x"}
+        server.rpc("create_skill", manifest=listed, skill_md="# x\n", files=files)
+    path = "/n/listed/.well-known/skills/index.json"
+    assert len(server.rpc.http.get(path).content) > 8_000_000
+
+    where = urlsplit(server.url)
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect((where.hostname, where.port))
+        slow.sendall(f"GET {path} HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode())
+        slow.recv(1)
+        busy = server.rpc.http.get(path)
+        assert (busy.status_code, busy.json()["error"]["code"]) == (503, BUSY)
+        assert busy.headers["retry-after"]
+        assert server.rpc("list_skills")["skills"]
+
+    assert any(server.rpc.http.get(path).status_code == 200 for _ in range(1000))

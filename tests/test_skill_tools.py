@@ -367,6 +367,21 @@ def test_pages_hold_all_tools_in_order(rpc: Rpc, offer: Offer, new_name: str) ->
     assert [one["name"] for one in of_skill] == ["t0", "t1", "t2"]
 
 
+def test_a_page_of_large_tools_ends_before_its_limit(people: People, new_name: str) -> None:
+    parameters = json.dumps({"text": TEXT | {"description": "x" * 60_000}})
+    made = {"description": "x", "parameters": parameters, "code": "echo 1", "language": "bash", "session": new_name}
+    names = [f"t{number:02d}" for number in range(36)]
+    for name in names:
+        people.ann("define_tool", name=name, **made)
+
+    first = people.ann("list_tools", session=new_name, limit=1000)
+    own = [one["name"] for one in first["tools"]]
+    assert own == names[: len(own)]
+    assert 30 < len(own) < 36
+    second = people.ann("list_tools", session=new_name, limit=1000, cursor=first["next_cursor"])
+    assert [one["name"] for one in second["tools"] if one["skill"] is None] == names[len(own) :]
+
+
 def test_a_cursor_of_another_question_is_refused(rpc: Rpc, offer: Offer, new_name: str) -> None:
     offer(new_name, [tool("a"), tool("b")])
     cursor = rpc("list_tools", skill=new_name, limit=1)["next_cursor"]
@@ -642,6 +657,32 @@ def test_a_persistent_tool_is_a_skill(rpc: Rpc, new_name: str) -> None:
     assert rpc("call_tool", name=name, args={"n": 1})["result"] == 2
 
 
+def test_any_description_is_kept(sqlite_rpc: Rpc, new_name: str) -> None:
+    said = "Smiles \U0001f600 --- or: '#' \"not\"\n---\nname: evil"
+    parameters = json.dumps({"a`\n# b": TEXT})
+    asked = {"description": said, "parameters": parameters, "code": "return 1", "language": "python"}
+    kept = sqlite_rpc("define_tool", name=new_name, persistent="true", **asked)
+    skill = sqlite_rpc("describe_skill", name=kept["skill"], detail="full")["skill"]
+    assert skill["skill_md_frontmatter"] == {"name": kept["skill"], "description": said}
+    assert "\n# b" not in skill["skill_md"]
+
+
+def test_code_that_never_ends_a_text_is_refused_and_not_looked_through_for_minutes(sqlite_rpc: Rpc) -> None:
+    """Python before 3.12 looks through the rest again at each quote: for ten minutes, on a thread of the server."""
+    asked = {"name": "never_ends", "description": "x", "language": "python", "code": "x = '" + "\\'" * 120_000}
+    error = sqlite_rpc.send("define_tool", asked)["error"]
+    assert (error["code"], error["data"]["type"]) == (INVALID, "invalid_params")
+    assert "does not compile" in error["message"]
+
+
+@pytest.mark.parametrize("method", ["call_tool", "define_tool", "remove_tool"])
+def test_a_name_that_no_tool_can_have_is_not_looked_up(sqlite_rpc: Rpc, method: str) -> None:
+    more = {"description": "x", "code": "return 1"} if method == "define_tool" else {}
+    error = sqlite_rpc.send(method, {"name": "a" * 258, **more})["error"]
+    assert error["code"] == INVALID
+    assert "257" in error["message"]
+
+
 def test_defining_again_publishes_the_next_patch_and_removing_yanks(rpc: Rpc, new_name: str) -> None:
     name, skill = f"{new_name}_t", f"{new_name}-t"
     made = {"name": name, "description": "x", "language": "bash", "persistent": "true"}
@@ -655,6 +696,36 @@ def test_defining_again_publishes_the_next_patch_and_removing_yanks(rpc: Rpc, ne
     assert rpc("define_tool", code="echo 3", **made)["version"] == "1.0.2"
     assert rpc("call_tool", name=name)["result"] == 3
     assert rpc("remove_tool", name=f"{skill}/{name}")["version"] == "1.0.2"
+
+
+def test_removing_a_tool_that_a_skill_has_not_leaves_the_skill(rpc: Rpc, new_name: str) -> None:
+    made = rpc("define_tool", name=new_name, description="x", code="echo 1", language="bash", persistent="true")
+    assert rpc.error("remove_tool", name=f"{made['skill']}/another")["data"]["type"] == "tool_not_found"
+    assert rpc("call_tool", name=f"{made['skill']}/{new_name}")["result"] == 1
+
+
+def test_a_draft_that_one_may_not_see_is_not_told_of_where_a_tool_is_removed(people: People, new_name: str) -> None:
+    made = {"name": f"{new_name}_t", "description": "x", "language": "bash", "persistent": "true"}
+    people.ann("define_tool", code="echo 1", **made)
+    people.ann("remove_tool", name=made["name"])
+    assert people.bot("define_tool", code="echo 2", **made)["status"] == "draft"
+
+    assert people.ann.error("remove_tool", name=made["name"])["data"]["type"] == "tool_not_found"
+    assert people.bot.error("remove_tool", name=made["name"])["data"]["type"] == "illegal_step"
+
+
+def test_a_handler_that_has_permissions_is_not_run_past_its_declared_arguments(rpc: Rpc, new_name: str) -> None:
+    declared = [tool("pick", "scripts/pick.sh", text=TEXT | {"enum": ["a"]})]
+    asked = bundle(new_name, declared, pick__sh="echo 1", helper__sh="echo 2")
+    rpc("create_skill", **asked)
+    assert rpc("execute_skill", name=new_name, script="scripts/pick.sh")["status"] == "completed"
+
+    asked["manifest"] |= {"version": "1.1.0", "permissions": {"network": ["https://example.com"]}}
+    rpc("create_skill", **asked)
+    error = rpc.error("execute_skill", name=new_name, script="scripts/pick.sh")
+    assert error["code"] == INVALID
+    assert f"{new_name}/pick" in error["data"]["hint"]
+    assert rpc("execute_skill", name=new_name, script="scripts/helper.sh")["status"] == "completed"
 
 
 def test_keeping_a_tool_takes_it_out_of_the_session(rpc: Rpc, new_name: str) -> None:

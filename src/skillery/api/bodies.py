@@ -27,7 +27,7 @@ class Bodies:
         others = self._held - own
         if others and own + size > SMALL and self._held + size > self._most:
             raise Busy(
-                f"{others} bytes of other requests are held already, of {self._most} (the setting bodies_mb)",
+                f"{others} bytes of others are held already, of {self._most} (the setting bodies_mb)",
                 hint="Nothing was run. Try again after retry_after_ms.",
                 retry_after_ms=RETRY_MS,
             )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from skillery.api.errors import NOT_FOUND, plain_error
-from skillery.api.http import HttpRefusal, address_of, admit, only
+from skillery.api.http import BODY_SILENCE_SECONDS, ClientGone, HttpRefusal, address_of, admit, only
 from skillery.api.services import Services
 from skillery.backends import Credentials, Identity
 from skillery.errors import InvalidName, NotAuthenticated
@@ -86,10 +86,12 @@ async def send_index(services: Services, scope: Any, _receive: Any, send: Any, h
     namespace, kind, _ = _in_index(scope)
     identity = await _reader(services, scope, headers)
     index = await services.exports.index(identity, namespace, kind)
-    answer = Answer(
-        "application/json", len(index.content), index.sha256, _whose(identity, ASK_AGAIN), [], [index.content]
-    )
-    await _answer(scope, send, headers, answer)
+    cache = _whose(identity, ASK_AGAIN)
+    answer = Answer("application/json", len(index.content), index.sha256, cache, [], [index.content])
+    with services.answers.hold() as held:
+        # Whole in memory until its reader has it, however slow that is.
+        held.grow(len(index.content))
+        await _answer(scope, send, headers, answer)
 
 
 async def send_indexed_file(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -217,8 +219,17 @@ async def _answer(scope: Any, send: Any, headers: dict[str, str], answer: Answer
     if scope["method"] != "HEAD":
         gathered = _gathered(answer.pieces)
         while chunk := await asyncio.to_thread(next, gathered, b""):
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await _taken(send, chunk)
     await send({"type": "http.response.body", "body": b""})
+
+
+async def _taken(send: Any, chunk: bytes) -> None:
+    """Raises ClientGone where nobody reads on: it would hold what is sent for ever."""
+    try:
+        async with asyncio.timeout(BODY_SILENCE_SECONDS):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    except TimeoutError:
+        raise ClientGone from None
 
 
 def _is_known(header: str | None, sha256: str) -> bool:
@@ -230,13 +241,14 @@ def _is_known(header: str | None, sha256: str) -> bool:
 
 
 def _gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Larger pieces: each costs a hop to a thread."""
+    """Pieces of about one size: each costs a hop to a thread, and is held until a slow reader takes it."""
     held = bytearray()
     for piece in pieces:
-        held += piece
-        if len(held) >= CHUNK_BYTES:
-            yield bytes(held)
-            held.clear()
+        for start in range(0, len(piece), CHUNK_BYTES):
+            held += piece[start : start + CHUNK_BYTES]
+            if len(held) >= CHUNK_BYTES:
+                yield bytes(held)
+                held.clear()
     if held:
         yield bytes(held)
 

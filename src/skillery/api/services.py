@@ -43,6 +43,8 @@ class Services(NamedTuple):
     readiness: Readiness
     max_body_bytes: int
     bodies: Bodies
+    answers: Bodies
+    """Large answers that are held until their readers have taken them."""
     allowed_hosts: frozenset[str]
     allowed_origins: frozenset[str]
     public_downloads: bool

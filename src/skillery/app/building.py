@@ -158,6 +158,7 @@ def _services(
         readiness=Readiness(database, storage, sandbox),
         max_body_bytes=settings.max_body_mb * MIB,
         bodies=Bodies(settings.bodies_mb * MIB),
+        answers=Bodies(settings.bodies_mb * MIB),
         allowed_hosts=frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host)),
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
         public_downloads=settings.public_downloads,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 
 from skillery.backends import Storage
 from skillery.contents import CHUNK_BYTES, inline_data, is_inline, open_content
@@ -22,18 +23,18 @@ class Contents:
         self._database = database
         self._storage = storage
         self._files = {file.path: file for file in files}
-        self._instead: dict[str, bytes] = {}
+        self._heads: dict[str, tuple[bytes, int]] = {}
         self._window: dict[str, bytes] = {}
 
-    def replace(self, path: str, content: bytes) -> None:
-        """From now on this stands where a stored content stood."""
-        self._instead[path] = content
+    def replace_beginning(self, path: str, head: bytes, size: int) -> None:
+        """From now on the file has `size` bytes: `head`, and the end of the stored content."""
+        self._heads[path] = head, size
 
     def entries(self) -> list[Entry]:
         return [Entry(path, self.size(path), file.executable) for path, file in self._files.items()]
 
     def size(self, path: str) -> int:
-        return len(self._instead[path]) if path in self._instead else self._files[path].size_bytes
+        return self._heads[path][1] if path in self._heads else self._files[path].size_bytes
 
     def sha256(self, path: str) -> str:
         """Of what is stored."""
@@ -41,9 +42,13 @@ class Contents:
 
     def read(self, entry: Entry) -> Iterable[bytes]:
         """Raises ContentMissing."""
-        if entry.path in self._instead:
-            return [self._instead[entry.path]]
         file = self._files[entry.path]
+        if entry.path not in self._heads:
+            return self._stored(file)
+        head, size = self._heads[entry.path]
+        return chain([head], _behind(self._stored(file), file.size_bytes - (size - len(head))))
+
+    def _stored(self, file: FileRow) -> Iterable[bytes]:
         if is_inline(file.size_bytes):
             data = self._small(file)
             if data is not None:
@@ -71,3 +76,10 @@ class Contents:
         with self._database.read_now(partial(open_content, storage=self._storage, sha256=sha256)) as stream:
             while piece := stream.read(CHUNK_BYTES):
                 yield piece
+
+
+def _behind(pieces: Iterable[bytes], skipped: int) -> Iterator[bytes]:
+    for piece in pieces:
+        if skipped < len(piece):
+            yield piece[skipped:]
+        skipped = max(0, skipped - len(piece))

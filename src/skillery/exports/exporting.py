@@ -156,5 +156,5 @@ def _make_conform(contents: Contents, name: str, manifest_json: str) -> AgentSki
     stored = contents.whole(SKILL_MD)
     skill = agent_skill(stored, name=index_name(name), description=manifest["description"])
     if skill.is_generated:
-        contents.replace(SKILL_MD, skill.content)
+        contents.replace_beginning(SKILL_MD, skill.head, len(skill.content))
     return skill

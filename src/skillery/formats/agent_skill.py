@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import msgspec
 import yaml
@@ -35,6 +36,8 @@ _STRING = "tag:yaml.org,2002:str"
 # What YAML 1.2 reads as a number and 1.1 does not.
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|0o[0-7]+|0x[0-9a-fA-F]+")
 _LONGEST_KEY = 128
+_KEPT = 16
+"""Of frontmatter: 64 KiB of text each at most."""
 
 
 class AgentSkill(msgspec.Struct, frozen=True):
@@ -44,6 +47,8 @@ class AgentSkill(msgspec.Struct, frozen=True):
     frontmatter: dict[str, object]
     is_generated: bool
     """False: `content` is what is stored, byte for byte."""
+    head: bytes = b""
+    """Of one that was made: what stands before the stored body."""
 
     @property
     def description(self) -> str:
@@ -76,7 +81,8 @@ def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
         return AgentSkill(stored, read.frontmatter, False)
     frontmatter, body = (read.frontmatter, read.body) if read else _salvaged(stored)
     made = _conforming(frontmatter, name, description)
-    return AgentSkill(_written(made) + body, made, True)
+    head = _written(made)
+    return AgentSkill(head + body, made, True, head)
 
 
 def agent_skill_problems(stored: bytes, *, name: str) -> list[str]:
@@ -118,11 +124,17 @@ def _read(stored: bytes) -> _Read | None:
     if split is None:
         return None
     try:
-        source = split["source"].decode()
-        frontmatter = parse_skill_md(f"---\n{source}---\n").frontmatter
+        frontmatter, other_types = _parsed(split["source"].decode())
     except (UnicodeDecodeError, InvalidBundle):
         return None
-    return _Read(frontmatter, stored[split.end() :], tuple(_other_types(source)))
+    return _Read(frontmatter, stored[split.end() :], other_types)
+
+
+@lru_cache(maxsize=_KEPT)
+def _parsed(source: str) -> tuple[dict[str, object], tuple[str, ...]]:
+    """What stands between fences, and its plain scalars that are not text. Kept: a long one takes half a second, and
+    whoever asks for a file should not be able to ask for that again and again. Raises InvalidBundle."""
+    return parse_skill_md(f"---\n{source}---\n").frontmatter, tuple(_other_types(source))
 
 
 def _salvaged(stored: bytes) -> tuple[dict[str, object], bytes]:
@@ -131,8 +143,7 @@ def _salvaged(stored: bytes) -> tuple[dict[str, object], bytes]:
     if split is None:
         return {}, stored.removeprefix(_BOM)
     try:
-        source = split["source"].decode()
-        return parse_skill_md(f"---\n{source}---\n").frontmatter, stored[split.end() :]
+        return _parsed(split["source"].decode())[0], stored[split.end() :]
     except (UnicodeDecodeError, InvalidBundle):
         return {}, stored[split.end() :]
 
@@ -200,8 +211,14 @@ def _conforming(frontmatter: Mapping[str, object], name: str, description: str) 
 
 def _fitting(made: dict[str, object], metadata: dict[str, str]) -> dict[str, object]:
     """In quotes text can take more room than it had: then the longest of what is least needed goes."""
-    while metadata and len(_written({**made, "metadata": metadata})) > MAX_FRONTMATTER_BYTES:
-        del metadata[max(metadata, key=lambda key: len(key) + len(metadata[key]))]
+    # Counted, not written again for each that goes: there may be thousands.
+    sizes = {key: len(_metadata_line(key, value).encode()) + 1 for key, value in metadata.items()}
+    size = len(_written(made)) + len("metadata:\n") + sum(sizes.values())
+    for key in sorted(metadata, key=lambda key: -len(key) - len(metadata[key])):
+        if size <= MAX_FRONTMATTER_BYTES:
+            break
+        size -= sizes[key]
+        del metadata[key]
     while len(_written(made)) > MAX_FRONTMATTER_BYTES:
         del made[max((key for key in made if key not in ("name", "description")), key=lambda key: len(str(made[key])))]
     whole = {**made, "metadata": metadata} if metadata else made
@@ -225,21 +242,23 @@ def _written(frontmatter: Mapping[str, object]) -> bytes:
     lines = ["---"]
     for key, value in frontmatter.items():
         if isinstance(value, dict):
-            lines += [f"{key}:" if value else f"{key}: {{}}", *(f"  {_pair(*pair)}" for pair in value.items())]
+            lines += [f"{key}:" if value else f"{key}: {{}}", *(_metadata_line(*pair) for pair in value.items())]
         elif isinstance(value, list):
-            lines += [f"{key}:" if value else f"{key}: []", *(f"  - {_scalar(one)}" for one in value)]
+            lines += [f"{key}:" if value else f"{key}: []", *(f"  - {yaml_text(one)}" for one in value)]
         else:
-            lines.append(f"{key}: {_scalar(str(value))}")
+            lines.append(f"{key}: {yaml_text(str(value))}")
     return "\n".join([*lines, "---", ""]).encode()
 
 
-def _pair(key: str, value: str) -> str:
-    shown = _scalar(key)
+def _metadata_line(key: str, value: str) -> str:
+    shown = yaml_text(key)
     # A longer key is none to some readers, unless it says that it is one.
-    return f"{shown}: {_scalar(value)}" if len(shown) <= _LONGEST_KEY else f"? {shown}\n  : {_scalar(value)}"
+    pair = f"{shown}: {yaml_text(value)}" if len(shown) <= _LONGEST_KEY else f"? {shown}\n  : {yaml_text(value)}"
+    return f"  {pair}"
 
 
-def _scalar(text: str) -> str:
+def yaml_text(text: str) -> str:
+    """As a scalar that every YAML reader takes for this text: plain, or in quotes on one line."""
     if _PLAIN.fullmatch(text) and "---" not in text and _is_text(text):
         return text
     # Some readers end the frontmatter at the first three hyphens, wherever they stand.

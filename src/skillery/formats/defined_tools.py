@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from skillery.errors import InvalidName
+from skillery.formats.agent_skill import yaml_text
 from skillery.formats.names import parse_skill_name
 from skillery.formats.tools_json import FILE, Tool
-from skillery.formats.wording import quoted
+from skillery.formats.wording import printable, quoted
 
 MADE_BY = "define_tool"
 Language = Literal["javascript", "python", "bash"]
@@ -61,6 +62,11 @@ def defined_skill_name(tool: str, namespace: str) -> str:
         ) from None
 
 
+def defined_tool_name(skill: str) -> str:
+    """The tool that `defined_skill_name` made this name of, in whatever namespace."""
+    return skill.rpartition(".")[2].replace("-", "_")
+
+
 def write_skill(tool: Tool, skill: str, version: str, content: str) -> Written:
     """The whole skill: skill.toml as values, SKILL.md, and its other files by their paths."""
     assert tool.script is not None, "what is defined has code"
@@ -75,11 +81,10 @@ def write_skill(tool: Tool, skill: str, version: str, content: str) -> Written:
 
 
 def _skill_md(tool: Tool, skill: str) -> str:
-    # JSON text is a YAML scalar, whatever it holds.
     lines = [
         "---",
-        f"name: {json.dumps(skill)}",
-        f"description: {json.dumps(tool.description)}",
+        f"name: {yaml_text(skill)}",
+        f"description: {yaml_text(tool.description)}",
         "---",
         "",
         f"# {skill}",
@@ -97,7 +102,7 @@ def _parameter_lines(tool: Tool) -> Iterator[str]:
         yield from ("", "Parameters:", "")
     for name, parameter in tool.parameters.items():
         optional = ", optional" if parameter.optional else ""
-        yield f"- `{name}` ({parameter.type}{optional}): {' '.join(parameter.description.split())}"
+        yield f"- `{printable(name)}` ({parameter.type}{optional}): {' '.join(parameter.description.split())}"
 
 
 def _indented(code: str) -> str:
@@ -111,12 +116,15 @@ def _indented(code: str) -> str:
 
 def _lines_inside_texts(code: str) -> set[int]:
     """Numbers of the lines that begin in the middle of a string. Of code that does not even have tokens none: whoever
-    compiles it says so."""
+    compiles it says so. It ends at the first that is none: at each that follows Python before 3.12 may look through
+    all the rest again, for minutes."""
     found: set[int] = set()
     opened: list[int] = []
     starts, ends = _formatted_text_tokens()
     try:
         for token in tokenize.generate_tokens(io.StringIO(code).readline):
+            if token.type == tokenize.ERRORTOKEN:
+                return set()
             if token.type == tokenize.STRING:
                 found.update(range(token.start[0] + 1, token.end[0] + 1))
             elif token.type in starts:

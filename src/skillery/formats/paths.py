@@ -65,6 +65,10 @@ def _same_place(path: str, other: str) -> Problem:
 
 
 def _text_problem(text: str) -> str | None:
+    # First, so that what follows is cheap.
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        return f"has {size} bytes, at most {MAX_BYTES} are allowed"
     if has_surrogate(text):
         return "holds half a character (a lone surrogate)"
     if any(unicodedata.category(character) == "Cc" for character in text):
@@ -73,8 +77,7 @@ def _text_problem(text: str) -> str | None:
         return "holds a backslash"
     if _DRIVE.match(text):
         return "starts with a drive letter"
-    size = len(text.encode())
-    return f"has {size} bytes, at most {MAX_BYTES} are allowed" if size > MAX_BYTES else None
+    return None
 
 
 def _segment_problem(segments: list[str]) -> str | None:

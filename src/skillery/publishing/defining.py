@@ -16,7 +16,14 @@ from skillery.backends import Identity, Language
 from skillery.database import Database
 from skillery.errors import IllegalStep, InvalidParams, NameTaken, ToolNotFound, ToolProtected, VersionExists
 from skillery.formats.bundle import BundleFile
-from skillery.formats.defined_tools import MADE_BY, defined_skill_name, handler_of, script_path, write_skill
+from skillery.formats.defined_tools import (
+    MADE_BY,
+    defined_skill_name,
+    defined_tool_name,
+    handler_of,
+    script_path,
+    write_skill,
+)
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.semver import Version
 from skillery.formats.tools_json import Tool, parse_definition
@@ -26,6 +33,7 @@ from skillery.publishing.creating import Publisher
 from skillery.quotas import Quotas
 from skillery.registry import NewVersion, yank_version
 from skillery.registry.resolving import find_skill
+from skillery.registry.seeing import sees_version
 from skillery.registry.session_tools import define_session_tool, remove_session_tool
 from skillery.registry.tools import find_offered, near_names
 from skillery.tables import RESOLVABLE, skill_versions, skills
@@ -163,7 +171,7 @@ def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:
 def _versions(connection: Connection, skill: str) -> list[Any]:
     """Highest first."""
     versions = (
-        select(skill_versions.c.version, skill_versions.c.status, skill_versions.c.made_by)
+        select(skill_versions.c.version, skill_versions.c.status, skill_versions.c.made_by, skill_versions.c.publisher)
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
         .where(skills.c.name == skill)
         .order_by(skill_versions.c.precedence.desc())
@@ -201,6 +209,8 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
     if where is None or not versions or find_skill(connection, identity, where) is None:
         raise _no_such_tool(connection, identity, name, session)
     _check_made(where, versions)
+    if defined_tool_name(where) != name:
+        raise _no_such_tool(connection, identity, name, session)
     access.require_namespace(identity, "publish", where)
     offered = [one.version for one in versions if one.status in RESOLVABLE]
     if not offered:
@@ -225,7 +235,11 @@ def _where_kept(connection: Connection, identity: Identity, name: str) -> str | 
 def _nothing_to_remove(
     connection: Connection, identity: Identity, name: str, session: str, skill: str, versions: list[Any]
 ) -> IllegalStep | ToolNotFound:
-    waiting = [one for one in versions if one.status in {"draft", "in_review"}]
+    waiting = [
+        one
+        for one in versions
+        if one.status in {"draft", "in_review"} and sees_version(identity, skill, one.status, one.publisher)
+    ]
     if not waiting:
         return _no_such_tool(connection, identity, name, session)
     newest = waiting[0]

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -41,6 +42,8 @@ from skillery.registry.resolving import VersionRow, resolve
 from skillery.registry.seeing import View, owns, parameters, seen_by_name, view_of
 from skillery.tables import session_tools, skill_versions, skills, tools, version_steps
 
+MOST_BYTES = 2 * 1024 * 1024
+"""Of the tools of one page: each may have 64 KiB, and a caller may ask for a thousand."""
 _KEPT = 256
 _NEIGHBOURS = 20
 _NEAR = 3
@@ -80,6 +83,14 @@ _ONE_OF_SESSION = Statement(
     select(session_tools.c.script, session_tools.c.content, session_tools.c.item_json).where(
         _is_own, session_tools.c.name == bindparam("name")
     )
+)
+
+
+_HANDLER = Statement(
+    select(tools.c.name)
+    .where(tools.c.version_id == bindparam("version_id"), tools.c.script == bindparam("script"))
+    .order_by(tools.c.name)
+    .limit(literal_column("1"))
 )
 
 
@@ -169,9 +180,16 @@ def list_tools(
     else:
         rows = _own_rows(connection, identity, session, after)
         rows += [tuple(one[:3]) for one in _offered(connection, identity, after, limit + 1)]
-    page, more = rows[:limit], len(rows) > limit
+    page = _page(rows[:limit])
+    more = len(rows) > len(page)
     next_cursor = f'"{make_cursor(key, bound_to, (page[-1][0], page[-1][1]))}"' if more else "null"
     return msgspec.Raw(f'{{"tools":[{",".join(row[2] for row in page)}],"next_cursor":{next_cursor}}}'.encode())
+
+
+def _page(rows: Sequence[tuple[str, str, str]]) -> Sequence[tuple[str, str, str]]:
+    """As many as fit into MOST_BYTES, and one at least."""
+    ends = accumulate(len(row[2]) for row in rows)
+    return rows[: max(1, sum(1 for end in ends if end <= MOST_BYTES))]
 
 
 def _own_rows(
@@ -268,6 +286,12 @@ def _named(view: View | None) -> Statement:
         .order_by(tools.c.offered_since.desc(), tools.c.version_id.desc())
         .limit(literal_column("1"))
     )
+
+
+def tool_run_by(connection: Connection, version_id: int, script: str) -> str | None:
+    """A tool of the version whose handler this file is."""
+    rows = _HANDLER.rows(connection, version_id=version_id, script=script)
+    return str(rows[0][0]) if rows else None
 
 
 def _in_version(connection: Connection, version: VersionRow, name: str) -> FoundTool:

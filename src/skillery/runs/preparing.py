@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
+from sqlalchemy import Connection
 
 from skillery.backends import (
     BlobMount,
@@ -28,6 +29,7 @@ from skillery.formats.manifest import Manifest, Permissions, Runtime, parse_mani
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import FoundTool, VersionRow, find_tool, resolve
 from skillery.registry.reading import check_file
+from skillery.registry.tools import tool_run_by
 from skillery.runs.cache import Cache
 from skillery.runs.calling import called_job, has_permissions
 from skillery.runs.limits import LimitRules
@@ -112,6 +114,8 @@ class Preparer:
             raise _has_entrypoint(version, manifest.runtime)
         await self._database.read(partial(check_file, version=version, path=request.script))
         permissions = permitted(identity, version, manifest)
+        if has_permissions(manifest):
+            await self._database.read(partial(_check_no_handler, version=version, path=request.script))
         why_less = withheld(permissions, version, manifest)
         call, failure = script_call(version.name, request.script, request.args, permissions)
         rows = await self._find_blobs(identity, request.input_blobs)
@@ -265,3 +269,15 @@ def _has_entrypoint(version: VersionRow, runtime: Runtime) -> NotExecutable:
         hint="Leave 'script' out.",
         name=version.name,
     )
+
+
+def _check_no_handler(connection: Connection, version: VersionRow, path: str) -> None:
+    """What is done with secrets and network by a tool is bounded by the arguments that it declares: nobody starts its
+    handler past them."""
+    tool = tool_run_by(connection, version.version_id, path)
+    if tool is not None:
+        raise NotExecutable(
+            f"{path} is the handler of the tool '{tool}' of '{version.name}', which has permissions",
+            hint=f"Call it with call_tool: '{version.name}/{tool}'.",
+            name=version.name,
+        )

@@ -12,6 +12,9 @@ from skillery.backends import Language
 
 MOST_CODE = 256 * 1024
 MOST_PARAMETERS = 64 * 1024
+Address = Annotated[str, Meta(max_length=257)]
+"""Of a tool: the names of a skill and of a tool have at most 128 characters. What is near is looked for only to what is
+no longer."""
 Session = Annotated[str, Meta(max_length=128)]
 SESSION = shown("Which of your sessions this is about, by a name that you give it; omit for the one without a name")
 
@@ -28,7 +31,7 @@ class ListTools(Params, frozen=True, kw_only=True):
 class CallTool(Params, frozen=True, kw_only=True):
     """Call a tool of a skill."""
 
-    name: Annotated[str, shown("Name of the tool, or 'skill/tool' where several skills have one of that name")]
+    name: Annotated[Address, shown("Name of the tool, or 'skill/tool' where several skills have one of that name")]
     args: Annotated[dict[str, Any], shown("Arguments for the tool")] = msgspec.field(default_factory=dict)
     skill: Annotated[str, shown("The skill that offers it; omit for the one that was published last")] = ""
     version: Annotated[str, shown("Version of that skill (omit for latest)")] = ""
@@ -40,7 +43,7 @@ class CallTool(Params, frozen=True, kw_only=True):
 class DefineTool(Params, frozen=True, kw_only=True):
     """Define a tool of your own."""
 
-    name: Annotated[str, shown("Tool name (lowercase with underscores)")]
+    name: Annotated[Address, shown("Tool name (lowercase with underscores)")]
     description: Annotated[Annotated[str, Meta(min_length=1, max_length=1024)], shown("What the tool does")]
     parameters: Annotated[
         Annotated[str, Meta(max_length=MOST_PARAMETERS)], shown("JSON string of parameter definitions")
@@ -62,5 +65,5 @@ class DefineTool(Params, frozen=True, kw_only=True):
 class RemoveTool(Params, frozen=True, kw_only=True):
     """Remove a tool that was defined."""
 
-    name: Annotated[str, shown("Tool name to remove, or 'skill/tool'")]
+    name: Annotated[Address, shown("Tool name to remove, or 'skill/tool'")]
     session: Annotated[Session, SESSION] = ""
