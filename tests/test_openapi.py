@@ -82,9 +82,9 @@ def test_every_door_is_told_of(sqlite_rpc: Rpc) -> None:
 
 
 @pytest.mark.parametrize("mode", GenerationMode)
-def test_doors_answer_as_the_document_says_whatever_comes(mode: GenerationMode, server: Server) -> None:
+def test_doors_answer_as_the_document_says_whatever_comes(mode: GenerationMode, fuzzed_server: Server) -> None:
     """Every operation, with what the document allows and with what it does not."""
-    for operation in operations(schema_at(server.url)):
+    for operation in operations(schema_at(fuzzed_server.url)):
 
         @settings(
             max_examples=EXAMPLES,

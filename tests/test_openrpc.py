@@ -244,13 +244,15 @@ def calls_of(one: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [name for name in CALLABLE if name not in TOO_DEAR])
-def test_whatever_the_document_allows_is_answered_with_a_result_or_a_known_error(name: str, rpc: Rpc) -> None:
+def test_whatever_the_document_allows_is_answered_with_a_result_or_a_known_error(
+    name: str, fuzzed_server: Server
+) -> None:
     one = next(one for one in document()["methods"] if one["name"] == name)
 
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=EXAMPLES < 100)
     @given(calls_of(one))
     def answers(params: dict[str, Any]) -> None:
-        reply = rpc.send(name, params)
+        reply = fuzzed_server.rpc.send(name, params)
         if "result" in reply:
             check_answer(name, reply["result"])
             return
