@@ -202,6 +202,22 @@ def test_names_are_kept_apart_and_found_again(rpc: Rpc, new_name: str) -> None:
     assert {skill["version"] for skill in again["skills"]} == {"1.0.1"}
 
 
+def test_a_name_that_is_mended_leaves_that_of_another_folder_alone(rpc: Rpc, new_name: str) -> None:
+    stated = ["pdf tools", "pdf-tools"]
+    found = by_path(sent(rpc, zipped({f"{name}/SKILL.md": skill_md(name) for name in stated}), namespace=new_name))
+    assert found["pdf-tools"]["name"] == f"{new_name}.pdf-tools"
+    assert codes(found["pdf-tools"]) == set()
+    assert found["pdf tools"]["name"] == f"{new_name}.pdf-tools-2"
+    assert "name" in codes(found["pdf tools"])
+
+
+def test_who_is_called_otherwise_than_stated_is_told_so(rpc: Rpc, new_name: str) -> None:
+    sent(rpc, zipped({"x/SKILL.md": skill_md("a b")}), namespace=new_name)
+    [skill] = sent(rpc, zipped({"a-b/SKILL.md": skill_md("a-b")}), namespace=new_name)["skills"]
+    assert skill["name"] == f"{new_name}.a-b-2"
+    assert [repair["code"] for repair in skill["repairs"]] == ["name"]
+
+
 def test_two_folders_that_state_one_name_are_two_skills(rpc: Rpc, new_name: str) -> None:
     data = zipped(
         {

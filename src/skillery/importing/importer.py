@@ -247,8 +247,8 @@ class _Import:
             imported = find_imported(connection, self._identity, alias)
             if imported is not None:
                 return imported.name, imported
-            mended = prepared.is_mended
-            return name_for(connection, alias, prepared.wanted, self._claimed, is_mended=mended), None
+            is_claimed = partial(self._is_claimed, prepared)
+            return name_for(connection, alias, prepared.wanted, is_claimed, is_mended=prepared.is_mended), None
 
         try:
             name, imported = await self._database.read(look)
@@ -256,6 +256,10 @@ class _Import:
             return error
         self._claimed.add(name)
         return name, imported
+
+    def _is_claimed(self, prepared: Prepared, name: str) -> bool:
+        """A name that had to be mended does not take that of a folder whose turn comes later."""
+        return name in self._claimed or (prepared.is_mended and self._preparing.is_beside(prepared.found, name))
 
     async def _import(
         self, prepared: Prepared, alias: Alias, named: tuple[str, Imported | None] | SkilleryError
@@ -345,7 +349,7 @@ class _Import:
         if prepared.declared is not None and version != prepared.declared:
             message = f"{prepared.declared} is published already, with other contents; this is {version}"
             repairs = (*repairs, Repair("version_taken", message))
-        if prepared.is_mended and name != prepared.stated:
+        if name != (prepared.stated if prepared.is_mended else prepared.wanted):
             repairs = (*repairs, Repair("name", f"in the registry it is called '{name}'"))
         manifest = {"name": name, "version": str(version), "description": prepared.description}
         permissions = self._wish.permissions

@@ -7,7 +7,7 @@ same skill is found by it, and two that would be mended into one name (`a b` and
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -99,17 +99,19 @@ def find_imported(connection: Connection, identity: Identity, alias: Alias) -> I
     return Imported(name, version, source_digest, source, removed_at is not None, digest, status)
 
 
-def name_for(connection: Connection, alias: Alias, wanted: str, claimed: Set[str], *, is_mended: bool) -> str:
+def name_for(
+    connection: Connection, alias: Alias, wanted: str, is_claimed: Callable[[str], bool], *, is_mended: bool
+) -> str:
     """The name for a skill that no alias stands for yet.
 
     It is `wanted` where the skill states just that, and it was not made up for another. Where it is `is_mended`,
-    or taken so, it gets the lowest number behind it that makes it a name which nobody has. `claimed` are names that are
-    about to be taken.
+    or taken so, it gets the lowest number behind it that makes it a name which nobody has. `is_claimed` says of a name
+    whether it is about to be taken.
     """
-    if not is_mended and wanted not in claimed and not _is_of_another(connection, alias, wanted):
+    if not is_mended and not is_claimed(wanted) and not _is_of_another(connection, alias, wanted):
         return wanted
     name, number = wanted, 1
-    while name in claimed or _IS_SKILL.rows(connection, name=name) or _IS_ALIAS.rows(connection, name=name):
+    while is_claimed(name) or _IS_SKILL.rows(connection, name=name) or _IS_ALIAS.rows(connection, name=name):
         number += 1
         ending = f"-{number}"
         name = wanted[: MAX_LENGTH - len(ending)].rstrip("-_.") + ending
