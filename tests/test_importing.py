@@ -333,6 +333,19 @@ def test_an_agents_imports_wait_for_a_review(org: Server, new_name: str) -> None
     assert entry["identity"] == {"name": "import-bot", "kind": "agent"}
 
 
+def test_a_draft_of_somebody_else_keeps_nobody_from_importing_the_same(org: Server, new_name: str) -> None:
+    agent = Caller(org.url, Who("import-bot", "read run publish", f"{new_name}.*", "agent"))
+    ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
+    data = zipped({"a/SKILL.md": skill_md("a")})
+    sent(agent, data, namespace=new_name)
+
+    [skill] = sent(ann, data, namespace=new_name)["skills"]
+    assert (skill["outcome"], skill["version"]) == ("published", "1.0.1")
+    for caller in (ann, agent):
+        [again] = sent(caller, data, namespace=new_name)["skills"]
+        assert (again["outcome"], again["version"]) == ("unchanged", "1.0.1")
+
+
 def test_nobody_imports_where_they_may_not_publish(org: Server, new_name: str) -> None:
     data = zipped({"a/SKILL.md": skill_md("a")})
     ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))

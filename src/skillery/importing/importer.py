@@ -279,7 +279,7 @@ class _Import:
     async def _import_as(self, prepared: Prepared, alias: Alias, name: str, imported: Imported | None) -> SkillReport:
         # Before anything is said of what is there already.
         access.require_namespace(self._identity, "publish", name)
-        if imported is not None and imported.source_digest == prepared.source_digest and not imported.is_removed:
+        if imported is not None and _is_unchanged(prepared, imported):
             await self._claim(alias, imported)
             return _report(
                 prepared,
@@ -347,7 +347,7 @@ class _Import:
         version = next_version(prepared.declared, taken)
         repairs = prepared.repairs
         if prepared.declared is not None and version != prepared.declared:
-            message = f"{prepared.declared} is published already, with other contents; this is {version}"
+            message = f"the version {prepared.declared} is taken; this is {version}"
             repairs = (*repairs, Repair("version_taken", message))
         if name != (prepared.stated if prepared.is_mended else prepared.wanted):
             repairs = (*repairs, Repair("name", f"in the registry it is called '{name}'"))
@@ -366,6 +366,12 @@ class _Import:
         if prepared is not None:
             return _report(prepared, "refused", name=name, error=error)
         return SkillReport(path=shown(found.root), outcome="refused", left_out=found.left_out, error=error)
+
+
+def _is_unchanged(prepared: Prepared, imported: Imported) -> bool:
+    """What the identity may not see is not there: it publishes its own."""
+    is_same = imported.source_digest == prepared.source_digest
+    return is_same and imported.is_seen and not imported.is_removed
 
 
 def next_version(declared: Version | None, taken: list[Version]) -> Version:
