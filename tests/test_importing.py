@@ -506,6 +506,35 @@ def test_a_folder_is_imported_into_a_home_and_is_known_the_next_time(folder: Pat
     assert (again.code, again.out.split()[:2]) == (0, ["unchanged", "pdf"])
 
 
+@pytest.mark.parametrize("command", ["import", "sync"])
+def test_of_several_folders_the_later_override_the_earlier(
+    command: str, sqlite_server: Server, new_name: str, tmp_path: Path
+) -> None:
+    places = [tmp_path / "skills", tmp_path / ".claude/skills", tmp_path / ".agents/skills"]
+    for number, place in enumerate(places):
+        for name in ("pdf", f"own-{number}"):
+            (place / name).mkdir(parents=True)
+            (place / name / "SKILL.md").write_text(skill_md(name, f"Of {number}."))
+    (tmp_path / "skills/own-0/skill.toml").write_text(
+        f'name = "{new_name}.own-0"\nversion = "1.0.0"\ndescription = "x"\n'
+    )
+    say = (command, *map(str, places), "--namespace", new_name, "--url", sqlite_server.url, "--json")
+    for outcome in ("published", "unchanged"):
+        first, second, third = json.loads(skillery(*say).out)
+        assert third["counts"] == {outcome: 2}
+        assert first["counts"] == second["counts"] == {outcome: 1, "overridden": 1}
+        assert (first["total"], len(first["skills"])) == (2, 2)
+        assert by_path(first)["pdf"] == {
+            "path": "pdf",
+            "outcome": "overridden",
+            "stated": "pdf",
+            "by": str(tmp_path / ".agents/skills/pdf"),
+        }
+        assert first["removed"] == second["removed"] == []
+    skill = sqlite_server.rpc("describe_skill", name=f"{new_name}.pdf")["skill"]
+    assert (skill["version"], skill["manifest"]["description"]) == ("1.0.0", "Of 2.")
+
+
 def test_what_is_refused_says_so_in_the_exit_code_and_the_rest_comes_in(
     folder: Path, sqlite_server: Server, new_name: str, tmp_path: Path
 ) -> None:
