@@ -306,6 +306,8 @@ def test_of_two_skills_with_one_name_the_first_stands_in_the_index_and_the_other
         assert wanted in warning
         assert f"'{first}'" in warning
         assert f"/n/{name}/.well-known" in warning
+        # Only where it really stands: of two in one namespace that is the first.
+        assert (f"/n/{new_name}.x/.well-known" in warning) == (name == later)
 
     # Nobody's name comes to mean something else.
     rpc("yank_version", name=first, version="1.0.0", reason="x")

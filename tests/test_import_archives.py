@@ -149,6 +149,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(pack: Callable[..., bytes], tmp
     error = refusal(data, tmp_path)
     assert error.data["entry"] == "pdf/bomb"
     assert "200 times" in error.message
+    assert error.hint == "Nothing was imported."
 
 
 @pytest.mark.parametrize("pack", PACKERS)

@@ -202,6 +202,22 @@ def test_names_are_kept_apart_and_found_again(rpc: Rpc, new_name: str) -> None:
     assert {skill["version"] for skill in again["skills"]} == {"1.0.1"}
 
 
+def test_a_name_that_is_mended_leaves_that_of_another_folder_alone(rpc: Rpc, new_name: str) -> None:
+    stated = ["pdf tools", "pdf-tools"]
+    found = by_path(sent(rpc, zipped({f"{name}/SKILL.md": skill_md(name) for name in stated}), namespace=new_name))
+    assert found["pdf-tools"]["name"] == f"{new_name}.pdf-tools"
+    assert codes(found["pdf-tools"]) == set()
+    assert found["pdf tools"]["name"] == f"{new_name}.pdf-tools-2"
+    assert "name" in codes(found["pdf tools"])
+
+
+def test_who_is_called_otherwise_than_stated_is_told_so(rpc: Rpc, new_name: str) -> None:
+    sent(rpc, zipped({"x/SKILL.md": skill_md("a b")}), namespace=new_name)
+    [skill] = sent(rpc, zipped({"a-b/SKILL.md": skill_md("a-b")}), namespace=new_name)["skills"]
+    assert skill["name"] == f"{new_name}.a-b-2"
+    assert [repair["code"] for repair in skill["repairs"]] == ["name"]
+
+
 def test_two_folders_that_state_one_name_are_two_skills(rpc: Rpc, new_name: str) -> None:
     data = zipped(
         {
@@ -315,6 +331,19 @@ def test_an_agents_imports_wait_for_a_review(org: Server, new_name: str) -> None
     admin = Caller(org.url, Who("root", "admin"))
     [entry] = admin("list_audit", action="create_skill", subject=f"{new_name}.a@1.0.0")["entries"]
     assert entry["identity"] == {"name": "import-bot", "kind": "agent"}
+
+
+def test_a_draft_of_somebody_else_keeps_nobody_from_importing_the_same(org: Server, new_name: str) -> None:
+    agent = Caller(org.url, Who("import-bot", "read run publish", f"{new_name}.*", "agent"))
+    ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
+    data = zipped({"a/SKILL.md": skill_md("a")})
+    sent(agent, data, namespace=new_name)
+
+    [skill] = sent(ann, data, namespace=new_name)["skills"]
+    assert (skill["outcome"], skill["version"]) == ("published", "1.0.1")
+    for caller in (ann, agent):
+        [again] = sent(caller, data, namespace=new_name)["skills"]
+        assert (again["outcome"], again["version"]) == ("unchanged", "1.0.1")
 
 
 def test_nobody_imports_where_they_may_not_publish(org: Server, new_name: str) -> None:
@@ -475,6 +504,35 @@ def test_a_folder_is_imported_into_a_home_and_is_known_the_next_time(folder: Pat
     }
     again = skillery("import", str(folder), *home)
     assert (again.code, again.out.split()[:2]) == (0, ["unchanged", "pdf"])
+
+
+@pytest.mark.parametrize("command", ["import", "sync"])
+def test_of_several_folders_the_later_override_the_earlier(
+    command: str, sqlite_server: Server, new_name: str, tmp_path: Path
+) -> None:
+    places = [tmp_path / "skills", tmp_path / ".claude/skills", tmp_path / ".agents/skills"]
+    for number, place in enumerate(places):
+        for name in ("pdf", f"own-{number}"):
+            (place / name).mkdir(parents=True)
+            (place / name / "SKILL.md").write_text(skill_md(name, f"Of {number}."))
+    (tmp_path / "skills/own-0/skill.toml").write_text(
+        f'name = "{new_name}.own-0"\nversion = "1.0.0"\ndescription = "x"\n'
+    )
+    say = (command, *map(str, places), "--namespace", new_name, "--url", sqlite_server.url, "--json")
+    for outcome in ("published", "unchanged"):
+        first, second, third = json.loads(skillery(*say).out)
+        assert third["counts"] == {outcome: 2}
+        assert first["counts"] == second["counts"] == {outcome: 1, "overridden": 1}
+        assert (first["total"], len(first["skills"])) == (2, 2)
+        assert by_path(first)["pdf"] == {
+            "path": "pdf",
+            "outcome": "overridden",
+            "stated": "pdf",
+            "by": str(tmp_path / ".agents/skills/pdf"),
+        }
+        assert first["removed"] == second["removed"] == []
+    skill = sqlite_server.rpc("describe_skill", name=f"{new_name}.pdf")["skill"]
+    assert (skill["version"], skill["manifest"]["description"]) == ("1.0.0", "Of 2.")
 
 
 def test_what_is_refused_says_so_in_the_exit_code_and_the_rest_comes_in(

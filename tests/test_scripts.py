@@ -27,6 +27,7 @@ FILES = {
     "scripts/uses.py": "import beside; print(beside.HERE)",
     "scripts/many.sh": "head -c \"$1\" /dev/zero | tr '\\0' x; head -c \"$2\" /dev/zero | tr '\\0' y >&2",
     "scripts/show.mjs": "console.log(process.argv.slice(2).join(' '))",
+    "scripts/write.sh": 'echo here > "${2:-$TARGET}"',
     "data/notes.txt": "no script",
     "bin/tool": "#!/usr/bin/env bash\necho tool $1",
 }
@@ -66,6 +67,29 @@ def test_a_script_gets_argv_stdin_and_env_and_answers_how_it_ended(server: Serve
     assert "noted" in answer["logs_preview"]
     recorded = server.rpc("get_run", run_id=answer["run_id"])
     assert (recorded["method"], recorded["output"]) == ("execute_skill", answer["output"])
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"argv": ["-o", "out/a.txt"]},
+        {"argv": ["--output=./out/a.txt", "/workspace/out/a.txt"]},
+        {"env": {"TARGET": "/workspace/out/a.txt"}},
+    ],
+)
+def test_the_folder_for_output_is_there_where_the_caller_names_a_file_in_it(
+    server: Server, skill: str, args: dict[str, Any]
+) -> None:
+    answer = run(server.rpc, skill, "scripts/write.sh", **args)
+    assert (answer["output"]["exit_code"], answer["output"]["stderr"]) == (0, "")
+    assert [file["path"] for file in answer["output"]["files"]] == ["a.txt"]
+
+
+def test_a_very_long_stream_shows_how_it_begins(server: Server, skill: str) -> None:
+    answer = run(server.rpc, skill, "scripts/many.sh", argv=["300000", "300000"])
+    for stream, letter in (("stdout", "x"), ("stderr", "y")):
+        kept = answer["output"][stream]
+        assert (kept["size_bytes"], kept["preview"]) == (300_000, letter * 1000)
 
 
 def test_nothing_given_is_nothing(server: Server, skill: str) -> None:

@@ -181,7 +181,10 @@ def _import_all(
     from skillery.cli.connecting import with_client
 
     async def work(client: Client) -> list[dict[str, Any]]:
-        return [await _import(client, path, params(path), as_json) for path in paths]
+        # A folder in step takes over what overrides, before one that had it is asked what is gone.
+        step = -1 if "source" in params(paths[0]) else 1
+        order = list(zip(paths, _look_through(paths), strict=True))[::step]
+        return [await _import(client, path, folder, params(path), as_json) for path, folder in order][::step]
 
     answers = with_client(target, work)
     if as_json:
@@ -189,11 +192,26 @@ def _import_all(
     return answers
 
 
-async def _import(client: Client, path: Path, params: dict[str, str], as_json: bool) -> dict[str, Any]:
-    """What the server said of all of it, `skills` only where they are wanted as JSON."""
-    from skillery.cli.packing import file_chunks, look_through, packed
+def _look_through(paths: Sequence[Path]) -> list[Folder | None]:
+    """None for archives. Of one name in several folders the later one counts."""
+    from skillery.cli.packing import look_through
 
-    folder = look_through(path) if os.path.isdir(path) else None  # noqa: ASYNC240, PTH112 - nobody waits for this loop
+    folders = [look_through(path) if path.is_dir() else None for path in paths]
+    if len(paths) == 1:
+        return folders
+    from skillery.cli.overriding import override
+
+    return override(folders, [_name_of(path) for path in paths])
+
+
+async def _import(
+    client: Client, path: Path, folder: Folder | None, params: dict[str, str], as_json: bool
+) -> dict[str, Any]:
+    """What the server said of all of it, `skills` only where they are wanted as JSON."""
+    from skillery.cli.overriding import counting, overridden_skills
+    from skillery.cli.packing import file_chunks, packed
+
+    overridden = overridden_skills(folder)
     chunks = packed(folder) if folder else file_chunks(path)
     answer: dict[str, Any] = {"path": str(path)} | ({"source": params["source"]} if "source" in params else {})
     skills: list[Mapping[str, Any]] = []
@@ -207,8 +225,12 @@ async def _import(client: Client, path: Path, params: dict[str, str], as_json: b
                     if as_json:
                         skills.append(said)
                     continue
+                said = counting(said, len(overridden))  # noqa: PLW2901
                 told(key, said)
                 answer |= said
+                for one in overridden if key == "begun" else ():
+                    told("skill", one)
+                    skills.append(one)
         except AnsweredError as error:
             answer["error"] = error.error
     if folder is not None and "total" in answer:

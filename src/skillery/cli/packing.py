@@ -8,7 +8,7 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,12 @@ class Folder(NamedTuple):
     found: Found
     special: tuple[LeftOut, ...]
     """Pipes, devices, and what cannot be read."""
+    overridden: Mapping[str, tuple[str, str]] = {}
+    """By its root what a skill calls itself and where the one lies that counts instead; it is none of `found`."""
+
+    def without(self, overridden: Mapping[str, tuple[str, str]]) -> Folder:
+        roots = [root for root in self.found.roots if root not in overridden]
+        return self._replace(found=self.found._replace(roots=roots), overridden=overridden)
 
     def skills(self) -> Iterator[FoundSkill]:
         return (self.finder.skill(root) for root in self.found.roots)

@@ -257,8 +257,8 @@ class _Import:
                 return imported.name, imported
             if self._wish.into:  # for the first time
                 return self._wish.into, None
-            mended = prepared.is_mended
-            return name_for(connection, alias, prepared.wanted, self._claimed, is_mended=mended), None
+            is_claimed = partial(self._is_claimed, prepared)
+            return name_for(connection, alias, prepared.wanted, is_claimed, is_mended=prepared.is_mended), None
 
         try:
             name, imported = await self._database.read(look)
@@ -266,6 +266,10 @@ class _Import:
             return error
         self._claimed.add(name)
         return name, imported
+
+    def _is_claimed(self, prepared: Prepared, name: str) -> bool:
+        """A name that had to be mended does not take that of a folder whose turn comes later."""
+        return name in self._claimed or (prepared.is_mended and self._preparing.is_beside(prepared.found, name))
 
     async def _import(
         self, prepared: Prepared, alias: Alias, named: tuple[str, Imported | None] | SkilleryError
@@ -285,7 +289,7 @@ class _Import:
     async def _import_as(self, prepared: Prepared, alias: Alias, name: str, imported: Imported | None) -> SkillReport:
         # Before anything is said of what is there already.
         access.require_namespace(self._identity, "publish", name)
-        if imported is not None and imported.source_digest == prepared.source_digest and not imported.is_removed:
+        if imported is not None and _is_unchanged(prepared, imported):
             await self._claim(alias, imported)
             return _report(
                 prepared,
@@ -358,9 +362,9 @@ class _Import:
         version = next_version(prepared.declared, taken)
         repairs = prepared.repairs
         if prepared.declared is not None and version != prepared.declared:
-            message = f"{prepared.declared} is published already, with other contents; this is {version}"
+            message = f"the version {prepared.declared} is taken; this is {version}"
             repairs = (*repairs, Repair("version_taken", message))
-        if prepared.is_mended and name != prepared.stated:
+        if name != (prepared.stated if prepared.is_mended else prepared.wanted):
             repairs = (*repairs, Repair("name", f"in the registry it is called '{name}'"))
         manifest = {"name": name, "version": str(version), "description": prepared.description}
         permissions = self._wish.permissions
@@ -385,6 +389,12 @@ class _Import:
         if prepared is not None:
             return _report(prepared, "refused", name=name, error=error)
         return SkillReport(path=shown(found.root), outcome="refused", left_out=found.left_out, error=error)
+
+
+def _is_unchanged(prepared: Prepared, imported: Imported) -> bool:
+    """What the identity may not see is not there: it publishes its own."""
+    is_same = imported.source_digest == prepared.source_digest
+    return is_same and imported.is_seen and not imported.is_removed
 
 
 def next_version(declared: Version | None, taken: list[Version]) -> Version:

@@ -68,6 +68,11 @@ class Preparing:
         self._permissions = permissions
         self._archive_name = archive_name
         self._folders = folders
+        self._named_as_folders = frozenset(self._below(folder) for folder in folders)
+
+    def is_beside(self, found: FoundSkill, name: str) -> bool:
+        """Whether it is the name of another skill's folder."""
+        return name in self._named_as_folders and name != self._below(found.folder)
 
     def prepare(self, found: FoundSkill) -> Prepared:
         """Raises InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""

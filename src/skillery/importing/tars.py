@@ -83,7 +83,8 @@ def _unpack(file: BinaryIO, into: BinaryIO, packed: int, limits: ImportLimits) -
                 if size > limits.max_unpacked_bytes:
                     raise unpacks_too_large(limits.max_unpacked_bytes, _last_name(into))
                 if size > RATIO_BYTES and size > MAX_RATIO * packed:
-                    raise broken(f"unpacks to more than {MAX_RATIO} times its size", _last_name(into))
+                    what = f"unpacks to more than {MAX_RATIO} times its size"
+                    raise broken(what, _last_name(into), "Nothing was imported.")
                 into.write(chunk)
     except EOFError:
         raise broken("is cut off", _last_name(into)) from None

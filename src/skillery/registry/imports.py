@@ -7,7 +7,7 @@ same skill is found by it, and two that would be mended into one name (`a b` and
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from skillery.formats.names import MAX_LENGTH
 from skillery.formats.semver import Version
 from skillery.registry.inserting import NewVersion
 from skillery.registry.lifecycle import yank_version
-from skillery.registry.seeing import sees_skill
+from skillery.registry.seeing import sees_skill, sees_version
 from skillery.tables import RESOLVABLE, imports, skill_versions, skills
 
 _FOUND = Statement(
@@ -35,6 +35,7 @@ _FOUND = Statement(
         imports.c.removed_at,
         skill_versions.c.digest,
         skill_versions.c.status,
+        skill_versions.c.publisher,
         skills.c.id,
         skills.c.visibility,
     )
@@ -77,6 +78,8 @@ class Imported(NamedTuple):
     is_removed: bool
     digest: str | None
     status: str | None
+    is_seen: bool
+    """False: a version that the identity may not see, for example a draft of somebody else's."""
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -93,23 +96,26 @@ def find_imported(connection: Connection, identity: Identity, alias: Alias) -> I
     rows = _FOUND.rows(connection, namespace=alias.namespace, stated=alias.stated)
     if not rows:
         return None
-    name, version, source_digest, source, removed_at, digest, status, skill_id, visibility = rows[0]
+    name, version, source_digest, source, removed_at, digest, status, publisher, skill_id, visibility = rows[0]
     if skill_id is not None and not sees_skill(connection, identity, skill_id, name, visibility):
         raise NameTaken(f"the name '{name}' is taken", hint="Import it under another namespace.", name=name)
-    return Imported(name, version, source_digest, source, removed_at is not None, digest, status)
+    is_seen = status is None or sees_version(identity, name, status, publisher)
+    return Imported(name, version, source_digest, source, removed_at is not None, digest, status, is_seen)
 
 
-def name_for(connection: Connection, alias: Alias, wanted: str, claimed: Set[str], *, is_mended: bool) -> str:
+def name_for(
+    connection: Connection, alias: Alias, wanted: str, is_claimed: Callable[[str], bool], *, is_mended: bool
+) -> str:
     """The name for a skill that no alias stands for yet.
 
     It is `wanted` where the skill states just that, and it was not made up for another. Where it is `is_mended`,
-    or taken so, it gets the lowest number behind it that makes it a name which nobody has. `claimed` are names that are
-    about to be taken.
+    or taken so, it gets the lowest number behind it that makes it a name which nobody has. `is_claimed` says of a name
+    whether it is about to be taken.
     """
-    if not is_mended and wanted not in claimed and not _is_of_another(connection, alias, wanted):
+    if not is_mended and not is_claimed(wanted) and not _is_of_another(connection, alias, wanted):
         return wanted
     name, number = wanted, 1
-    while name in claimed or _IS_SKILL.rows(connection, name=name) or _IS_ALIAS.rows(connection, name=name):
+    while is_claimed(name) or _IS_SKILL.rows(connection, name=name) or _IS_ALIAS.rows(connection, name=name):
         number += 1
         ending = f"-{number}"
         name = wanted[: MAX_LENGTH - len(ending)].rstrip("-_.") + ending

@@ -44,6 +44,13 @@ _HOLDER = Statement(
     .order_by(index_names.c.id)
     .limit(literal_column("1"))
 )
+_FIRST_OF_NAMESPACE = Statement(
+    select(skills.c.name)
+    .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
+    .where(index_names.c.index_name == bindparam("index_name"), skills.c.namespace == bindparam("namespace"))
+    .order_by(index_names.c.id)
+    .limit(literal_column("1"))
+)
 HOLDER = (
     select(skills.c.name)
     .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
@@ -87,12 +94,22 @@ def index_name_warning(connection: Connection, identity: Identity, name: str) ->
         return None
     skill_id, holder, visibility = rows[0]
     other = f"'{holder}'" if sees_skill(connection, identity, skill_id, holder, visibility) else "another skill"
-    above = name.rpartition(".")[0] or name
+    indexes = [*_namespace_index(connection, wanted, name), f"/n/{name}/.well-known/agent-skills"]
     return (
         f"index name: as an Agent Skill this is '{wanted}', and so is {other}, which was published first and stands in "
-        f"/.well-known/agent-skills; this one is found in /n/{above}/.well-known/agent-skills or "
-        f"/n/{name}/.well-known/agent-skills"
+        f"/.well-known/agent-skills; this one is found in {' or '.join(indexes)}"
     )
+
+
+def _namespace_index(connection: Connection, wanted: str, name: str) -> list[str]:
+    """The index of its own namespace, unless another one there had the name first."""
+    # One that is not published yet has no row: then it is what its name says.
+    found = connection.scalar(select(skills.c.namespace).where(skills.c.name == name))
+    namespace = name.rpartition(".")[0] if found is None else found
+    if not namespace:
+        return []
+    rows = _FIRST_OF_NAMESPACE.rows(connection, index_name=wanted, namespace=namespace)
+    return [f"/n/{namespace}/.well-known/agent-skills"] if not rows or rows[0][0] == name else []
 
 
 def list_index(

@@ -4,7 +4,7 @@ The process that speaks for the run stays what it is, and starts the program as 
 The channel is not handed on. What a program answers comes on a pipe of its own, never out of the log.
 """
 
-# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - no pathlib: it costs every such run time
+# ruff: noqa: PTH100, PTH102, PTH113, PTH118, PTH119, PTH120, PTH123 - no pathlib: it costs every such run time
 from __future__ import annotations
 
 import binascii
@@ -29,6 +29,8 @@ MOST_ARGUMENT = 128 * 1024 - 1
 END_OF_STDERR = 700
 ENVELOPE = 1024
 STREAM = 64 * 1024
+PREVIEW = 1000
+"""Characters of a stream that is a blob."""
 """Bytes of stdout or stderr of a script that are answered as text."""
 HEAP_SHARE = 0.75
 """Of a run's memory that V8 may fill with objects; the rest is for all that it needs besides."""
@@ -260,6 +262,9 @@ def run_script(job: Job) -> dict[str, Any]:
     from . import _gathering
 
     asked = job["program"]
+    out_folder = os.path.join(job["lock_folder"], "out")
+    if any(names_file_in(out_folder, text) for text in (*asked["argv"], *asked["environment"].values())):
+        os.mkdir(out_folder)
     program = Program()
     out, err = (Sink(job["result_bytes"], copy_to=descriptor) for descriptor in (1, 2))
     streams = {
@@ -274,8 +279,15 @@ def run_script(job: Job) -> dict[str, Any]:
         "exit_code": 128 + os.WTERMSIG(status) if signalled else os.WEXITSTATUS(status),
         "stdout": printed_by(out),
         "stderr": printed_by(err),
-        **_gathering.gather(os.path.join(job["lock_folder"], "out")),
+        **_gathering.gather(out_folder),
     }
+
+
+def names_file_in(folder: str, text: str) -> bool:
+    """Whether an argument, or the value in `--output=value`, is a path in the folder: few scripts make the folder that
+    they are told to write to. One that is not told finds its working directory empty."""
+    value = text.partition("=")[2] if text.startswith("-") else text
+    return os.path.abspath(value).startswith(folder + os.sep)
 
 
 def printed_by(sink: Sink) -> str | dict[str, Any]:
@@ -284,6 +296,8 @@ def printed_by(sink: Sink) -> str | dict[str, Any]:
         return sink.content.decode("utf-8", "replace")
     from . import blobs
 
-    kept = {"blob_id": blobs.write_bytes(bytes(sink.content), "text/plain"), "size_bytes": len(sink.content)}
-    dropped = sink.size - len(sink.content)
+    content = bytes(sink.content)
+    preview = content[: 4 * PREVIEW].decode("utf-8", "replace")[:PREVIEW]
+    kept = {"blob_id": blobs.write_bytes(content, "text/plain"), "size_bytes": len(content), "preview": preview}
+    dropped = sink.size - len(content)
     return {**kept, "dropped_bytes": dropped} if dropped else kept
