@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skillery.errors import ArchiveTooLarge, InvalidArchive, SkilleryError
+from skillery.errors import ArchiveTooLarge, BundleTooLarge, InvalidArchive, SkilleryError
 from skillery.importing.archives import open_archive
-from skillery.importing.entries import ImportLimits
+from skillery.importing.entries import Entry, ImportLimits
 from skillery.importing.finding import Finder
 from tests.archives import skill_md, tar_info, tarred, tgz, zip_info, zipped
 from tests.conftest import Server
@@ -301,6 +301,24 @@ def test_a_directory_of_comments_is_not_read(tmp_path: Path) -> None:
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1100, 1100, len(directory), 0, 0)
 
     assert refusal(b"PK\x03\x04" + directory + end, tmp_path).data["max_directory_bytes"] == 64 * 1024 * 1024
+
+
+def test_links_to_what_is_left_out_cost_what_other_links_cost() -> None:
+    """Five thousand links to five thousand hidden files would be looked at 25 million times."""
+    hidden = [Entry(f"d/.{number}", 1, False, "", 0) for number in range(5_000)]
+    links = [Entry(f"l{number}", 0, False, "d", None) for number in range(5_000)]
+    finder = Finder([Entry("SKILL.md", 1, False, "", 0), *hidden, *links])
+
+    found = finder.skill("")
+    assert isinstance(found.problem, BundleTooLarge)
+    assert set(found.files) == {"SKILL.md"}
+
+
+def test_what_a_system_left_beside_a_wrapper_is_no_part_of_it() -> None:
+    paths = ("repo/.claude/skills/a/SKILL.md", "repo/skills/a/SKILL.md", "__MACOSX/repo/._skills")
+    finder = Finder([Entry(path, 1, False, "", 0) for path in paths])
+
+    assert [finder.skill(root).rank for root in finder.found().roots] == [3, 1]
 
 
 def test_the_door_refuses_an_archive_whole_and_leaves_nothing_behind(sqlite_server: Server, new_name: str) -> None:
