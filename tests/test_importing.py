@@ -340,6 +340,38 @@ def test_a_private_skill_of_another_is_not_told_of(org: Server, new_name: str) -
     assert skill["error"]["data"]["type"] == "name_taken"
 
 
+@pytest.mark.parametrize("stated", ["Secret Thing", "plain", "secret Thing", "{}.Secret thing", "{}.plain"])
+def test_who_may_not_publish_somewhere_does_not_learn_what_is_there(org: Server, new_name: str, stated: str) -> None:
+    ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
+    sent(ann, zipped({"a/SKILL.md": skill_md("Secret Thing"), "b/SKILL.md": skill_md("plain")}), namespace=new_name)
+    for hidden in ("secret-thing", "plain"):
+        ann("set_visibility", name=f"{new_name}.{hidden}", visibility="private")
+
+    stranger = Caller(org.url, Who("mallory", "read publish", "elsewhere.*"))
+    namespace = "" if "{}" in stated else new_name
+    for dry_run in ("false", "true"):
+        told = [
+            sent(stranger, zipped({"x/SKILL.md": skill_md(name)}), namespace=namespace, dry_run=dry_run)
+            for name in (stated.format(new_name), stated.format(new_name).replace("t", "v").replace("p", "b"))
+        ]
+        [there], [not_there] = (report["skills"] for report in told)
+        assert there["error"]["data"]["type"] == "not_allowed"
+        words = str((there["name"], there["error"])).replace("t", "v").replace("p", "b")
+        assert words == str((not_there["name"], not_there["error"])).replace("t", "v").replace("p", "b")
+
+
+def test_a_label_tells_nobody_what_they_do_not_see(org: Server, new_name: str) -> None:
+    ann, ben = (Caller(org.url, Who(who, "read publish", f"{new_name}.*")) for who in ("ann", "ben"))
+    sent(ann, zipped({"a/SKILL.md": skill_md("a"), "b/SKILL.md": skill_md("b")}), namespace=new_name, source=new_name)
+    ann("set_visibility", name=f"{new_name}.a", visibility="private")
+
+    for prune in ("false", "true"):
+        data = zipped({"c/SKILL.md": skill_md("c")})
+        report = sent(ben, data, namespace=new_name, source=new_name, prune=prune)
+        assert [one["name"] for one in report["removed"]] == [f"{new_name}.b"]
+    assert ann("describe_skill", name=f"{new_name}.a")["skill"]["status"] == "published"
+
+
 def test_checks_are_asked_and_their_findings_listed(org: Server, new_name: str) -> None:
     ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
     data = zipped(

@@ -244,9 +244,11 @@ class _Import:
 
     async def _name(self, prepared: Prepared, alias: Alias) -> tuple[str, Imported | None] | SkilleryError:
         def look(connection: Connection) -> tuple[str, Imported | None]:
-            imported = find_imported(connection, self._identity, alias)
+            imported = self._imported(connection, prepared, alias)
             if imported is not None:
                 return imported.name, imported
+            # A name that is made up says which there are: nobody is told where they may not publish.
+            access.require_namespace(self._identity, "publish", prepared.wanted)
             mended = prepared.is_mended
             return name_for(connection, alias, prepared.wanted, self._claimed, is_mended=mended), None
 
@@ -256,6 +258,13 @@ class _Import:
             return error
         self._claimed.add(name)
         return name, imported
+
+    def _imported(self, connection: Connection, prepared: Prepared, alias: Alias) -> Imported | None:
+        try:
+            return find_imported(connection, self._identity, alias)
+        except NameTaken:
+            access.require_namespace(self._identity, "publish", prepared.wanted)
+            raise
 
     async def _import(
         self, prepared: Prepared, alias: Alias, named: tuple[str, Imported | None] | SkilleryError
@@ -268,7 +277,8 @@ class _Import:
             return await self._import_as(prepared, alias, name, imported)
         except Exception as error:  # noqa: BLE001 - as above
             self._stopped = self._stopped or isinstance(error, Unavailable)
-            return self._refused(prepared.found, prepared, error, "" if isinstance(named, SkilleryError) else named[0])
+            name = prepared.wanted if isinstance(named, SkilleryError) else named[0]
+            return self._refused(prepared.found, prepared, error, name)
         finally:
             self._held -= prepared.size_bytes
 
