@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skillery.api.imports import is_too_slow
+from skillery.errors import StorageFull
+from skillery.formats.bundle import BundleLimits
 from skillery.formats.foreign_skill import loose_version, registry_name
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
+from skillery.importing import Importer, ImportLimits
 from skillery.importing.importer import next_version
 from tests.archives import skill_md, tarred, tgz, zipped
 from tests.conftest import Rpc, Server
@@ -568,6 +572,22 @@ def test_watch_goes_on_until_it_is_interrupted(folder: Path, sqlite_server: Serv
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         process.stdout.close() if process.stdout else None
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "too_slow"), [(1, 59, False), (1, 61, True), (2**20, 61, False), (2**20, 200, True)]
+)
+def test_an_archive_that_trickles_in_is_not_waited_for(size: int, seconds: float, too_slow: bool) -> None:
+    """Two of them would keep everybody else from importing for as long as they like."""
+    assert is_too_slow(size, seconds) is too_slow
+
+
+def test_a_disk_without_space_is_said_and_the_place_is_free_again(tmp_path: Path) -> None:
+    none: Any = None
+    importer = Importer(none, none, BundleLimits(), ImportLimits(), 1, tmp_path)
+    for _ in range(2):
+        with pytest.raises(StorageFull), importer.receive(), open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
+            full.write(b"x")
 
 
 def test_who_goes_away_stops_the_import_and_the_next_goes_on(sqlite_server: Server, new_name: str) -> None:

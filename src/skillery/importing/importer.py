@@ -7,6 +7,7 @@ import holds no more of an archive than those few, however many there are in it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -21,7 +22,7 @@ from sqlalchemy import Connection
 from skillery import access
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import Busy, NameTaken, SkilleryError, Unavailable, VersionExists
+from skillery.errors import Busy, NameTaken, SkilleryError, StorageFull, Unavailable, VersionExists
 from skillery.formats.bundle import BundleLimits
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.repairs import Repair
@@ -52,6 +53,7 @@ AT_ONCE_BYTES = 32 * 1024 * 1024
 TRIES = 3
 RETRY_MS = 10_000
 FIRST = Version(1, 0, 0)
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Wish(NamedTuple):
@@ -98,7 +100,7 @@ class Importer:
 
     @contextmanager
     def receive(self) -> Iterator[BinaryIO]:
-        """A place for an import, and a file without a name for its archive. Raises Busy."""
+        """A place for an import, and a file without a name for its archive. Raises Busy, StorageFull."""
         if not self._places:
             raise Busy(
                 "as many imports as may be are under way",
@@ -109,6 +111,10 @@ class Importer:
         try:
             with TemporaryFile(dir=self._folder) as file:
                 yield cast(BinaryIO, file)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise StorageFull(hint="Nothing more was imported. Free space on the server.") from error
         finally:
             self._places += 1
 
