@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.api.imports import is_too_slow
-from skillery.errors import StorageFull
+from skillery.cli.packing import look_through, packed
+from skillery.errors import StartupError, StorageFull
 from skillery.formats.bundle import BundleLimits
 from skillery.formats.foreign_skill import loose_version, registry_name
 from skillery.formats.names import parse_skill_name
@@ -532,6 +533,37 @@ def test_what_is_refused_says_so_in_the_exit_code_and_the_rest_comes_in(
     assert "torn.zip: the archive is cut off" in ended.err
     dry = skillery("import", str(folder), "--dry-run", *where)
     assert dry.code == 1
+
+
+def test_names_that_are_no_text_and_what_is_no_file_are_told(
+    sqlite_server: Server, new_name: str, tmp_path: Path
+) -> None:
+    odd = tmp_path / os.fsdecode(b"odd-\xff")
+    odd.mkdir()
+    (odd / "SKILL.md").write_text(skill_md("odd"))
+    (odd / os.fsdecode(b"n\xff.txt")).write_text("x")
+    os.mkfifo(odd / os.fsdecode(b"pipe-\xff"))
+    where = ("--url", sqlite_server.url, "--namespace", new_name, "--json")
+
+    ended = skillery("sync", str(odd), *where)
+    assert ended.code == 0, ended.err
+    [answer] = json.loads(ended.out)
+    assert [left["path"] for left in answer["left_out"]] == ["pipe-?"]
+    assert answer["skills"][0]["outcome"] == "published"
+
+
+@pytest.mark.parametrize("becomes", ["pipe", "link"])
+async def test_what_a_file_has_become_meanwhile_is_neither_followed_nor_waited_for(
+    folder: Path, tmp_path: Path, becomes: str
+) -> None:
+    looked = look_through(folder)
+    skill = next(path for path in folder.rglob("SKILL.md"))
+    skill.unlink()
+    (tmp_path / "secret").write_text("key")
+    os.mkfifo(skill) if becomes == "pipe" else skill.symlink_to(tmp_path / "secret")
+
+    with pytest.raises(StartupError, match="cannot read"):
+        [chunk async for chunk in packed(looked)]
 
 
 def test_sync_keeps_a_folder_in_step(folder: Path, sqlite_server: Server, new_name: str, tmp_path: Path) -> None:
