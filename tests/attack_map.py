@@ -91,4 +91,13 @@ ATTACKS: tuple[tuple[str, str], ...] = (
     ("secrets by an example", "test_an_example_runs_without_network_and_secrets"),
     ("wider permissions past the review, by a yank", "test_a_yank_makes_no_version_the_first"),
     ("a source that is slow to compile", "test_a_source_that_is_slow_to_compile_is_refused_and_holds_up_nobody"),
+    (
+        "blanks that make a reader of frontmatter stand still",
+        "test_blanks_by_the_thousand_take_no_longer_than_anything_else",
+    ),
+    ("an archive that says two things of itself", "test_a_zip_with_two_directories_is_refused"),
+    ("headers of an archive without end", "test_what_is_read_for_one_entry_of_a_tar_is_bounded"),
+    ("an archive that leads back to itself", "test_an_entry_with_less_than_no_bytes_ends_the_reading"),
+    ("names of others, asked for by importing", "test_who_may_not_publish_somewhere_does_not_learn_what_is_there"),
+    ("tools that take the names of others", "test_no_tool_takes_the_place_of_another"),
 )

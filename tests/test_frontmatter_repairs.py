@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from skillery.formats.foreign_skill import read_foreign_skill
 from skillery.formats.lenient_skill_md import ReadSkillMd, read_skill_md
-from skillery.formats.repairs import MAX_LISTED
+from skillery.formats.repairs import MAX_LISTED, Repairs
 from skillery.formats.skill_md import parse_skill_md
 
 FUZZ_EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "150"))
@@ -110,6 +111,17 @@ def test_nested_yaml_of_six_kilobytes_harms_nobody(nested: str) -> None:
 
     assert found.skill_md.frontmatter["name"] == "good"
     assert found.repairs
+
+
+def test_blanks_by_the_thousand_take_no_longer_than_anything_else() -> None:
+    """Where they took quadratic time, these were minutes in which the whole server stood still."""
+    blanks = " " * 60_000
+    found = read(f"---\nname: x: {blanks}y{blanks[:3000]}\r\n---\n#{blanks}Title{blanks}.{blanks}\n")
+    assert found.skill_md.frontmatter == {"name": f"x: {blanks}y"}
+
+    page = read(f"# One{blanks[:16_000]}.## #\n").skill_md
+    foreign = read_foreign_skill(page, "x", frozenset(), Repairs())
+    assert foreign.description == f"One{blanks[:16_000]}."[:1023].rstrip() + "…"
 
 
 def test_a_page_that_is_wrong_everywhere_does_not_flood_the_report() -> None:

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skillery.errors import ArchiveTooLarge, InvalidArchive, SkilleryError
+from skillery.errors import ArchiveTooLarge, BundleTooLarge, InvalidArchive, SkilleryError
 from skillery.importing.archives import open_archive
-from skillery.importing.entries import ImportLimits
+from skillery.importing.entries import Entry, ImportLimits
 from skillery.importing.finding import Finder
 from tests.archives import skill_md, tar_info, tarred, tgz, zip_info, zipped
 from tests.conftest import Server
@@ -187,6 +187,38 @@ def test_a_sparse_file_is_refused(tmp_path: Path) -> None:
     refusal(tarred(GOOD)[: -tarfile.RECORDSIZE] + sparse + bytes(1024), tmp_path)
 
 
+def test_headers_for_all_entries_are_not_kept_for_each(tmp_path: Path) -> None:
+    """Each entry would copy every word of them: ten thousand of each took minutes."""
+    words = b"".join(b"%d w%07d=v\n" % (14, number) for number in range(15_000))
+    for_all = tar_info("x", type=tarfile.XGLTYPE, size=len(words)).tobuf() + words + bytes(-len(words) % 512)
+    entries = b"".join(tar_info(f"x/{number}").tobuf() for number in range(20_000))
+
+    with open_archive(io_file(for_all + entries + bytes(1024), tmp_path), ImportLimits(), tmp_path) as archive:
+        assert len(archive.entries) == 20_000
+
+
+def test_what_is_read_for_one_entry_of_a_tar_is_bounded(tmp_path: Path) -> None:
+    words = b"250000 comment=".ljust(249_999, b"x") + b"\n"
+    for_all = tar_info("x", type=tarfile.XGLTYPE, size=len(words)).tobuf() + words + bytes(-len(words) % 512)
+    assert "headers" in refusal(for_all * 3 + tarred(GOOD), tmp_path).message
+
+    holes = bytearray(tar_info("x", type=tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
+    holes[482] = 1
+    holes[148:156] = b"%06o\0 " % (sum(holes[:148]) + sum(holes[156:]) + 8 * 32)
+    more = b"00000000001\0" * 42 + b"\1" + bytes(7)
+    assert "headers" in refusal(bytes(holes) + more * 2000 + bytes(1024), tmp_path).message
+
+
+@pytest.mark.parametrize("pack", [bytes, lambda data: gzip.compress(data + os.urandom(100_000))[:-8]])
+def test_an_entry_with_less_than_no_bytes_ends_the_reading(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    """It would lead back to itself, for ever."""
+    back = bytearray(tar_info("back").tobuf(tarfile.GNU_FORMAT))
+    back[124:136] = (-512 & (1 << 96) - 1).to_bytes(12, "big")
+    back[148:156] = b"%06o\0 " % (sum(back[:148]) + sum(back[156:]) + 8 * 32)
+
+    refusal(pack(tar_info("first").tobuf() + bytes(back) + bytes(1024)), tmp_path)
+
+
 def test_damage_in_the_middle_is_no_end(tmp_path: Path) -> None:
     data = bytearray(tarred(GOOD))
     at = data.index(b"pdf/data.bin")
@@ -250,6 +282,46 @@ def test_a_lying_directory_of_a_zip_is_refused(tmp_path: Path) -> None:
     data[at + 12 : at + 16] = struct.pack("<I", 2**31)
 
     assert "cut off" in refusal(bytes(data), tmp_path).message
+
+
+def test_a_zip_with_two_directories_is_refused(tmp_path: Path) -> None:
+    """The short record names an empty one, and zipfile reads the other, of any number of entries."""
+    data = zipped(GOOD)
+    at = data.rindex(b"PK\x05\x06")
+    length, start = struct.unpack("<II", data[at + 12 : at + 20])
+    record = struct.pack("<4sQHHIIQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, 3, 3, length, start)
+    locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, at, 1)
+
+    short = data[at : at + 12] + struct.pack("<II", 0xFFFFFFFF, 0xFFFFFFFF) + data[at + 20 :]
+    assert contents(data[:at] + record + locator + short, tmp_path) == contents(data, tmp_path)
+    empty = data[at : at + 12] + bytes(8) + data[at + 20 :]
+    assert "two things" in refusal(data[:at] + record + locator + empty, tmp_path).message
+
+
+def test_a_directory_of_comments_is_not_read(tmp_path: Path) -> None:
+    one = struct.pack("<4s4B4HL2L5H2L", b"PK\x01\x02", *[0] * 11, 1, 0, 65_535, 0, 0, 0, 0) + b"a".ljust(65_536)
+    directory = one * 1100
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1100, 1100, len(directory), 0, 0)
+
+    assert refusal(b"PK\x03\x04" + directory + end, tmp_path).data["max_directory_bytes"] == 64 * 1024 * 1024
+
+
+def test_links_to_what_is_left_out_cost_what_other_links_cost() -> None:
+    """Five thousand links to five thousand hidden files would be looked at 25 million times."""
+    hidden = [Entry(f"d/.{number}", 1, False, "", 0) for number in range(5_000)]
+    links = [Entry(f"l{number}", 0, False, "d", None) for number in range(5_000)]
+    finder = Finder([Entry("SKILL.md", 1, False, "", 0), *hidden, *links])
+
+    found = finder.skill("")
+    assert isinstance(found.problem, BundleTooLarge)
+    assert set(found.files) == {"SKILL.md"}
+
+
+def test_what_a_system_left_beside_a_wrapper_is_no_part_of_it() -> None:
+    paths = ("repo/.claude/skills/a/SKILL.md", "repo/skills/a/SKILL.md", "__MACOSX/repo/._skills")
+    finder = Finder([Entry(path, 1, False, "", 0) for path in paths])
+
+    assert [finder.skill(root).rank for root in finder.found().roots] == [3, 1]
 
 
 def test_the_door_refuses_an_archive_whole_and_leaves_nothing_behind(sqlite_server: Server, new_name: str) -> None:

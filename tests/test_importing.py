@@ -12,9 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skillery.api.imports import is_too_slow
+from skillery.cli.packing import look_through, packed
+from skillery.errors import StartupError, StorageFull
+from skillery.formats.bundle import BundleLimits
 from skillery.formats.foreign_skill import loose_version, registry_name
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
+from skillery.importing import Importer, ImportLimits
 from skillery.importing.importer import next_version
 from tests.archives import skill_md, tarred, tgz, zipped
 from tests.conftest import Rpc, Server
@@ -369,6 +374,38 @@ def test_a_private_skill_of_another_is_not_told_of(org: Server, new_name: str) -
     assert skill["error"]["data"]["type"] == "name_taken"
 
 
+@pytest.mark.parametrize("stated", ["Secret Thing", "plain", "secret Thing", "{}.Secret thing", "{}.plain"])
+def test_who_may_not_publish_somewhere_does_not_learn_what_is_there(org: Server, new_name: str, stated: str) -> None:
+    ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
+    sent(ann, zipped({"a/SKILL.md": skill_md("Secret Thing"), "b/SKILL.md": skill_md("plain")}), namespace=new_name)
+    for hidden in ("secret-thing", "plain"):
+        ann("set_visibility", name=f"{new_name}.{hidden}", visibility="private")
+
+    stranger = Caller(org.url, Who("mallory", "read publish", "elsewhere.*"))
+    namespace = "" if "{}" in stated else new_name
+    for dry_run in ("false", "true"):
+        told = [
+            sent(stranger, zipped({"x/SKILL.md": skill_md(name)}), namespace=namespace, dry_run=dry_run)
+            for name in (stated.format(new_name), stated.format(new_name).replace("t", "v").replace("p", "b"))
+        ]
+        [there], [not_there] = (report["skills"] for report in told)
+        assert there["error"]["data"]["type"] == "not_allowed"
+        words = str((there["name"], there["error"])).replace("t", "v").replace("p", "b")
+        assert words == str((not_there["name"], not_there["error"])).replace("t", "v").replace("p", "b")
+
+
+def test_a_label_tells_nobody_what_they_do_not_see(org: Server, new_name: str) -> None:
+    ann, ben = (Caller(org.url, Who(who, "read publish", f"{new_name}.*")) for who in ("ann", "ben"))
+    sent(ann, zipped({"a/SKILL.md": skill_md("a"), "b/SKILL.md": skill_md("b")}), namespace=new_name, source=new_name)
+    ann("set_visibility", name=f"{new_name}.a", visibility="private")
+
+    for prune in ("false", "true"):
+        data = zipped({"c/SKILL.md": skill_md("c")})
+        report = sent(ben, data, namespace=new_name, source=new_name, prune=prune)
+        assert [one["name"] for one in report["removed"]] == [f"{new_name}.b"]
+    assert ann("describe_skill", name=f"{new_name}.a")["skill"]["status"] == "published"
+
+
 def test_checks_are_asked_and_their_findings_listed(org: Server, new_name: str) -> None:
     ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
     data = zipped(
@@ -556,6 +593,37 @@ def test_what_is_refused_says_so_in_the_exit_code_and_the_rest_comes_in(
     assert dry.code == 1
 
 
+def test_names_that_are_no_text_and_what_is_no_file_are_told(
+    sqlite_server: Server, new_name: str, tmp_path: Path
+) -> None:
+    odd = tmp_path / os.fsdecode(b"odd-\xff")
+    odd.mkdir()
+    (odd / "SKILL.md").write_text(skill_md("odd"))
+    (odd / os.fsdecode(b"n\xff.txt")).write_text("x")
+    os.mkfifo(odd / os.fsdecode(b"pipe-\xff"))
+    where = ("--url", sqlite_server.url, "--namespace", new_name, "--json")
+
+    ended = skillery("sync", str(odd), *where)
+    assert ended.code == 0, ended.err
+    [answer] = json.loads(ended.out)
+    assert [left["path"] for left in answer["left_out"]] == ["pipe-?"]
+    assert answer["skills"][0]["outcome"] == "published"
+
+
+@pytest.mark.parametrize("becomes", ["pipe", "link"])
+async def test_what_a_file_has_become_meanwhile_is_neither_followed_nor_waited_for(
+    folder: Path, tmp_path: Path, becomes: str
+) -> None:
+    looked = look_through(folder)
+    skill = next(path for path in folder.rglob("SKILL.md"))
+    skill.unlink()
+    (tmp_path / "secret").write_text("key")
+    os.mkfifo(skill) if becomes == "pipe" else skill.symlink_to(tmp_path / "secret")
+
+    with pytest.raises(StartupError, match="cannot read"):
+        [chunk async for chunk in packed(looked)]
+
+
 def test_sync_keeps_a_folder_in_step(folder: Path, sqlite_server: Server, new_name: str, tmp_path: Path) -> None:
     permissions = tmp_path / "permissions.toml"
     permissions.write_text('[permissions]\nnetwork = ["https://api.example.org"]\n')
@@ -594,6 +662,22 @@ def test_watch_goes_on_until_it_is_interrupted(folder: Path, sqlite_server: Serv
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         process.stdout.close() if process.stdout else None
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "too_slow"), [(1, 59, False), (1, 61, True), (2**20, 61, False), (2**20, 200, True)]
+)
+def test_an_archive_that_trickles_in_is_not_waited_for(size: int, seconds: float, too_slow: bool) -> None:
+    """Two of them would keep everybody else from importing for as long as they like."""
+    assert is_too_slow(size, seconds) is too_slow
+
+
+def test_a_disk_without_space_is_said_and_the_place_is_free_again(tmp_path: Path) -> None:
+    none: Any = None
+    importer = Importer(none, none, BundleLimits(), ImportLimits(), 1, tmp_path)
+    for _ in range(2):
+        with pytest.raises(StorageFull), importer.receive(), open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
+            full.write(b"x")
 
 
 def test_who_goes_away_stops_the_import_and_the_next_goes_on(sqlite_server: Server, new_name: str) -> None:

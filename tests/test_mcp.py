@@ -184,6 +184,22 @@ def test_tools_of_one_name_are_told_apart_by_their_skills(sqlite_rpc: Rpc, new_n
     assert answer["structuredContent"]["skill"]["name"] == f"{new_name}.b-c"
 
 
+def test_no_tool_takes_the_place_of_another(sqlite_rpc: Rpc, new_name: str) -> None:
+    """Names that skills were given so that they meet: `a.b` and `a-b`, a tool called as another one would be."""
+    skills = [f"{new_name}.b", f"{new_name}-b", f"{new_name}.evil", f"{new_name}.{'n' * 110}"]
+    forged = COUNT | {"name": f"{new_name.replace('-', '_').replace('.', '_')}_b__count_words"}
+    for skill in skills:
+        publish_tools(sqlite_rpc, skill, COUNT, *([forged] if skill.endswith("evil") else []))
+    mcp = Mcp(sqlite_rpc, tools=",".join([skills[2], *skills]))
+
+    listed = [tool["name"] for tool in mcp("tools/list")["tools"][8:]]
+    served = [mcp.tool(name, text="a")["structuredContent"]["skill"]["name"] for name in listed]
+    assert len(set(listed)) == 5
+    assert all(len(name) <= 128 for name in listed)
+    assert served == [skills[2], skills[2], skills[0], skills[1], skills[3]]
+    assert f"{new_name.replace('-', '_').replace('.', '_')}_b__count_words" == listed[2]
+
+
 def test_a_connection_that_asks_for_what_is_not_there_is_told(sqlite_rpc: Rpc) -> None:
     missing = Mcp(sqlite_rpc, tools="no.such.skill").error("tools/list")
     wrong = Mcp(sqlite_rpc, tools="No Name").send("tools/list", {})
@@ -512,6 +528,30 @@ async def test_a_bridge_says_why_it_cannot_be_crossed(tmp_path: Path) -> None:
     assert set(answers) == {1, None}
     assert "http://127.0.0.1:9" in answers[1]["message"]
     assert answers[None]["code"] == -32700
+
+
+async def test_no_line_breaks_a_bridge(sqlite_server: Server) -> None:
+    def said_with(version: str, **more: Any) -> bytes:
+        params = {"_meta": {"io.modelcontextprotocol/protocolVersion": version}}
+        return json.dumps({"jsonrpc": "2.0", "method": "tools/list", "params": params, **more}).encode()
+
+    lines = [
+        b"\xff\xfe",
+        b"[" * 10_000,
+        said_with("\u4e2d"),
+        said_with("\u4e2d", id=1),
+        said_with("x\r\ny: z", id=2),
+        said_with("x", id=10**30),
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[1]}}',
+        b'{"jsonrpc":"2.0","id":"last","method":"resources/templates/list"}',
+    ]
+    said = io.BytesIO()
+    async with client_of(sqlite_server.url) as client:
+        await McpBridge(lambda: nullcontext(client), [], io.BytesIO(b"\n".join(lines)), said).run()
+
+    answers = {one["id"]: one for one in map(json.loads, said.getvalue().splitlines())}
+    assert set(answers) == {None, 1, 2, 10**30, "last"}
+    assert "result" in answers["last"]
 
 
 async def test_a_bridge_hands_on_whatever_is_said(sqlite_server: Server, new_name: str) -> None:

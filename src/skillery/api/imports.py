@@ -7,14 +7,24 @@ on: `begun`, then `skill` for each, then `summary`.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs
 
 import msgspec
 
-from skillery.api.errors import encode, error_object, unexpected
-from skillery.api.http import ClientGone, admit, chunks_of, disconnected, only, send_bytes
+from skillery.api.errors import INVALID_REQUEST, encode, error_object, plain_error, unexpected
+from skillery.api.http import (
+    BODY_SILENCE_SECONDS,
+    ClientGone,
+    HttpRefusal,
+    admit,
+    chunks_of,
+    disconnected,
+    only,
+    send_bytes,
+)
 from skillery.api.operations import BINARY, JSON, Answer, Body, Operation, in_query
 from skillery.api.refusing import is_refusal, note_refusal
 from skillery.api.services import Services
@@ -29,6 +39,8 @@ ACTION = "create_skill"
 LINES = "application/x-ndjson"
 Object = dict[str, Any]
 GATHERED_BYTES = 1024 * 1024
+SLOWEST_BYTES = 8 * 1024
+"""A second, on average: an import holds one of few places while its archive comes in."""
 MAX_PARAM = 64 * 1024
 _PARAMS = ("namespace", "permissions", "name", "source", "prune", "dry_run")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
@@ -60,6 +72,7 @@ async def receive_archive(services: Services, scope: Any, receive: Any, send: An
     only(scope, "POST")
     identity = await admit(services, scope, headers, "publish", ACTION)
     wish = _wish(scope)
+    send = _taken(send)
     with services.importer.receive() as file:
         await spool(receive, headers, file, services.importer.limits.max_bytes)
         reports = services.importer.import_archive(identity, file, wish)
@@ -132,17 +145,38 @@ async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int
     size = int(declared) if declared.isdigit() and len(declared) < 20 else 0
     if size > most:
         raise _too_large(most)
-    size, gathered = 0, bytearray()
+    size, gathered, begun = 0, bytearray(), time.monotonic()
     async for chunk in chunks_of(receive):
         size += len(chunk)
         if size > most:
             raise _too_large(most)
+        if is_too_slow(size, time.monotonic() - begun):
+            slow = f"the archive comes with fewer than {SLOWEST_BYTES} bytes a second"
+            raise HttpRefusal(408, plain_error(INVALID_REQUEST, slow, "request_timeout"))
         gathered += chunk
         if len(gathered) >= GATHERED_BYTES:
             await asyncio.to_thread(file.write, bytes(gathered))
             gathered.clear()
     await asyncio.to_thread(file.write, bytes(gathered))
     await asyncio.to_thread(file.flush)
+
+
+def is_too_slow(size: int, seconds: float) -> bool:
+    """Whether that many bytes in that time are too few to wait for the rest."""
+    return seconds > BODY_SILENCE_SECONDS and size < SLOWEST_BYTES * seconds
+
+
+def _taken(send: Any) -> Any:
+    """`send` that does not wait for ever for somebody who does not read. Raises ClientGone."""
+
+    async def send_in_time(message: Any) -> None:
+        try:
+            async with asyncio.timeout(BODY_SILENCE_SECONDS):
+                await send(message)
+        except TimeoutError:
+            raise ClientGone from None
+
+    return send_in_time
 
 
 def _too_large(most: int) -> ArchiveTooLarge:

@@ -113,10 +113,16 @@ def sync(
     )
 
 
+def shown(text: str) -> str:
+    """As any client can read it: a name of a file may be no text."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def label_of(folder: Path) -> str:
     """The same for the same folder of the same machine, and no path that others would see."""
     path = os.path.realpath(folder)
-    return f"{Path(path).name[:100] or 'root'}-{hashlib.sha256(f'{platform.node()}:{path}'.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(os.fsencode(f"{platform.node()}:{path}")).hexdigest()[:8]
+    return f"{shown(Path(path).name)[:100] or 'root'}-{digest}"
 
 
 def _params(namespace: str | None, permissions: Path | None, dry_run: bool) -> dict[str, str]:
@@ -213,7 +219,7 @@ async def _import(
 
     overridden = overridden_skills(folder)
     chunks = packed(folder) if folder else file_chunks(path)
-    answer: dict[str, Any] = {"path": str(path)} | ({"source": params["source"]} if "source" in params else {})
+    answer: dict[str, Any] = {"path": shown(str(path))} | ({"source": params["source"]} if "source" in params else {})
     skills: list[Mapping[str, Any]] = []
     left_out = _left_out(folder)
     with _progress(as_json) as told:
@@ -255,7 +261,7 @@ def _left_out(folder: Folder | None) -> Callable[[Mapping[str, Any]], dict[str, 
 
 
 def _name_of(path: Path) -> str:
-    name = path.resolve().name
+    name = shown(path.resolve().name)
     ending = next((one for one in _ARCHIVE_ENDINGS if name.lower().endswith(one)), "") if path.is_file() else ""
     return name[: len(name) - len(ending)]
 

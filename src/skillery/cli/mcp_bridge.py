@@ -45,7 +45,8 @@ class _Message(msgspec.Struct):
         """Set in what clients of 2026-07-28 and later say."""
         meta = self.params.get("_meta")
         version = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
-        return version if isinstance(version, str) else None
+        # What no header can hold is the server's to refuse.
+        return version if isinstance(version, str) and _PLAIN.fullmatch(version) else None
 
 
 class McpBridge:
@@ -115,7 +116,8 @@ class McpBridge:
         """Since 2026-07-28 a request is taken back by closing its answer; before, the server is told."""
         if self._session:
             return False
-        task = self._under_way.get(message.params.get("requestId", ""))
+        request_id = message.params.get("requestId")
+        task = self._under_way.get(request_id) if isinstance(request_id, str | int | float) else None
         if task is not None:
             task.cancel()
         return True

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from skillery.errors import StartupError
-from skillery.importing.entries import MAX_DEPTH, Entry
+from skillery.importing.entries import MAX_DEPTH, Entry, shown
 from skillery.importing.finding import JUNK_FOLDERS, SKILL_MD, Finder, Found, FoundSkill, LeftOut
 
 CHUNK_BYTES = 1024 * 1024
@@ -82,7 +82,7 @@ def _entries(root: Path, special: list[LeftOut]) -> Iterator[Entry]:
             if one.is_dir(follow_symlinks=False):
                 if one.name in JUNK_FOLDERS:
                     # Not walked through: it stands for all that is in it.
-                    special.append(LeftOut(path, "junk", "left behind by a system or an interpreter"))
+                    special.append(LeftOut(shown(path), "junk", "left behind by a system or an interpreter"))
                 else:
                     waiting.append(path)
                 continue
@@ -102,9 +102,9 @@ def _entry(root: Path, path: str, status: os.stat_result) -> Entry | LeftOut:
             target = "../" * path.count("/") + os.path.relpath(target, root.resolve())
         return Entry(path, 0, False, target, None)
     if not stat.S_ISREG(status.st_mode):
-        return LeftOut(path, "special", "no file, folder or link")
+        return LeftOut(shown(path), "special", "no file, folder or link")
     if not os.access(full, os.R_OK):
-        return LeftOut(path, "special", "it may not be read")
+        return LeftOut(shown(path), "special", "it may not be read")
     return Entry(path, status.st_size, bool(status.st_mode & 0o111), "", full)
 
 
@@ -160,7 +160,12 @@ def _member(path: str, entry: Entry) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> io.BufferedReader:
+    """What has become a link or a pipe since it was looked at is neither followed nor waited for."""
     try:
-        return path.open("rb")
+        file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: PTH123, SIM115
     except OSError as error:
         raise StartupError(f"cannot read '{path}': {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise StartupError(f"cannot read '{path}': it is no file any more")
+    return file

@@ -28,7 +28,8 @@ MAX_STATED = 200
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _LOOSE = re.compile(r"[vV=\s]*(\d+)(?:\.(\d+))?(?:\.(\d+))?((?:-|\+)\S+)?\s*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_HEADING = re.compile(r"\s{0,3}#{1,6}\s+(?P<text>.*?)[\s#]*")
+_HEADING = re.compile(r"\s{0,3}#{1,6}\s+(?P<text>.*)")
+_BEHIND_HEADING = "# \t"
 
 
 class ForeignSkill(NamedTuple):
@@ -140,7 +141,7 @@ def _first_words(body: str) -> str:
     for line in body[: 16 * 1024].splitlines():
         match = _HEADING.fullmatch(line)
         if match:
-            heading = heading or match["text"]
+            heading = heading or match["text"].rstrip(_BEHIND_HEADING)
         elif line.strip() and not line.lstrip().startswith(("```", "~~~", "---", "<!--", "|")):
             paragraph.append(line.strip())
             continue

@@ -35,8 +35,10 @@ _FENCE = re.compile(r"-{3,}")
 _END = re.compile(r"-{3,}|\.\.\.")
 _KEY = re.compile(r"(?P<key>[^\s#:\-\[\]{},&*!|>'\"%@`][^:\n]{0,127}?|\"[^\"\n]{1,127}\"|'[^'\n]{1,127}')\s*:(?=\s|$)")
 _ENTRY = re.compile(
-    r"(?P<indent>[ ]*(?:-[ ]+)?)(?P<key>[A-Za-z0-9_][A-Za-z0-9_ .-]{0,127}?):[ ]+(?P<value>\S.*?)[ ]*(?P<end>\r?\n?)"
+    r"(?P<indent>[ ]*(?:-[ ]+)?)(?P<key>[A-Za-z0-9_][A-Za-z0-9_ .-]{0,127}?):[ ]+(?P<value>\S[^\n]*)(?P<end>\n?)"
 )
+"""Blanks behind the value belong to it here: `_value_of` takes them off. An expression that looks for their beginning
+takes quadratic time, and nobody else gets a turn meanwhile."""
 _COLON = re.compile(r":(?:\s|$)")
 _BLOCK_STARTS = re.compile(r"[|>][-+0-9]*\s*(?:#.*)?")
 _UNREADABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -302,13 +304,17 @@ def _with_quotes(lines: list[str]) -> Iterator[str]:
             continue
         block = None
         match = _ENTRY.fullmatch(line)
-        if match and _BLOCK_STARTS.fullmatch(match["value"]):
+        if match and _BLOCK_STARTS.fullmatch(_value_of(match)):
             block = indent
-        yield _quoted_line(match) if match and _needs_quotes(match["value"]) else line
+        yield _quoted_line(match) if match and _needs_quotes(_value_of(match)) else line
+
+
+def _value_of(match: re.Match[str]) -> str:
+    return match["value"].rstrip(" \r")
 
 
 def _quoted_line(match: re.Match[str]) -> str:
-    return f"{match['indent']}{match['key']}: {json.dumps(match['value'], ensure_ascii=False)}{match['end']}"
+    return f"{match['indent']}{match['key']}: {json.dumps(_value_of(match), ensure_ascii=False)}{match['end']}"
 
 
 def _needs_quotes(value: str) -> bool:

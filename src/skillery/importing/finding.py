@@ -8,6 +8,7 @@ root. What is left out is said.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
@@ -29,7 +30,8 @@ JUNK_FOLDERS = frozenset(
 JUNK_FILES = frozenset({".DS_Store", "Thumbs.db", "desktop.ini", "Icon\r"})
 MOST_LISTED = 50
 MOST_FILES = 10_000
-"""That a skill may have with those that links stand for; far above any server's own limit."""
+"""That a skill may have with those that links stand for, or that are looked at for them; far above any server's own
+limit."""
 
 Why = Literal["junk", "hidden", "link", "special", "outside"]
 
@@ -94,6 +96,7 @@ class Finder:
         files: dict[str, Entry] = {}
         left: list[tuple[str, Why, str]] = []
         problem: InvalidPath | BundleTooLarge | None = None
+        looked_at = itertools.count(1)
         marked = self._marked.get(root, "")
         renamed = marked if marked not in {"", SKILL_MD} else None
         for path in self._owned[root]:
@@ -109,7 +112,7 @@ class Finder:
             if not entry.target:
                 files[name] = entry
                 continue
-            problem = self._follow(root, name, entry, files, left) or problem
+            problem = self._follow(root, name, entry, files, left, looked_at) or problem
         return FoundSkill(root, files, renamed, tuple(_gathered(iter(left))), problem, self._rank(root))
 
     # -- roots -------------------------------------------------------------------------------------------------------
@@ -140,14 +143,15 @@ class Finder:
 
     def _wrapper(self) -> str:
         """The folder that all skills and all else lie in."""
+        plain = [path for path in self._tree.by_path if not _junk(path)]
+        if not plain:
+            return ""
         base = ""
-        while base not in self._roots:
-            prefix = f"{base}/" if base else ""
-            tops = {
-                path[len(prefix) :].partition("/")[0] for path in self._tree.by_path if not _junk(path[len(prefix) :])
-            }
-            if len(tops) != 1 or not self._tree.is_folder(folder := prefix + tops.pop()) or _is_container(folder, base):
-                return base
+        # The folders that the first and the last have in common, all have.
+        for segment, other in zip(min(plain).split("/")[:-1], max(plain).split("/")[:-1], strict=False):
+            folder = f"{base}/{segment}" if base else segment
+            if segment != other or base in self._roots or _is_container(folder, base):
+                break
             base = folder
         return base
 
@@ -159,7 +163,13 @@ class Finder:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def _follow(
-        self, root: str, name: str, link: Entry, files: dict[str, Entry], left: list[tuple[str, Why, str]]
+        self,
+        root: str,
+        name: str,
+        link: Entry,
+        files: dict[str, Entry],
+        left: list[tuple[str, Why, str]],
+        looked_at: Iterator[int],
     ) -> BundleTooLarge | None:
         """A link to a file of the skill becomes that file, one to a folder of it the files there."""
         real = self._tree.real(link.path)
@@ -174,16 +184,15 @@ class Finder:
             left.append((name, "link", f"the link to {quoted(link.target)} leads in a circle"))
             return None
         for one in self._tree.below(real):
-            inside = one.path[len(real) + 1 :]
-            if one.target or _junk(inside) or _hidden(inside):
-                continue
-            if len(files) > MOST_FILES:
+            if next(looked_at) > MOST_FILES:
                 return BundleTooLarge(
-                    f"with the link {quoted(name)} the skill has more than {MOST_FILES} files",
+                    f"with the link {quoted(name)} its links stand for more than {MOST_FILES} files",
                     hint="Leave the link out.",
                     max_files=MOST_FILES,
                 )
-            files[f"{name}/{inside}"] = one
+            inside = one.path[len(real) + 1 :]
+            if not (one.target or _junk(inside) or _hidden(inside)):
+                files[f"{name}/{inside}"] = one
         return None
 
     def _why_outside(self, path: str) -> tuple[str, Why, str]:

@@ -7,6 +7,7 @@ import holds no more of an archive than those few, however many there are in it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -21,7 +22,7 @@ from sqlalchemy import Connection
 from skillery import access
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import Busy, InvalidBundle, NameTaken, SkilleryError, Unavailable, VersionExists
+from skillery.errors import Busy, InvalidBundle, NameTaken, SkilleryError, StorageFull, Unavailable, VersionExists
 from skillery.formats.bundle import BundleLimits
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.repairs import Repair
@@ -54,6 +55,7 @@ RETRY_MS = 10_000
 FIRST = Version(1, 0, 0)
 VERSIONS = "(a version of it)"
 """What is found again of skills that were sent as versions of this one; nothing is called so."""
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Wish(NamedTuple):
@@ -104,7 +106,7 @@ class Importer:
 
     @contextmanager
     def receive(self) -> Iterator[BinaryIO]:
-        """A place for an import, and a file without a name for its archive. Raises Busy."""
+        """A place for an import, and a file without a name for its archive. Raises Busy, StorageFull."""
         if not self._places:
             raise Busy(
                 "as many imports as may be are under way",
@@ -115,6 +117,10 @@ class Importer:
         try:
             with TemporaryFile(dir=self._folder) as file:
                 yield cast(BinaryIO, file)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise StorageFull(hint="Nothing more was imported. Free space on the server.") from error
         finally:
             self._places += 1
 
@@ -252,11 +258,13 @@ class _Import:
 
     async def _name(self, prepared: Prepared, alias: Alias) -> tuple[str, Imported | None] | SkilleryError:
         def look(connection: Connection) -> tuple[str, Imported | None]:
-            imported = find_imported(connection, self._identity, alias)
+            imported = self._imported(connection, prepared, alias)
             if imported is not None:
                 return imported.name, imported
             if self._wish.into:  # for the first time
                 return self._wish.into, None
+            # A name that is made up says which there are: nobody is told where they may not publish.
+            access.require_namespace(self._identity, "publish", prepared.wanted)
             is_claimed = partial(self._is_claimed, prepared)
             return name_for(connection, alias, prepared.wanted, is_claimed, is_mended=prepared.is_mended), None
 
@@ -271,6 +279,13 @@ class _Import:
         """A name that had to be mended does not take that of a folder whose turn comes later."""
         return name in self._claimed or (prepared.is_mended and self._preparing.is_beside(prepared.found, name))
 
+    def _imported(self, connection: Connection, prepared: Prepared, alias: Alias) -> Imported | None:
+        try:
+            return find_imported(connection, self._identity, alias)
+        except NameTaken:
+            access.require_namespace(self._identity, "publish", prepared.wanted)
+            raise
+
     async def _import(
         self, prepared: Prepared, alias: Alias, named: tuple[str, Imported | None] | SkilleryError
     ) -> SkillReport:
@@ -282,7 +297,8 @@ class _Import:
             return await self._import_as(prepared, alias, name, imported)
         except Exception as error:  # noqa: BLE001 - as above
             self._stopped = self._stopped or isinstance(error, Unavailable)
-            return self._refused(prepared.found, prepared, error, "" if isinstance(named, SkilleryError) else named[0])
+            name = prepared.wanted if isinstance(named, SkilleryError) else named[0]
+            return self._refused(prepared.found, prepared, error, name)
         finally:
             self._held -= prepared.size_bytes
 

@@ -32,8 +32,11 @@ from skillery.importing.zips import MAX_RATIO
 CHUNK_BYTES = 1024 * 1024
 MAX_HEADER_BYTES = 256 * 1024
 """Of a name or of extended headers, which tarfile reads whole."""
+MAX_HEADERS_BYTES = 2 * MAX_HEADER_BYTES
+"""Of one entry: headers may stand before headers, and tarfile reads them all before it gives anything back."""
 RATIO_BYTES = 64 * 1024 * 1024
 _BLOCK = 512
+_WORDS = frozenset(tarfile.PAX_FIELDS)
 
 
 class TarArchive:
@@ -99,12 +102,17 @@ def members(file: BinaryIO) -> Iterator[tarfile.TarInfo]:
     size = file.seek(0, 2)
     file.seek(0)
     last: str | None = None
+    headers, end = _Headers(file), 0
     try:
-        with tarfile.open(fileobj=cast(BinaryIO, _Headers(file)), mode="r:", errors="surrogateescape") as tar:
+        with tarfile.open(fileobj=cast(BinaryIO, headers), mode="r:", errors="surrogateescape") as tar:
             while (member := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # or it keeps them all
+                _forget(tar)
+                headers.next_entry()
                 last = member.name
-                if member.isreg() and member.offset_data + member.size > size:
+                if member.size < 0 or tar.offset <= end:
+                    raise broken("is damaged: an entry has less than no bytes", last)
+                end = tar.offset
+                if (member.isreg() and member.offset_data + member.size > size) or end - _BLOCK >= size:
                     raise broken("is cut off", last)
                 yield member
             end = tar.offset
@@ -115,6 +123,14 @@ def members(file: BinaryIO) -> Iterator[tarfile.TarInfo]:
     block = file.read(_BLOCK)
     if len(block) < _BLOCK or block.strip(b"\x00"):
         raise broken("is damaged" if block.strip(b"\x00") else "is cut off", last)
+
+
+def _forget(tar: tarfile.TarFile) -> None:
+    """tarfile keeps every entry, and for every entry that follows each word of the headers that are for all of them."""
+    tar.members.clear()  # type: ignore[attr-defined]
+    for_all = cast(dict[str, str], tar.pax_headers)
+    for word in for_all.keys() - _WORDS:
+        del for_all[word]
 
 
 def _entry(member: tarfile.TarInfo, sizes: Sizes) -> Entry | None:
@@ -152,6 +168,7 @@ class _Headers:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self._left = MAX_HEADERS_BYTES
         self.tell = file.tell
         self.seek = file.seek
         self.name = ""
@@ -160,7 +177,13 @@ class _Headers:
     def read(self, size: int = -1) -> bytes:
         if size < 0 or size > MAX_HEADER_BYTES:
             raise broken(f"has a header of more than {MAX_HEADER_BYTES} bytes", None)
+        self._left -= size
+        if self._left < 0:
+            raise broken(f"has headers of more than {MAX_HEADERS_BYTES} bytes for one entry", None)
         return self._file.read(size)
+
+    def next_entry(self) -> None:
+        self._left = MAX_HEADERS_BYTES
 
     def close(self) -> None:
         """It is the caller's."""

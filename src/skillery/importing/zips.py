@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from skillery.errors import InvalidArchive
+from skillery.errors import ArchiveTooLarge, InvalidArchive
 from skillery.importing.entries import Entry, ImportLimits, Sizes, broken, refuse, safe_path, safe_target, too_many
 
 MAX_RATIO = 200
@@ -21,13 +21,19 @@ MAX_RATIO = 200
 RATIO_BYTES = 4 * 1024 * 1024
 """Below that nothing is one."""
 MAX_TARGET_BYTES = 4096
+MAX_DIRECTORY_BYTES = 64 * 1024 * 1024
+"""Which zipfile reads whole, with a comment of up to 64 KiB for each entry."""
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _DIRECTORY = b"PK\x01\x02"
 _LOCAL = b"PK\x03\x04"
 _END = b"PK\x05\x06"
 _END64 = b"PK\x06\x06"
+_LOCATOR64 = b"PK\x06\x07"
+_LOCATOR64_BYTES = 20
+_END64_BYTES = 56
+_IS_IN_64 = 0xFFFFFFFF
 _FIXED = 46
-_TAIL = 22 + 65_535 + 20
+_TAIL = 22 + 65_535 + 20 + 56
 _UTF8 = 0x800
 _ENCRYPTED = 0x41
 _UNIX = 3
@@ -109,13 +115,17 @@ def _count_entries(file: BinaryIO, most: int) -> None:
         raise broken("is cut off, or no zip: its directory is missing", _last_local_name(file, size))
     length = int.from_bytes(tail[at + 12 : at + 16], "little")
     end = size - len(tail) + at
-    at64 = tail.rfind(_END64, 0, at)
-    if length == 0xFFFFFFFF and at64 >= 0:
-        length = int.from_bytes(tail[at64 + 40 : at64 + 48], "little")
-        end = size - len(tail) + at64
+    if tail[:at][-_LOCATOR64_BYTES:].startswith(_LOCATOR64):
+        length, end = _length64(tail[:at], length), end - _LOCATOR64_BYTES - _END64_BYTES
     start = end - length
     if start < 0:
         raise broken("is cut off: its directory is larger than all of it", _last_local_name(file, size))
+    if length > MAX_DIRECTORY_BYTES:
+        raise ArchiveTooLarge(
+            f"the directory of the zip has {length} bytes, at most {MAX_DIRECTORY_BYTES} are read",
+            hint="Nothing was imported. Split it, or pack it without comments.",
+            max_directory_bytes=MAX_DIRECTORY_BYTES,
+        )
     file.seek(start)
     count, left = 0, length
     while left >= _FIXED:
@@ -128,6 +138,16 @@ def _count_entries(file: BinaryIO, most: int) -> None:
         count += 1
         if count > most:
             raise too_many(most)
+
+
+def _length64(before: bytes, length: int) -> int:
+    """Of the directory, by the record that stands before its locator. zipfile believes that one, whatever `length` the
+    short record has. Raises InvalidArchive where they disagree."""
+    record = before[-_LOCATOR64_BYTES - _END64_BYTES : -_LOCATOR64_BYTES]
+    length64 = int.from_bytes(record[40:48], "little")
+    if not record.startswith(_END64) or length not in {_IS_IN_64, length64}:
+        raise broken("says two things of its directory", None, "Nothing was imported. Pack the folder anew.")
+    return length64
 
 
 def _last_local_name(file: BinaryIO, size: int) -> str | None:

@@ -165,13 +165,22 @@ def note_removed(
     connection: Connection, identity: Identity, source: str, kept: Set[Alias], *, prune: bool
 ) -> list[Removed]:
     """What was imported from a folder, and is not among what it holds now. `prune` yanks all versions of it that
-    resolve. A skill that the identity may not publish is none of its business."""
+    resolve. A skill that the identity may not publish, or does not see, is none of its business."""
     rows = connection.execute(
-        select(imports.c.namespace, imports.c.stated, imports.c.name, imports.c.version)
+        select(
+            imports.c.namespace, imports.c.stated, imports.c.name, imports.c.version, skills.c.id, skills.c.visibility
+        )
+        .join_from(imports, skills, skills.c.name == imports.c.name)
         .where(imports.c.source == source, imports.c.removed_at.is_(None))
         .order_by(imports.c.name)
     ).all()
-    gone = [row for row in rows if Alias(row.namespace, row.stated) not in kept and _may(identity, row.name)]
+    gone = [
+        row
+        for row in rows
+        if Alias(row.namespace, row.stated) not in kept
+        and _may(identity, row.name)
+        and sees_skill(connection, identity, row.id, row.name, row.visibility)
+    ]
     removed = []
     for row in gone:
         yanked = _yank_all(connection, identity, row.name, source) if prune else ()

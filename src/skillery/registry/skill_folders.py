@@ -77,11 +77,13 @@ def open_folders(
     of_files = select(skill_files.c.version_id, skill_files.c.path, skill_files.c.sha256, skill_files.c.size_bytes)
     for version_id, *file in connection.execute(of_files.where(skill_files.c.version_id.in_(ids))):
         files[version_id].append(ServedFile(*file))
-    stored = dict(_skill_mds(connection, storage, ids))
+    # One after the other: each may have megabytes, and a page has many.
+    names = {version_id: name for name, version_id in versions}
+    shown_of = {each: skill_md_of(names[each], *stored) for each, stored in _skill_mds(connection, storage, ids)}
     elsewhere = _in_other_folders(connection, identity, [(name, files[each]) for name, each in versions])
     found = []
     for name, version_id in versions:
-        shown = skill_md_of(name, *stored[version_id])
+        shown = shown_of[version_id]
         served = (
             ServedFile(SKILL_MD, shown.sha256, shown.size_bytes) if file.path == SKILL_MD else file
             for file in files[version_id]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +19,8 @@ from skillery.api.rpc.methods import METHODS
 
 MOST_TOOLS = 1000
 """Of one skill: more than any model would look at."""
+MOST_OF_NAME, MOST_OF_TOOL = 120, 90
+"""Of the 128 characters of a tool's name in MCP, without what tells it apart, and with a skill before it."""
 _PROPERTY = ("type", "description", "enum")
 
 
@@ -35,17 +39,30 @@ class SkillTool(NamedTuple):
 async def skill_tools(visit: Visit) -> dict[str, SkillTool]:
     """The tools of the skills that the connection names, by their names there. Raises MCPError where one is not there.
 
-    A name that two of the skills have, or that is one of a method, has its skill before it: `text_words__count`.
+    A name that two of the skills have, or that is one of a method, has its skill before it: `text_words__count`. No
+    tool stands in the place of another, whatever their authors call them.
     """
     found = [(skill, tool) for skill in visit.skills for tool in await _tools_of(visit, skill)]
     often = Counter(tool["name"] for _, tool in found)
+    apart = {_with_skill(skill, tool["name"]) for skill, tool in found}
     tools: dict[str, SkillTool] = {}
     for skill, tool in found:
         bare = tool["name"]
-        is_taken = often[bare] > 1 or bare in METHODS
-        name = f"{re.sub(r'[.-]', '_', skill)}__{bare}" if is_taken else bare
+        is_taken = often[bare] > 1 or bare in METHODS or bare in apart
+        name = _free(_with_skill(skill, bare) if is_taken else bare, tools)
         tools[name] = SkillTool(name, skill, bare, tool["description"], _schema(tool["parameters"]))
     return tools
+
+
+def _with_skill(skill: str, bare: str) -> str:
+    above, tool = re.sub(r"[.-]", "_", skill), bare[:MOST_OF_TOOL]
+    return f"{above[-(MOST_OF_NAME - len(tool)) :]}__{tool}"
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    """`a.b` and `a-b` are one before a tool's name."""
+    numbered = (f"{name}_{number}" for number in itertools.count(2))
+    return next(one for one in itertools.chain([name], numbered) if one not in taken)
 
 
 def arguments_of(tool: SkillTool, arguments: dict[str, Any]) -> dict[str, Any]:
