@@ -260,6 +260,13 @@ def test_the_name_yes_is_a_name(rpc: Rpc, new_name: str) -> None:
     assert (skill["name"], codes(skill)) == (f"{new_name}.yes", set())
 
 
+@pytest.mark.parametrize(
+    ("stated", "name"), [("PDF Tools", "pdf-tools"), ("Über Größe", "uber-grosse"), ("Café!", "cafe")]
+)
+def test_a_name_becomes_the_nearest(stated: str, name: str) -> None:
+    assert registry_name(stated) == name
+
+
 @given(st.text(max_size=80))
 def test_every_name_has_a_name_in_the_registry(stated: str) -> None:
     assert parse_skill_name(registry_name(stated))
