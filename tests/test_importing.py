@@ -362,6 +362,7 @@ def test_nobody_imports_where_they_may_not_publish(org: Server, new_name: str) -
     [skill] = sent(stranger, data, namespace=new_name)["skills"]
     assert (skill["outcome"], skill["error"]["code"]) == ("refused", -32002)
     assert "version" not in skill
+    assert "Call it elsewhere.… instead (an import takes a namespace)" in skill["error"]["data"]["hint"]
     reader = Caller(org.url, Who("bob", "read run", f"{new_name}.*"))
     assert reader.http.post("/import", content=data).status_code == 403
 
@@ -561,6 +562,15 @@ def test_what_is_refused_says_so_in_the_exit_code_and_the_rest_comes_in(
     assert "torn.zip: the archive is cut off" in ended.err
     dry = skillery("import", str(folder), "--dry-run", *where)
     assert dry.code == 1
+
+
+def test_what_to_do_next_is_said(folder: Path, tokens_server: Server, new_name: str) -> None:
+    made = ("token", "create", "--name", "bot", "--agent", "--scope", "read,publish", "--namespace", f"{new_name}.*")
+    token = skillery(*made, "--home", str(tokens_server.home), SKILLERY_DATABASE=tokens_server.database).out.strip()
+    where = ("--url", tokens_server.url, "--token", token, "--namespace", new_name)
+    assert "next: skillery submit NAME@VERSION" in skillery("import", str(folder), *where).err
+    assert "next:" not in skillery("import", str(folder), *where).err
+    assert "hint: A skill is a folder with a SKILL.md" in skillery("import", str(folder / "pdf/scripts"), *where).err
 
 
 def test_sync_keeps_a_folder_in_step(folder: Path, sqlite_server: Server, new_name: str, tmp_path: Path) -> None:

@@ -339,5 +339,11 @@ def _print_end(answer: Mapping[str, Any]) -> None:
     counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())
     more = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""
     click.echo(clean(f"{answer['path']}: {answer['total']} skills: {counts or 'nothing'}{more}"), err=True)
+    if not answer["total"]:
+        click.echo(
+            "hint: A skill is a folder with a SKILL.md (or a skill.toml); give that folder, or one above it.", err=True
+        )
+    if answer["counts"].get("draft"):
+        click.echo("next: skillery submit NAME@VERSION for each draft, then a reviewer", err=True)
     if answer["stopped"]:
         click.echo("stopped: the server could not go on; the same command goes on where it stopped", err=True)
