@@ -559,6 +559,9 @@ def test_what_is_refused_says_so_in_the_exit_code_and_the_rest_comes_in(
     assert f"published\t{new_name}.pdf 1.0.0\tpdf" in ended.out
     assert f"published\t{new_name}.three 1.0.0\t." in ended.out
     assert "error: bad: there is no SKILL.md" in ended.err
+    assert "repaired: two/skill.md: 'skill.md' is taken as SKILL.md" in ended.err
+    assert "repaired: ./SKILL.md:1: it has no frontmatter" in ended.err
+    assert "left out: pdf/.env: begins with a dot" in ended.err
     assert "torn.zip: the archive is cut off" in ended.err
     dry = skillery("import", str(folder), "--dry-run", *where)
     assert dry.code == 1
