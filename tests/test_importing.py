@@ -265,6 +265,13 @@ def test_the_name_yes_is_a_name(rpc: Rpc, new_name: str) -> None:
     assert (skill["name"], codes(skill)) == (f"{new_name}.yes", set())
 
 
+@pytest.mark.parametrize(
+    ("stated", "name"), [("PDF Tools", "pdf-tools"), ("Über Größe", "uber-grosse"), ("Café!", "cafe")]
+)
+def test_a_name_becomes_the_nearest(stated: str, name: str) -> None:
+    assert registry_name(stated) == name
+
+
 @given(st.text(max_size=80))
 def test_every_name_has_a_name_in_the_registry(stated: str) -> None:
     assert parse_skill_name(registry_name(stated))
@@ -360,6 +367,7 @@ def test_nobody_imports_where_they_may_not_publish(org: Server, new_name: str) -
     [skill] = sent(stranger, data, namespace=new_name)["skills"]
     assert (skill["outcome"], skill["error"]["code"]) == ("refused", -32002)
     assert "version" not in skill
+    assert "Call it elsewhere.… instead (an import takes a namespace)" in skill["error"]["data"]["hint"]
     reader = Caller(org.url, Who("bob", "read run", f"{new_name}.*"))
     assert reader.http.post("/import", content=data).status_code == 403
 
@@ -588,6 +596,9 @@ def test_what_is_refused_says_so_in_the_exit_code_and_the_rest_comes_in(
     assert f"published\t{new_name}.pdf 1.0.0\tpdf" in ended.out
     assert f"published\t{new_name}.three 1.0.0\t." in ended.out
     assert "error: bad: there is no SKILL.md" in ended.err
+    assert "repaired: two/skill.md: 'skill.md' is taken as SKILL.md" in ended.err
+    assert "repaired: ./SKILL.md:1: it has no frontmatter" in ended.err
+    assert "left out: pdf/.env: begins with a dot" in ended.err
     assert "torn.zip: the archive is cut off" in ended.err
     dry = skillery("import", str(folder), "--dry-run", *where)
     assert dry.code == 1
@@ -622,6 +633,15 @@ async def test_what_a_file_has_become_meanwhile_is_neither_followed_nor_waited_f
 
     with pytest.raises(StartupError, match="cannot read"):
         [chunk async for chunk in packed(looked)]
+
+
+def test_what_to_do_next_is_said(folder: Path, tokens_server: Server, new_name: str) -> None:
+    made = ("token", "create", "--name", "bot", "--agent", "--scope", "read,publish", "--namespace", f"{new_name}.*")
+    token = skillery(*made, "--home", str(tokens_server.home), SKILLERY_DATABASE=tokens_server.database).out.strip()
+    where = ("--url", tokens_server.url, "--token", token, "--namespace", new_name)
+    assert "next: skillery submit NAME@VERSION" in skillery("import", str(folder), *where).err
+    assert "next:" not in skillery("import", str(folder), *where).err
+    assert "hint: A skill is a folder with a SKILL.md" in skillery("import", str(folder / "pdf/scripts"), *where).err
 
 
 def test_sync_keeps_a_folder_in_step(folder: Path, sqlite_server: Server, new_name: str, tmp_path: Path) -> None:

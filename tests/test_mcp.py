@@ -133,7 +133,7 @@ def test_a_tool_that_is_not_there_is_an_error_of_the_protocol(mcp: Mcp) -> None:
 
     assert (error["code"], error["data"]["type"]) == (-32602, "tool_not_found")
     assert "execute_skill" in error["data"]["hint"]
-    assert "?tools=create_skill" in publishing["data"]["hint"]
+    assert "?tools=create_skill, or skillery mcp --tools create_skill" in publishing["data"]["hint"]
 
 
 def test_create_skill_is_a_tool_of_connections_that_ask_for_it(sqlite_rpc: Rpc, new_name: str) -> None:

@@ -194,6 +194,12 @@ def test_the_command_line_runs_scripts(server: Server, skill: str) -> None:
     arguments = ("run", skill, "--script", "scripts/show.py", "--json", "--url", server.url)
     ran = skillery(*arguments, "--stdin", "-", "--", "a", "--b", stdin=b"piped")
     assert json.loads(ran.json["output"]["stdout"])[:2] == [["a", "--b"], "piped"]
+    failing = ("run", skill, "--script", "scripts/show.py", "--arg", 'env={"STATUS": "3"}', "--url", server.url)
+    failed = skillery(*failing)
+    assert failed.code == 1
+    assert "\nstdout: [[], " in failed.out
+    assert "\nstderr: noted\nfile: report.json blob:" in failed.out
+    assert skillery(*failing, "--json").code == 1
     refused = skillery("run", skill, "too", "much", "--url", server.url)
     assert refused.code == 2
     assert "'too' goes with --script PATH" in refused.err

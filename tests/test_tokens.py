@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -26,7 +30,7 @@ from skillery.database import Database, parse_database_url
 from skillery.errors import NotAuthenticated, TooManyFailedLogins
 from skillery.testing import AuthenticatorContract
 from skillery.tokens import create_token, revoke_token
-from tests.conftest import Rpc, RpcError, Server
+from tests.conftest import Rpc, RpcError, Server, clean_environment
 from tests.test_cli import Ended, skillery
 
 TOKEN = re.compile(r"sky_[0-9a-z]{12}_[0-9A-Za-z]{43}")
@@ -577,3 +581,25 @@ def test_params_that_cannot_be_are_refused_by_name(rpc: Rpc) -> None:
             rpc("create_token", **params)
         assert failed.value.error["code"] == -32602
         assert word in failed.value.error["message"] + str(failed.value.error["data"])
+
+
+def test_a_terminal_shows_scopes_and_moments_whole(tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path / "home"))
+    created = ("--name", "ann", "--scope", "read,run,publish", "--namespace", "team.*", "--expires", "90d")
+    assert skillery("token", "create", *created, *home).code == 0
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skillery", "token", "list", *home],
+        stdout=theirs,
+        env=clean_environment({"TERM": "xterm-256color", "COLUMNS": "100"}),
+    )
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # the other end has gone
+        while chunk := os.read(ours, 4096):
+            seen += chunk
+    os.close(ours)
+    assert process.wait(30) == 0
+    said = seen.decode()
+    assert "ann" in said
+    assert "…" not in said

@@ -48,9 +48,11 @@ def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
     above, dot, _ = name.rpartition(".")
     grant = f"{above}.*" if dot else "*"
     has = ", ".join(quoted(one) for one in identity.namespaces) or "none"
+    own = next((one.removesuffix(".*") for one in identity.namespaces if one.endswith(".*")), None)
+    below = f"Call it {own}.… instead (an import takes a namespace), or ask" if own and scope == "publish" else "Ask"
     raise NotAllowed(
         f"'{identity.name}' has the scope '{scope}', but no grant of a namespace that covers '{name}'",
-        hint=f"It takes the grant '{grant}'; this identity has {has}. Ask an admin for a token with it.",
+        hint=f"It takes the grant '{grant}'; this identity has {has}. {below} an admin for a token with it.",
         scope=scope,
         grant=grant,
         grants=list(identity.namespaces),

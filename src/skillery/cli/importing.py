@@ -311,18 +311,20 @@ def _print_line(key: str, said: Mapping[str, Any]) -> None:
 
 
 def _details(said: Mapping[str, Any]) -> list[str]:
+    """Each with where it is, for in a log of stderr they stand without the lines of the skills."""
+    where = said["path"] or "."
     repairs = said.get("repairs", ()) if said["outcome"] != "unchanged" else ()
-    lines = [f"repaired: {_place(repair)}{repair['message']}" for repair in repairs]
+    lines = [f"repaired: {_place(where, repair)}: {repair['message']}" for repair in repairs]
     if said["outcome"] != "unchanged":
-        lines += [f"left out: {one['path']}{_files(one)}: {one['message']}" for one in said.get("left_out", ())]
-    lines += [f"warning: {warning}" for warning in said.get("warnings", ())]
-    return lines + [f"{one['severity']}: {_place(one)}{one['message']}" for one in said.get("findings", ())]
+        lines += [f"left out: {where}/{one['path']}{_files(one)}: {one['message']}" for one in said.get("left_out", ())]
+    lines += [f"warning: {where}: {warning}" for warning in said.get("warnings", ())]
+    return lines + [f"{one['severity']}: {_place(where, one)}: {one['message']}" for one in said.get("findings", ())]
 
 
-def _place(one: Mapping[str, Any]) -> str:
+def _place(where: str, one: Mapping[str, Any]) -> str:
     if not one.get("file"):
-        return ""
-    return f"{one['file']}:{one['line']}: " if one.get("line") else f"{one['file']}: "
+        return where
+    return f"{where}/{one['file']}:{one['line']}" if one.get("line") else f"{where}/{one['file']}"
 
 
 def _files(one: Mapping[str, Any]) -> str:
@@ -345,5 +347,11 @@ def _print_end(answer: Mapping[str, Any]) -> None:
     counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())
     more = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""
     click.echo(clean(f"{answer['path']}: {answer['total']} skills: {counts or 'nothing'}{more}"), err=True)
+    if not answer["total"]:
+        click.echo(
+            "hint: A skill is a folder with a SKILL.md (or a skill.toml); give that folder, or one above it.", err=True
+        )
+    if answer["counts"].get("draft"):
+        click.echo("next: skillery submit NAME@VERSION for each draft, then a reviewer", err=True)
     if answer["stopped"]:
         click.echo("stopped: the server could not go on; the same command goes on where it stopped", err=True)

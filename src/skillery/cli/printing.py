@@ -13,6 +13,7 @@ import msgspec
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 WIDTH = 100
 _SPACE = re.compile(r"\s+")
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def clean(text: object) -> str:
@@ -33,7 +34,10 @@ def is_terminal() -> bool:
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-    """A table on a terminal; elsewhere one line a row, its fields parted by tabs."""
+    """A table on a terminal; elsewhere one line a row, its fields parted by tabs.
+
+    On a terminal a moment is told to the second, and has a place to wrap at.
+    """
     if not is_terminal():
         for row in rows:
             click.echo("\t".join(_SPACE.sub(" ", clean(field)) for field in row))
@@ -45,7 +49,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
     table = Table(*columns, box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for row in rows:
-        table.add_row(*(Text(clean(field)) for field in row))
+        table.add_row(*(Text(_MOMENT.sub(r"\1 \2Z", clean(field))) for field in row))
     Console().print(table)
 
 

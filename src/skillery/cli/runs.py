@@ -61,8 +61,9 @@ def input_options(command: Any) -> Any:
 @click.option(
     "--script",
     metavar="PATH",
-    help="Run this file of a skill without an entrypoint. What follows NAME are its arguments (after -- where they "
-    "look like options); --arg K=V is for argv, stdin and env.",
+    help="Run this file of a skill without an entrypoint, in an empty folder: the skill lies in /skills/NAME, and what "
+    "is left in out/ is kept. What follows NAME are its arguments (after -- where they look like options); --arg K=V "
+    "is for argv, stdin and env.",
 )
 @click.option("--stdin", type=click.File("rb"), metavar="FILE", help="What the script reads; - is this command's own.")
 @target_options
@@ -104,7 +105,7 @@ def run(
         )
         return answer
 
-    _report(with_client(target, execute, sandbox=True), as_json)
+    _report(with_client(target, execute, sandbox=True), as_json, of_script=script is not None)
 
 
 def _of_script(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
@@ -227,16 +228,19 @@ async def upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any],
     return args, blob_ids
 
 
-def _report(answer: Mapping[str, Any], as_json: bool) -> None:
-    """Print how a run ended; raises Exit where it failed."""
+def _report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False) -> None:
+    """Print how a run ended; raises Exit where it failed, or the script that it ran did."""
     failed = answer["status"] != "completed"
+    ended = answer["output"] if of_script and isinstance(answer["output"], dict) else {}
     if as_json:
         print_json(answer)
     elif failed:
         _print_failure(answer)
+    elif "exit_code" in ended:
+        _print_script(answer, ended)
     else:
         _print_success(answer)
-    if failed:
+    if failed or ended.get("exit_code"):
         raise click.exceptions.Exit(RUN_FAILED)
 
 
@@ -251,6 +255,19 @@ def _print_success(answer: Mapping[str, Any]) -> None:
     if answer.get("degraded"):
         fields.append(("degraded", ", ".join(answer["degraded"])))
     print_fields([*fields, ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms")])
+
+
+def _print_script(answer: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
+    """What it wrote, as it wrote it; the log would be the same once more."""
+    print_fields(
+        [
+            ("summary", answer["summary"]),
+            *[(name, ended[name]) for name in ("stdout", "stderr") if ended.get(name)],
+            *[("file", f"{file['path']} {file['blob_id']}") for file in ended.get("files", ())],
+            *([("degraded", ", ".join(answer["degraded"]))] if answer.get("degraded") else []),
+            ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms"),
+        ]
+    )
 
 
 def _print_failure(answer: Mapping[str, Any]) -> None:

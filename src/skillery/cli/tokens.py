@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.options import Target, json_option, target_options, user_of_this_machine
-from skillery.cli.printing import clean, print_json, print_rows
+from skillery.cli.printing import clean, is_terminal, print_json, print_rows
 
 if TYPE_CHECKING:
     from skillery.database import Database
@@ -99,7 +99,7 @@ def list_(target: Target, as_json: bool) -> None:
                 one["id"],
                 one["name"],
                 one["kind"],
-                ",".join(one["scopes"]),
+                (", " if is_terminal() else ",").join(one["scopes"]),
                 " ".join(one["namespaces"]) or "-",
                 one["status"],
                 one["expires_at"] or "never",

@@ -59,7 +59,8 @@ def registry_name(stated: str) -> str:
     try:
         return parse_skill_name(stated)
     except InvalidName:
-        plain = unicodedata.normalize("NFKD", stated).encode("ascii", "ignore").decode().lower()
+        # Folded, for ß is ss and has no other decomposition.
+        plain = unicodedata.normalize("NFKD", stated.casefold()).encode("ascii", "ignore").decode().lower()
     segments = (re.sub(r"[^a-z0-9_-]+", "-", segment) for segment in plain.split("."))
     mended = ".".join(filter(None, (re.sub(r"[_-]*-[_-]*|__+", "-", segment).strip("-_") for segment in segments)))
     if not mended:

@@ -207,7 +207,8 @@ def _not_found(
     hint = (
         f"There is {', '.join(newest)}."
         if newest
-        else "None of its versions resolves; a draft or a yanked one is found by its exact version only."
+        else "None of its versions resolves: list_versions shows them. "
+        "A draft or a yanked one is found by its exact version only."
     )
     asked = _shown(spec)
     return VersionNotFound(f"'{name}' has no version '{asked}'", hint=hint, name=name, version=asked, versions=newest)

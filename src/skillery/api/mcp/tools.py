@@ -93,7 +93,11 @@ def _names(visit: Visit) -> list[str]:
 
 
 def _unknown(name: str, there: list[str]) -> MCPError:
-    way_out = f"Ask for it: /mcp?tools={name}" if name == CREATE_SKILL else "Skills are run with execute_skill."
+    way_out = (
+        f"Ask for it: /mcp?tools={name}, or skillery mcp --tools {name}"
+        if name == CREATE_SKILL
+        else "Skills are run with execute_skill."
+    )
     hint = f"There are {', '.join(there)}. {way_out}"
     return MCPError(INVALID_PARAMS, f"there is no tool {name[:80]!r}", {"type": "tool_not_found", "hint": hint})
 
