@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -359,20 +360,23 @@ class Background:
 
     def _call(self) -> None:
         try:
-            self.answers.append(
-                self._client.post("/mcp", content=self._body, headers=self._headers, timeout=self._seconds)
-            )
+            self.answers.append(self._client.post("/mcp", content=self._body, headers=self._headers, timeout=60))
         except httpx.TransportError:
             return
-
-    _seconds = 60.0
 
     def join(self) -> None:
         self._thread.join(60)
 
 
-class Impatient(Background):
-    _seconds = 1.0
+def hang_up_on(who: Caller, mcp: Mcp, seconds: float) -> None:
+    """Make a call and leave once it has begun."""
+    given = {"language": "python", "code": SLEEP, "args": {"s": seconds}}
+    body, headers = mcp.request("tools/call", {"name": "run_code", "arguments": given})
+    request = who.http.build_request("POST", "/mcp", content=body, headers=headers)
+    head = b"".join(b"%b: %b\r\n" % line for line in request.headers.raw)
+    with socket.create_connection((request.url.host, request.url.port or 80)) as line:
+        line.sendall(b"POST /mcp HTTP/1.1\r\n" + head + b"\r\n" + request.content)
+        started(who)
 
 
 def ended(rpc: Rpc) -> dict[str, Any]:
@@ -394,7 +398,7 @@ def started(rpc: Rpc) -> None:
 def test_closing_the_answer_takes_a_call_back_since_2026(org: Server, new_name: str) -> None:
     who = Caller(org.url, Who(new_name, "read run"))
 
-    Impatient(Mcp(who), who.http.headers["x-who"], 30).join()
+    hang_up_on(who, Mcp(who), 30)
 
     run = ended(who)
     assert (run["status"], run["error"]["type"]) == ("failed", "Cancelled")
@@ -403,7 +407,7 @@ def test_closing_the_answer_takes_a_call_back_since_2026(org: Server, new_name: 
 def test_before_2026_a_client_that_is_gone_ends_nothing(org: Server, new_name: str) -> None:
     who = Caller(org.url, Who(new_name, "read run"))
 
-    Impatient(Mcp(who, LEGACY), who.http.headers["x-who"], 2).join()
+    hang_up_on(who, Mcp(who, LEGACY), 2)
 
     assert ended(who)["status"] == "completed"
 
