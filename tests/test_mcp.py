@@ -173,6 +173,19 @@ def test_skill_tools_of_named_skills_are_tools_of_their_own(rpc: Rpc, new_name: 
     assert "text" in wrong["content"][0]["text"]
 
 
+def test_lists_that_a_tool_takes_say_of_what_where_it_does(sqlite_rpc: Rpc, new_name: str) -> None:
+    lists = {
+        "ids": {"type": "array", "description": "Which", "items": {"type": "integer"}},
+        "any": {"type": "array", "description": "What", "optional": True},
+    }
+    publish_tools(sqlite_rpc, new_name, COUNT | {"parameters": lists})
+
+    [tool] = Mcp(sqlite_rpc, tools=new_name)("tools/list")["tools"][8:]
+
+    properties = tool["inputSchema"]["properties"]
+    assert (properties["ids"]["items"], properties["any"]["items"]) == ({"type": "integer"}, {})
+
+
 def test_tools_of_one_name_are_told_apart_by_their_skills(sqlite_rpc: Rpc, new_name: str) -> None:
     publish_tools(sqlite_rpc, f"{new_name}.a", COUNT)
     publish_tools(sqlite_rpc, f"{new_name}.b-c", COUNT, COUNT | {"name": "run_code"})

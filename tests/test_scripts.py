@@ -104,7 +104,7 @@ def test_scripts_of_every_language_are_run(server: Server, skill: str) -> None:
         path: run(server.rpc, skill, path, argv=["x"])["output"]["stdout"] for path in ("scripts/show.mjs", "bin/tool")
     }
     assert shown == {"scripts/show.mjs": "x\n", "bin/tool": "tool x\n"}
-    assert run(server.rpc, skill, "scripts/uses.py")["output"]["stdout"] == "beside\n"
+    assert run(server.rpc, skill, "./scripts/uses.py")["output"]["stdout"] == "beside\n"
 
 
 def test_a_stream_that_is_too_long_to_be_answered_is_a_blob_that_begins_there(server: Server, skill: str) -> None:

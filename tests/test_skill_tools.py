@@ -405,6 +405,9 @@ def test_a_bare_name_means_what_was_published_last(rpc: Rpc, offer: Offer, new_n
     offer(f"{new_name}-a", [tool(name, "scripts/t.sh")], "1.1.0", t__sh="echo '\"a2\"'")
     assert rpc("call_tool", name=name)["result"] == "a2"
     assert rpc("call_tool", name=name, skill=f"{new_name}-a", version="1.0.0")["result"] == "a"
+    assert rpc("call_tool", name=name, skill=f"{new_name}-a@1.0.0")["skill"]["version"] == "1.0.0"
+    two = rpc.error("call_tool", name=name, skill=f"{new_name}-a@1.0.0", version="1.1.0")
+    assert two["data"]["param"] == "version"
     rpc("yank_version", name=f"{new_name}-a", version="1.1.0", reason="x")
     assert rpc("call_tool", name=name)["result"] == "b"
     rpc("yank_version", name=f"{new_name}-b", version="1.0.0", reason="x")

@@ -92,6 +92,15 @@ async def _tools_of(visit: Visit, skill: str) -> list[dict[str, Any]]:
 
 def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
     """Skill Tools says `optional` of those that may be left out, JSON Schema `required` of the others."""
-    shown = {name: {key: one[key] for key in _PROPERTY if key in one} for name, one in parameters.items()}
+    shown = {name: _property(one) for name, one in parameters.items()}
     required = [name for name, one in parameters.items() if one.get("optional") is not True]
     return {"type": "object", "properties": shown, **({"required": required} if required else {})}
+
+
+def _property(declared: dict[str, Any]) -> dict[str, Any]:
+    shown = {key: declared[key] for key in _PROPERTY if key in declared}
+    if declared.get("type") == "array":
+        # Skill Tools knows nothing of `items`; some that make schemas for models refuse an array without.
+        items = declared.get("items")
+        shown["items"] = items if isinstance(items, dict) else {}
+    return shown

@@ -21,7 +21,8 @@ from skillery.runs.reading import RunFilter
 
 async def execute_skill(services: Services, identity: Identity, asked: params.ExecuteSkill) -> Any:
     parse_skill_name(asked.name)
-    script = parse_path(asked.script) if asked.script else ""
+    # As instructions often write it, and tools.json too.
+    script = parse_path(asked.script.removeprefix("./")) if asked.script else ""
     request = SkillRequest(asked.name, asked.version, asked.args, asked.input_blobs, given(asked.timeout_ms), script)
     return await services.runner.execute_skill(identity, request)
 

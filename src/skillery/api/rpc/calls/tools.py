@@ -34,7 +34,15 @@ async def list_tools(services: Services, identity: Identity, asked: params.ListT
 
 
 async def call_tool(services: Services, identity: Identity, asked: params.CallTool) -> Any:
-    skill, name = _address(asked.name, asked.skill)
+    of_skill, _, in_reference = asked.skill.partition("@")
+    skill, name = _address(asked.name, of_skill)
+    version = asked.version or in_reference
+    if asked.version and in_reference and asked.version != in_reference:
+        raise InvalidParams(
+            f"'skill' asks for the version '{in_reference[:80]}', and 'version' is '{asked.version[:80]}'",
+            hint="Name one version.",
+            param="version",
+        )
     if skill is None and asked.version:
         raise InvalidParams(
             f"'version' is {asked.version[:80]!r}, and no skill is named",
@@ -44,7 +52,7 @@ async def call_tool(services: Services, identity: Identity, asked: params.CallTo
     request = ToolRequest(
         name=name,
         args=asked.args,
-        skill=(skill, parse_version_spec(asked.version)) if skill else None,
+        skill=(skill, parse_version_spec(version)) if skill else None,
         session=_session(asked.session),
         input_blobs=asked.input_blobs,
         timeout_ms=given(asked.timeout_ms),
