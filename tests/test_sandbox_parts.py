@@ -304,7 +304,10 @@ def sharing() -> Iterator[int]:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_memory_that_processes_share_is_counted_once(sharing: int) -> None:
+def test_memory_that_processes_share_is_counted_once(sharing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "SLOW_WORK", 60)
+    monkeypatch.setattr(watchdog, "SLOW", 60)
+
     assert not watchdog.over(sharing, 200 << 20)
     assert watchdog.over(sharing, 48 << 20)
 
@@ -315,6 +318,24 @@ def test_a_look_that_takes_too_long_counts_it_for_each(sharing: int, monkeypatch
 
     assert watchdog.over(sharing, 200 << 20)
     assert not watchdog.over(sharing, 600 << 20)
+
+
+def test_threads_that_come_and_go_hide_no_child() -> None:
+    def churn() -> None:
+        while not enough.is_set():
+            threading.Thread(target=lambda: None).start()
+
+    enough, churning = threading.Event(), [threading.Thread(target=churn) for _ in range(2)]
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        for thread in churning:
+            thread.start()
+        try:
+            assert all(child.pid in watchdog.children(os.getpid()) for _ in range(2000))
+        finally:
+            enough.set()
+            for thread in churning:
+                thread.join()
+            child.kill()
 
 
 async def test_the_watchdog_waits_for_no_thread_of_others(sharing: int) -> None:

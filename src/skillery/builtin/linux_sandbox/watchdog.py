@@ -19,6 +19,7 @@ NEAR = 0.5
 mappings, which is as long as it likes."""
 SLOW_WORK, SLOW = 0.1, 0.4
 """Seconds of a look's own work, and in all, after which it is told apart no further."""
+LOOKS = 3
 KIBIBYTE = 1024
 SOCKET_OPTIONS = 128 * KIBIBYTE
 """What the kernel lets the options of one socket take (net.core.optmem_max)."""
@@ -32,11 +33,21 @@ def threads(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    try:
-        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:
-        return []
-    return [int(child) for text in lists for child in text.split()]
+    """Of all threads of a process. A thread that ends leaves its children to another, which may have been asked by
+    then: all are asked once more, a few times at most, for there may be no end of threads that end."""
+    found: dict[int, None] = {}
+    for _ in range(LOOKS):
+        has_ended = False
+        for thread in threads(pid):
+            try:
+                text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+            except OSError:
+                has_ended = True
+            else:
+                found |= dict.fromkeys(map(int, text.split()))
+        if not has_ended:
+            break
+    return list(found)
 
 
 def descendants(root: int) -> Iterator[int]:
