@@ -248,7 +248,8 @@ class EscapeCases(SandboxCases):
         NAMES = ('mem', 'environ', 'maps', 'root/etc/passwd', 'fd/0')
         def main(args): return [opened(f'/proc/1/{name}') for name in NAMES]
         """
-        assert await trial.value(code) == [False] * 5
+        for _ in range(20):  # it may come to that only after the code has begun
+            assert await trial.value(code) == [False] * 5
 
     async def test_devices_cannot_be_made(self, trial: Trial) -> None:
         code = """

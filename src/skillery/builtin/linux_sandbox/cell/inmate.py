@@ -108,6 +108,9 @@ class Part:
         """Pid 2 goes back into the interpreter; pid 1 becomes the tiny program of `init`."""
         # the zygote's children are nobody's to wait for; this one's are
         kernel.set_default_action(kernel.SIGCHLD)
+        # Until it is `init`, which nobody may read, it is a copy of the zygote. Where the ids of a run are those of an
+        # ordinary user, nothing else keeps pid 2 from reading it.
+        kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 0)
         script.add("pid 2", kernel.SYS_CLONE, *kernel.fork_arguments(thread_id), kind=calls.SECOND)
         kernel.call("signals", kernel.SYS_SIGPROCMASK, SIG_BLOCK, kernel.signals(kernel.SIGCHLD), None, 8)
         kernel.call("descriptors", kernel.SYS_DUP3, calls.CONTROL, 0, 0, answer=0)
