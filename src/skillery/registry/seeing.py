@@ -104,9 +104,7 @@ def seen_version(view: View) -> ColumnElement[bool]:
     statuses: list[ColumnElement[str]] = [literal_column(f"'{status}'") for status in WAS_PUBLISHED]
     found = [skill_versions.c.status.in_(statuses), skill_versions.c.publisher == bindparam("me")]
     if view.is_reviewer:
-        places = range(len(view.grants))
-        chunks = [places[start : start + _CHUNK] for start in range(0, len(places), _CHUNK)]
-        found += [or_(*(_in_grant(place) for place in chunk)) for chunk in chunks]
+        found += _in_grants(view)
     return or_(*found)
 
 
@@ -132,9 +130,13 @@ def sees_version(identity: Identity, name: str, status: str, publisher: str) -> 
 
 def _together(view: View, visibility: Visibility) -> list[ColumnElement[bool]]:
     """Many grants as few conditions: a database takes only so many in one statement."""
+    return [and_(_is(visibility), one) for one in _in_grants(view)]
+
+
+def _in_grants(view: View) -> list[ColumnElement[bool]]:
     places = range(len(view.grants))
     chunks = [places[start : start + _CHUNK] for start in range(0, len(places), _CHUNK)]
-    return [and_(_is(visibility), or_(*(_in_grant(place) for place in chunk))) for chunk in chunks]
+    return [or_(*(_in_grant(place) for place in chunk)) for chunk in chunks]
 
 
 def _in_grant(place: int) -> ColumnElement[bool]:

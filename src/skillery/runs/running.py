@@ -56,7 +56,6 @@ from skillery.runs.tool_calls import ToolRequest, stub_answer, tool_answer
 from skillery.runs.trying import Trial, Tried, Unpublished
 
 log = logging.getLogger(__name__)
-MOST_BLOBS = 1_000
 SERVER_STOPPED = Failure("SandboxError", "the server was stopped while this ran")
 CLIENT_GONE = Failure("Cancelled", "whoever asked for it went away while it waited for a place")
 END_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
