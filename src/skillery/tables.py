@@ -599,6 +599,17 @@ secret_grants = Table(
     Column("granted_at", Moment, nullable=False),
 )
 
+locks = Table(
+    "locks",
+    metadata,
+    # SHA-256 of what was asked, of whom, and for which Python: skillery.environments.
+    Column("key", String(64), primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("made_at", Moment, nullable=False),
+    comment="Locks of dependencies that were made lately: the same dependencies get the same.",
+)
+Index("ix_locks_made_at", locks.c.made_at)
+
 audit = Table(
     "audit",
     metadata,

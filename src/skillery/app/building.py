@@ -26,6 +26,7 @@ from skillery.api.rpc.methods import METHODS
 from skillery.api.services import Services
 from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.bundled import publish_bundled
+from skillery.app.environments import locks_of
 from skillery.app.home import Home
 from skillery.app.quotas import quotas_of
 from skillery.app.upkeep import Upkeep
@@ -131,6 +132,7 @@ def _services(
         msgspec.structs.asdict(settings.max_limits),
         ExampleRuns(runner, cache, settings.publishing.examples_seconds),
         quotas,
+        locks_of(settings, home, database),
     )
     return Services(
         database=database,

@@ -118,6 +118,19 @@ class Deprecation(TypedDict):
     successor: str | None
 
 
+class LockedPackage(TypedDict):
+    name: str
+    version: str
+
+
+class SkillLock(TypedDict):
+    """The packages of a skill that declares some."""
+
+    sha256: str
+    packages: list[LockedPackage] | None
+    """None below `detail: "full"` where the lock is large."""
+
+
 class Skill(TypedDict):
     name: str
     version: str
@@ -127,6 +140,7 @@ class Skill(TypedDict):
     visibility: Literal["public", "namespace", "private"]
     warnings: list[str]
     manifest: dict[str, Any]
+    lock: NotRequired[SkillLock]
     approval: NotRequired[Step]
     rejected: NotRequired[Step]
     yanked: NotRequired[Step]
