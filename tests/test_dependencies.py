@@ -18,59 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.formats.requirements import InvalidLock, read_lock
-from tests.conftest import Rpc, Server, StartShared, manifest, skill_files
+from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.needing import CODE, create, lock_of, needing, pins, refused
 from tests.wheels import make_wheel
-
-CODE = "def main(args):\n    return 1\n"
-
-
-@pytest.fixture(scope="session")
-def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    house = tmp_path_factory.mktemp("wheelhouse")
-    for version in ("1.0", "1.5", "2.0"):
-        make_wheel(house, "frames", version, requires=["figures>=1"])
-    make_wheel(house, "figures", "1.0")
-    make_wheel(house, "figures", "2.0")
-    make_wheel(house, "forbidden", "1.0")
-    make_wheel(house, "elsewhere", "1.0", tag="cp27-cp27m-win32")
-    make_wheel(house, "torn", "1.0", requires=["frames<2", "figures==1.0"])
-    return house
-
-
-@pytest.fixture(scope="session")
-def packages(database_kind: str, shared_server: StartShared, wheelhouse: Path) -> Server:
-    """One server for each database that has packages."""
-    more = {"SKILLERY_ENVIRONMENTS_WHEELHOUSE": str(wheelhouse), "SKILLERY_ENVIRONMENTS_DENIED": "forbidden"}
-    return shared_server("packages", database_kind, **more)
-
-
-@pytest.fixture
-def call(packages: Server) -> Rpc:
-    return packages.rpc
-
-
-def needing(name: str, *dependencies: str, version: str = "1.0.0", **more: Any) -> dict[str, Any]:
-    runtime = {"entrypoint": "code/main.py", "dependencies": list(dependencies), **more}
-    return manifest(name, version, runtime=runtime)
-
-
-def create(rpc: Rpc, made: dict[str, Any], code: str = CODE, **files: str) -> dict[str, Any]:
-    result: dict[str, Any] = rpc("create_skill", manifest=made, skill_md="# A\n", files=skill_files(code, **files))
-    return result
-
-
-def refused(rpc: Rpc, made: dict[str, Any], **files: str) -> dict[str, Any]:
-    return rpc.error("create_skill", manifest=made, skill_md="# A\n", files=skill_files(CODE, **files))
-
-
-def lock_of(rpc: Rpc, name: str, version: str = "latest") -> str:
-    content: str = rpc("read_skill_file", name=name, version=version, path="requirements.lock")["content"]
-    return content
-
-
-def pins(lock: str) -> dict[str, str]:
-    return {pin.name: pin.version for pin in read_lock(lock.encode())}
-
 
 # -- declared --------------------------------------------------------------------------------------------------------
 
@@ -136,9 +86,9 @@ def test_a_server_without_packages_says_how_to_get_some(sqlite_rpc: Rpc, new_nam
 # -- locked ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_version_is_published_with_its_lock(call: Rpc, new_name: str, wheelhouse: Path) -> None:
-    create(call, needing(new_name, "frames>=1,<2"))
-    lock = lock_of(call, new_name)
+def test_a_version_is_published_with_its_lock(packages_rpc: Rpc, new_name: str, wheelhouse: Path) -> None:
+    create(packages_rpc, needing(new_name, "frames>=1,<2"))
+    lock = lock_of(packages_rpc, new_name)
     wheel = hashlib.sha256((wheelhouse / "frames-1.5-py3-none-any.whl").read_bytes()).hexdigest()
 
     assert pins(lock) == {"frames": "1.5", "figures": "2.0"}
@@ -146,64 +96,68 @@ def test_a_version_is_published_with_its_lock(call: Rpc, new_name: str, wheelhou
     assert str(wheelhouse) not in lock
 
 
-def test_the_lock_counts_for_the_digest(call: Rpc, new_name: str) -> None:
-    one = create(call, needing(f"{new_name}.a", "frames<2"))
-    lock = lock_of(call, f"{new_name}.a")
+def test_the_lock_counts_for_the_digest(packages_rpc: Rpc, new_name: str) -> None:
+    one = create(packages_rpc, needing(f"{new_name}.a", "frames<2"))
+    lock = lock_of(packages_rpc, f"{new_name}.a")
 
-    found = call("describe_skill", name=f"{new_name}.a", detail="full")["skill"]
+    found = packages_rpc("describe_skill", name=f"{new_name}.a", detail="full")["skill"]
 
     assert found["digest"] == one["digest"]
     entry = next(file for file in found["files"] if file["path"] == "requirements.lock")
     assert entry["sha256"] == hashlib.sha256(lock.encode()).hexdigest()
 
 
-def test_describe_skill_tells_the_packages(call: Rpc, new_name: str) -> None:
-    create(call, needing(new_name, "frames<2", "figures<2"))
+def test_describe_skill_tells_the_packages(packages_rpc: Rpc, new_name: str) -> None:
+    create(packages_rpc, needing(new_name, "frames<2", "figures<2"))
 
-    shown = call("describe_skill", name=new_name)["skill"]["lock"]
+    shown = packages_rpc("describe_skill", name=new_name)["skill"]["lock"]
 
     packages = [{"name": "figures", "version": "1.0"}, {"name": "frames", "version": "1.5"}]
     assert shown["packages"] == packages
-    assert shown["sha256"] == hashlib.sha256(lock_of(call, new_name).encode()).hexdigest()
+    assert shown["sha256"] == hashlib.sha256(lock_of(packages_rpc, new_name).encode()).hexdigest()
 
 
-def test_the_same_files_again_are_the_same_version(call: Rpc, new_name: str, wheelhouse: Path) -> None:
+def test_the_same_files_again_are_the_same_version(packages_rpc: Rpc, new_name: str, wheelhouse: Path) -> None:
     own = f"own{new_name}"
     make_wheel(wheelhouse, own, "1.0")
-    first = create(call, needing(new_name, own))
+    first = create(packages_rpc, needing(new_name, own))
     make_wheel(wheelhouse, own, "1.1")
 
-    assert create(call, needing(new_name, own)) == first
+    assert create(packages_rpc, needing(new_name, own)) == first
 
 
-def test_the_same_dependencies_get_the_same_lock_for_a_while(call: Rpc, new_name: str, wheelhouse: Path) -> None:
+def test_the_same_dependencies_get_the_same_lock_for_a_while(
+    packages_rpc: Rpc, new_name: str, wheelhouse: Path
+) -> None:
     own = f"own{new_name}"
     make_wheel(wheelhouse, own, "1.0")
-    create(call, needing(f"{new_name}.a", own, "frames <2"))
+    create(packages_rpc, needing(f"{new_name}.a", own, "frames <2"))
     make_wheel(wheelhouse, own, "1.1")
-    create(call, needing(f"{new_name}.b", "frames<2", own))
+    create(packages_rpc, needing(f"{new_name}.b", "frames<2", own))
 
-    assert lock_of(call, f"{new_name}.a") == lock_of(call, f"{new_name}.b")
+    assert lock_of(packages_rpc, f"{new_name}.a") == lock_of(packages_rpc, f"{new_name}.b")
 
 
-def test_an_exported_lock_is_verified_and_kept_byte_for_byte(call: Rpc, new_name: str, wheelhouse: Path) -> None:
+def test_an_exported_lock_is_verified_and_kept_byte_for_byte(
+    packages_rpc: Rpc, new_name: str, wheelhouse: Path
+) -> None:
     own = f"own{new_name}"
     make_wheel(wheelhouse, own, "1.0")
-    create(call, needing(f"{new_name}.a", own))
-    lock = lock_of(call, f"{new_name}.a")
+    create(packages_rpc, needing(f"{new_name}.a", own))
+    lock = lock_of(packages_rpc, f"{new_name}.a")
     make_wheel(wheelhouse, own, "1.1")
     mine = "# mine\n" + lock
 
-    create(call, needing(f"{new_name}.b", own), **{"requirements.lock": mine})
+    create(packages_rpc, needing(f"{new_name}.b", own), **{"requirements.lock": mine})
 
-    assert lock_of(call, f"{new_name}.b") == mine
+    assert lock_of(packages_rpc, f"{new_name}.b") == mine
 
 
-def test_check_skill_tells_the_digest_that_it_would_have(call: Rpc, new_name: str) -> None:
+def test_check_skill_tells_the_digest_that_it_would_have(packages_rpc: Rpc, new_name: str) -> None:
     made = needing(new_name, "frames")
-    checked = call("check_skill", manifest=made, skill_md="# A\n", files=skill_files(CODE))
+    checked = packages_rpc("check_skill", manifest=made, skill_md="# A\n", files=skill_files(CODE))
 
-    assert create(call, made)["digest"] == checked["digest"]
+    assert create(packages_rpc, made)["digest"] == checked["digest"]
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -219,9 +173,9 @@ def test_check_skill_tells_the_digest_that_it_would_have(call: Rpc, new_name: st
     ],
 )
 def test_what_cannot_be_locked_says_why_and_which(
-    call: Rpc, new_name: str, wheelhouse: Path, dependencies: list[str], reason: str, package: str
+    packages_rpc: Rpc, new_name: str, wheelhouse: Path, dependencies: list[str], reason: str, package: str
 ) -> None:
-    error = refused(call, needing(new_name, *dependencies))
+    error = refused(packages_rpc, needing(new_name, *dependencies))
 
     assert (error["code"], error["data"]["type"]) == (-32602, "unresolvable_dependencies")
     assert error["data"]["reason"] == reason
@@ -230,8 +184,8 @@ def test_what_cannot_be_locked_says_why_and_which(
     assert str(wheelhouse) not in str(error)
 
 
-def test_a_denied_package_is_refused_by_name(call: Rpc, new_name: str) -> None:
-    error = refused(call, needing(new_name, "forbidden"))
+def test_a_denied_package_is_refused_by_name(packages_rpc: Rpc, new_name: str) -> None:
+    error = refused(packages_rpc, needing(new_name, "forbidden"))
 
     assert (error["code"], error["data"]["findings"][0]["rule"]) == (-32007, "environments")
     assert "forbidden" in error["message"]
@@ -252,17 +206,17 @@ GOOD = "frames==1.5 --hash=sha256:" + "0" * 64 + "\n"
         (GOOD + "figures==2.0 --hash=sha256:" + "0" * 64, "does not have"),
     ],
 )
-def test_a_given_lock_that_does_not_fit_is_refused(call: Rpc, new_name: str, lock: str, words: str) -> None:
-    error = refused(call, needing(new_name, "frames<2"), **{"requirements.lock": lock})
+def test_a_given_lock_that_does_not_fit_is_refused(packages_rpc: Rpc, new_name: str, lock: str, words: str) -> None:
+    error = refused(packages_rpc, needing(new_name, "frames<2"), **{"requirements.lock": lock})
 
     assert (error["code"], error["data"]["file"]) == (-32602, "requirements.lock")
     assert words in error["message"]
 
 
-def test_without_dependencies_a_file_of_that_name_is_a_file_like_any(call: Rpc, new_name: str) -> None:
-    create(call, manifest(new_name), **{"requirements.lock": "anything"})
+def test_without_dependencies_a_file_of_that_name_is_a_file_like_any(packages_rpc: Rpc, new_name: str) -> None:
+    create(packages_rpc, manifest(new_name), **{"requirements.lock": "anything"})
 
-    assert lock_of(call, new_name) == "anything"
+    assert lock_of(packages_rpc, new_name) == "anything"
 
 
 def test_an_index_that_is_away_is_an_error_that_shows_no_login(

@@ -156,6 +156,8 @@ class Environments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     denied: tuple[str, ...] = ()
     reuse_hours: Natural = 24
     lock_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
+    build_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 600.0
+    max_mb: Positive = 2_048
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -610,6 +610,21 @@ locks = Table(
 )
 Index("ix_locks_made_at", locks.c.made_at)
 
+environments = Table(
+    "environments",
+    metadata,
+    Column("lock_sha256", String(64), primary_key=True),
+    # Each server builds for itself.
+    Column("server", String(64), primary_key=True),
+    Column("state", String(16), nullable=False),
+    # Why it failed.
+    Column("message", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+    CheckConstraint("state IN ('building', 'ready', 'failed')", name="state"),
+    comment="The installed packages of each server, by their lock.",
+)
+
 audit = Table(
     "audit",
     metadata,

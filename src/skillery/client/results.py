@@ -123,12 +123,20 @@ class LockedPackage(TypedDict):
     version: str
 
 
+class EnvironmentState(TypedDict):
+    """Of one server."""
+
+    state: Literal["building", "ready", "failed"]
+    message: NotRequired[str]
+
+
 class SkillLock(TypedDict):
     """The packages of a skill that declares some."""
 
     sha256: str
     packages: list[LockedPackage] | None
     """None below `detail: "full"` where the lock is large."""
+    environments: list[EnvironmentState]
 
 
 class Skill(TypedDict):
@@ -253,6 +261,7 @@ class Run(TypedDict):
     error: NotRequired[RunError]
     skill: NotRequired[ExactSkill]
     logs_blob: NotRequired[str | None]
+    waited_for_packages_ms: NotRequired[float]
     degraded: NotRequired[list[str]]
     network: NotRequired[list[HostUse]]
 

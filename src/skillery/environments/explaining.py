@@ -96,3 +96,17 @@ def _package(cause: str, requirements: Iterable[str]) -> str:
     names = [package_of(one) for one in requirements]
     named = [(found.start(), name) for name in names if (found := re.search(rf"\b{re.escape(name)}\b", cause))]
     return min(named)[1] if named else next(iter(names), "")
+
+
+def install_failure(said: str) -> tuple[str, bool]:
+    """Why a lock could not be installed, and whether another try may go better."""
+    log.warning("installing failed: %s", cleaned(said, 2000))
+    if "Hash mismatch" in said or "hash" in said.lower().partition("cause:")[0]:
+        found = re.search(r"`([A-Za-z0-9._-]+==[^`]+)`", said)
+        package = found[1] if found else "a package"
+        return f"{package}: the file that the index has is not the one that was locked (its hash differs)", False
+    if any(sign in said for sign in _NETWORK):
+        return "the package index cannot be reached; try again later", True
+    if "os error 28" in said or "No space left" in said:
+        return "the server has no space left", True
+    return cause_of(said), False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Storage
@@ -25,6 +25,10 @@ def keep_lock(connection: Connection, key: str, content: bytes, now: datetime) -
     new = {"content": content.decode(), "made_at": now}
     add = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(locks).values(key=key, **new)
     connection.execute(add.on_conflict_do_update(index_elements=["key"], set_=new))
+
+
+def count_old_locks(connection: Connection, made_before: datetime) -> int:
+    return connection.scalar(select(func.count()).select_from(locks).where(locks.c.made_at <= made_before)) or 0
 
 
 def forget_locks(connection: Connection, made_before: datetime) -> int:

@@ -66,7 +66,7 @@ class Locks:
                 _refuse(f"pins {pin.name} {pin.version} to a file that the package index of this server does not have")
 
     async def _resolve(self, requirements: Sequence[str]) -> bytes:
-        arguments = [*_COMPILE, *_WHEELS, "--python", base_python(), *self._sources.arguments()]
+        arguments = [*_COMPILE, *_WHEELS, "--python", base_python(), *self._sources.places(), *self._sources.cut_off()]
         asked = "".join(f"{one}\n" for one in normalised(requirements)).encode()
         try:
             ran = await self._uv.run(

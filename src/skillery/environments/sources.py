@@ -35,10 +35,13 @@ class Sources(msgspec.Struct, frozen=True):
     def are_there(self) -> bool:
         return bool(self.indexes or self.wheelhouse)
 
-    def arguments(self) -> list[str]:
+    def places(self) -> list[str]:
         """For uv; what may hold a login is no argument, which others could read."""
-        house = ["--no-index", "--find-links", str(self.wheelhouse)] if self.wheelhouse else []
-        return [*house, *(["--exclude-newer", self.exclude_newer] if self.exclude_newer else [])]
+        return ["--no-index", "--find-links", str(self.wheelhouse)] if self.wheelhouse else []
+
+    def cut_off(self) -> list[str]:
+        """When locking: what is locked stays there."""
+        return ["--exclude-newer", self.exclude_newer] if self.exclude_newer else []
 
     def environment(self) -> dict[str, str]:
         if self.wheelhouse or not self.indexes:
@@ -69,6 +72,10 @@ def python_version() -> str:
     return platform.python_version()
 
 
+def fits_this_python(requires: str) -> bool:
+    return fits_python(requires, python_version())
+
+
 def this_python() -> str:
     """For what a lock is good."""
     return f"Python {sys.version_info.major}.{sys.version_info.minor} on {sys.platform} {platform.machine()}"
@@ -76,7 +83,7 @@ def this_python() -> str:
 
 def check_python(requires: str) -> None:
     """Raises InvalidManifest where the interpreter of this server is none of those that are asked for."""
-    if requires and not fits_python(requires, python_version()):
+    if requires and not fits_this_python(requires):
         message = f"{REQUIRES_PYTHON} is '{requires}', and this server runs Python {python_version()}"
         hint = "Ask for a version that includes it, or publish on a server with another Python."
         raise_problems(InvalidManifest, [Problem(message, REQUIRES_PYTHON)], hint=hint)

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +51,8 @@ class Uv:
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._lock = threading.Lock()
+        self._running = 0
 
     async def run(self, arguments: Sequence[str], *, stdin: bytes, environment: dict[str, str], seconds: float) -> Ran:
         """Raises TooLong, PackagesNotOffered where there is no uv, Unavailable where it cannot be started. Cancelling
@@ -60,8 +64,27 @@ class Uv:
                 hint="Its admin can install it: pip install 'skillery[environments]'.",
             )
         async with self._turns:
-            with tempfile.TemporaryDirectory(prefix="skillery-uv-") as folder:
+            with self._at_work(), tempfile.TemporaryDirectory(prefix="skillery-uv-") as folder:
                 return await self._in_folder(folder, [program, *arguments, *_ALWAYS], stdin, environment, seconds)
+
+    def forget(self, away: Path) -> None:
+        """Blocking: drop what it has cached, by way of `away`, unless it is at work. What is installed stays: its files
+        are only linked from there."""
+        with self._lock:
+            if self._running or not self._cache.is_dir():
+                return
+            self._cache.rename(away)
+        shutil.rmtree(away)
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        with self._lock:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
 
     async def _in_folder(
         self, folder: str, command: list[str], stdin: bytes, environment: dict[str, str], seconds: float

@@ -15,7 +15,7 @@ from skillery import access, audit
 from skillery.backends import Finding, Identity, Moments, Publication, PublishedFile, Storage
 from skillery.contents import is_inline, put_large
 from skillery.database import Database
-from skillery.environments import Locks
+from skillery.environments import Environments, Locks
 from skillery.errors import Refused, SkilleryError
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, make_bundle
 from skillery.formats.examples import read_examples
@@ -25,7 +25,7 @@ from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact
 from skillery.publishing.compiling import look_apart
-from skillery.publishing.locking import with_lock
+from skillery.publishing.locking import lock_of, with_lock
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.trying_examples import ExampleRuns, Subject
 from skillery.quotas import Quotas
@@ -104,6 +104,7 @@ class Publisher:
         examples: ExampleRuns,
         quotas: Quotas,
         locks: Locks,
+        environments: Environments,
     ) -> None:
         """`most_of` is the server's maximum of each limit that a skill can ask for."""
         self._database = database
@@ -115,6 +116,7 @@ class Publisher:
         self._examples = examples
         self._quotas = quotas
         self._locks = locks
+        self._environments = environments
 
     async def create_skill(
         self,
@@ -178,6 +180,8 @@ class Publisher:
             also=also,
         )
         created = await self._store(bundle, insert)
+        if (lock := lock_of(bundle)) is not None:
+            self._environments.begin(lock)  # so that the first run need not wait for all of it
         if created.status == "published":
             await self._moments.after_publish(publication)
         return Published(created, bundle.warnings, checks.findings, checks.examples)

@@ -33,3 +33,11 @@ async def with_lock(database: Database, storage: Storage, locks: Locks, limits: 
         await locks.verify(runtime.dependencies, given.content)
         return bundle
     return with_file(bundle, BundleFile(LOCK, await locks.make(runtime.dependencies)), limits)
+
+
+def lock_of(bundle: Bundle) -> bytes | None:
+    """What pins the packages of a bundle; None where it needs none."""
+    runtime = bundle.manifest.runtime
+    if runtime is None or not runtime.dependencies:
+        return None
+    return next((file.content for file in bundle.files if file.path == LOCK), None)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from skillery.backends import Storage
 from skillery.contents import inline_data, open_content
 from skillery.formats.requirements import LOCK, read_lock
 from skillery.registry.reading import files_of
 from skillery.registry.resolving import VersionRow
+from skillery.tables import environments
 
 _DECLARES = '"dependencies":'
 
@@ -29,7 +30,15 @@ def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, bloc
         with open_content(connection, storage, file.sha256) as stream:
             content = stream.read()
     packages = "null" if content is None else _packages(content)
-    return f',"lock":{{"sha256":"{file.sha256}","packages":{packages}}}'
+    states = msgspec.json.encode(_states(connection, file.sha256)).decode()
+    return f',"lock":{{"sha256":"{file.sha256}","packages":{packages},"environments":{states}}}'
+
+
+def _states(connection: Connection, sha256: str) -> list[dict[str, str]]:
+    """What the servers of this database have of it, one entry each."""
+    found = select(environments.c.state, environments.c.message).where(environments.c.lock_sha256 == sha256)
+    rows = connection.execute(found.order_by(environments.c.server))
+    return [{"state": row.state, **({"message": row.message} if row.message else {})} for row in rows]
 
 
 def _declares(manifest_json: str) -> bool:
