@@ -26,6 +26,7 @@ def verify(folder: Path) -> tuple[int, int]:
     infos = sorted(folder.glob("*.dist-info"))
     for info in infos:
         recorded.update(_recorded(folder, info))
+    folder.chmod(0o755)
     size = 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
