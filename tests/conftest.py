@@ -196,6 +196,34 @@ def org(database_kind: str, shared_server: StartShared, tmp_path_factory: pytest
 
 
 @pytest.fixture(scope="session")
+def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All packages that there are for `packages`: tests add their own under names of their own."""
+    from tests.wheels import make_wheel
+
+    house = tmp_path_factory.mktemp("wheelhouse")
+    for version in ("1.0", "1.5", "2.0"):
+        make_wheel(house, "frames", version, requires=["figures>=1"])
+    make_wheel(house, "figures", "1.0")
+    make_wheel(house, "figures", "2.0")
+    make_wheel(house, "forbidden", "1.0")
+    make_wheel(house, "elsewhere", "1.0", tag="cp27-cp27m-win32")
+    make_wheel(house, "torn", "1.0", requires=["frames<2", "figures==1.0"])
+    return house
+
+
+@pytest.fixture(scope="session")
+def packages(database_kind: str, shared_server: StartShared, wheelhouse: Path) -> Server:
+    """One server for each database that has packages."""
+    more = {"SKILLERY_ENVIRONMENTS_WHEELHOUSE": str(wheelhouse), "SKILLERY_ENVIRONMENTS_DENIED": "forbidden"}
+    return shared_server("packages", database_kind, **more)
+
+
+@pytest.fixture
+def packages_rpc(packages: Server) -> Rpc:
+    return packages.rpc
+
+
+@pytest.fixture(scope="session")
 def tokens_server(database_kind: str, shared_server: StartShared) -> Server:
     """One server for each database that asks who is calling. `SKILLERY_DATABASE` of its commands is `database`."""
     # Tests of what is refused would run out of failures.

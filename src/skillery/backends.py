@@ -225,6 +225,15 @@ class BlobMount(msgspec.Struct, frozen=True):
     """Its content on this machine."""
 
 
+class PackageMount(msgspec.Struct, frozen=True):
+    """Installed packages at `/packages/<lock>/`, read-only, importable after the standard library and before skills."""
+
+    lock: str
+    """The SHA-256 of their lock, in 64 hex digits: equal ones are the same packages, everywhere."""
+    folder: Path
+    """Immutable, complete, shared between runs."""
+
+
 class SkillCall(msgspec.Struct, frozen=True, tag="skill"):
     """Import the entrypoint of the mounted skill `skill` and call `function(args)`."""
 
@@ -294,12 +303,14 @@ class Job(msgspec.Struct, frozen=True):
     """Variables beyond the sandbox's own (secrets). Never to be logged, nor put where another process can read it."""
     network: tuple[str, ...] = ()
     """What the executed skill may reach, as `permissions.network` writes it; empty: nothing."""
+    packages: tuple[PackageMount, ...] = ()
+    """On `sys.path` in this order. They clash in nothing."""
 
 
 class Failure(msgspec.Struct, frozen=True):
     """Why a run failed. `type` is the exception's class name or one of TimeoutError, MemoryLimitExceeded,
     ProcessExited, ProcessKilled, InvalidOutput, ValidationError, SandboxError, SecretNotGranted, SecretMissing,
-    SecretUnavailable."""
+    SecretUnavailable, EnvironmentNotReady, EnvironmentFailed."""
 
     type: str
     message: str
@@ -408,6 +419,8 @@ class Capability(StrEnum):
     """Hands variables to the code that no process outside can read, and that no argument or file holds."""
     NETWORK = "network"
     """Lets the code reach the hosts of `Job.network`."""
+    PACKAGES = "packages"
+    """Shows the code installed packages, and nothing of the host's own (`Job.packages`)."""
     STUBS = "stubs"
     """Lets the code call skills that run elsewhere (`SkillMount.stub`), by `RunHost.call_skill`."""
 

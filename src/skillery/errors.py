@@ -85,6 +85,19 @@ class Unavailable(SkilleryError):
 # -- children ----------------------------------------------------------------------------------------------------
 
 
+class PackagesNotOffered(Refused):
+    """Skills that need packages, on a server that has none to give."""
+
+    type = "packages_not_offered"
+
+    def __init__(self, message: str, *, hint: str | None = None, **data: Any) -> None:
+        super().__init__(message, hint=hint, findings=[], **data)
+
+
+class PackageIndexUnavailable(Unavailable):
+    type = "package_index_unavailable"
+
+
 class SkillNotFound(NotFound):
     type = "skill_not_found"
 
@@ -228,6 +241,12 @@ class InvalidManifest(InvalidParams):
     with `file` and `line` where a file is meant."""
 
     type = "invalid_manifest"
+
+
+class UnresolvableDependencies(InvalidManifest):
+    """`data["package"]` and `data["reason"]`: unsatisfiable, unknown_package, yanked or no_wheel."""
+
+    type = "unresolvable_dependencies"
 
 
 class InvalidBundle(InvalidParams):

@@ -146,6 +146,20 @@ class Imports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at_once: Positive = 2
 
 
+class Environments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the packages of skills come from, and what they may take."""
+
+    index_urls: tuple[str, ...] = ()
+    wheelhouse: str = ""
+    exclude_newer: Annotated[str, msgspec.Meta(pattern=r"^(\d{4}-\d\d-\d\d(T[\d:.]+(Z|[+-]\d\d:\d\d))?)?$")] = ""
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    reuse_hours: Natural = 24
+    lock_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
+    build_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 600.0
+    max_mb: Positive = 2_048
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every setting of a server; docs/settings.md explains each."""
 
@@ -188,6 +202,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tools: DefinedTools = DefinedTools()
     gc: Garbage = Garbage()
     imports: Imports = Imports()
+    environments: Environments = Environments()
     backends: dict[str, dict[str, dict[str, Any]]] = {}
 
     @property

@@ -599,6 +599,32 @@ secret_grants = Table(
     Column("granted_at", Moment, nullable=False),
 )
 
+locks = Table(
+    "locks",
+    metadata,
+    # SHA-256 of what was asked, of whom, and for which Python: skillery.environments.
+    Column("key", String(64), primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("made_at", Moment, nullable=False),
+    comment="Locks of dependencies that were made lately: the same dependencies get the same.",
+)
+Index("ix_locks_made_at", locks.c.made_at)
+
+environments = Table(
+    "environments",
+    metadata,
+    Column("lock_sha256", String(64), primary_key=True),
+    # Each server builds for itself.
+    Column("server", String(64), primary_key=True),
+    Column("state", String(16), nullable=False),
+    # Why it failed.
+    Column("message", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("changed_at", Moment, nullable=False),
+    CheckConstraint("state IN ('building', 'ready', 'failed')", name="state"),
+    comment="The installed packages of each server, by their lock.",
+)
+
 audit = Table(
     "audit",
     metadata,

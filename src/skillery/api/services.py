@@ -10,6 +10,7 @@ from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
+from skillery.environments import Environments
 from skillery.exports import Exports
 from skillery.garbage import Collector
 from skillery.idempotency import Once
@@ -34,6 +35,7 @@ class Services(NamedTuple):
     publisher: Publisher
     importer: Importer
     tools: ToolMaker
+    environments: Environments
     exports: Exports
     refusals: Refusals
     once: Once

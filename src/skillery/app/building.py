@@ -26,6 +26,7 @@ from skillery.api.rpc.methods import METHODS
 from skillery.api.services import Services
 from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.bundled import publish_bundled
+from skillery.app.environments import packages_of
 from skillery.app.home import Home
 from skillery.app.quotas import quotas_of
 from skillery.app.upkeep import Upkeep
@@ -33,10 +34,21 @@ from skillery.audit import Refusals
 from skillery.backends import Authenticator, Capability, Limits, Sandbox, Secrets, Storage
 from skillery.blobs import Blobs, Lifetimes
 from skillery.database import Database
+from skillery.environments import Environments
 from skillery.errors import StartupError
 from skillery.exports import Exports
 from skillery.formats.bundle import BundleLimits
-from skillery.garbage import Collector, Step, cached_files, expired_blobs, leftovers, old_runs, unused_contents
+from skillery.garbage import (
+    Collector,
+    Step,
+    cached_files,
+    expired_blobs,
+    leftovers,
+    old_locks,
+    old_runs,
+    unused_contents,
+    unused_environments,
+)
 from skillery.idempotency import Once
 from skillery.importing import Importer, ImportLimits
 from skillery.plugins import Plugins
@@ -83,10 +95,12 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         stack.push_async_callback(services.mcp.close)
         stack.callback(services.once.close)
         stack.push_async_callback(asyncio.to_thread, services.collector.close)
+        stack.push_async_callback(services.environments.close)
         stack.push_async_callback(services.runner.close, settings.grace_seconds)
         closed = await database.write(lambda connection: close_left_over(connection, home.server_id))
         if closed:
             log.warning("%d runs that the last server left open are recorded as failed", closed)
+        await services.environments.start()
         await publish_bundled(services.publisher, database)
         upkeep = Upkeep(database, services.runner, home.server_id)
         stack.push_async_callback(upkeep.close)
@@ -108,6 +122,7 @@ def _services(
     quotas = quotas_of(settings)
     blobs = Blobs(database, storage, _lifetimes(settings), quotas)
     cache = Cache(home.path / "cache", database, storage, blobs)
+    packages = packages_of(settings, home, database)
     runner = Runner(
         database=database,
         blobs=blobs,
@@ -120,6 +135,7 @@ def _services(
         queue=Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB),
         quotas=quotas,
         server=home.server_id,
+        environments=packages.environments,
     )
     bundles = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
     publisher = Publisher(
@@ -131,6 +147,8 @@ def _services(
         msgspec.structs.asdict(settings.max_limits),
         ExampleRuns(runner, cache, settings.publishing.examples_seconds),
         quotas,
+        packages.locks,
+        packages.environments,
     )
     return Services(
         database=database,
@@ -149,11 +167,12 @@ def _services(
             timedelta(hours=settings.tools.session_hours),
             frozenset(METHODS),
         ),
+        environments=packages.environments,
         exports=Exports(database, storage, settings.index_skills),
         refusals=Refusals(database),
         once=Once(database, home.server_id),
         quotas=quotas,
-        collector=Collector(database, _garbage_steps(settings, database, storage, cache)),
+        collector=Collector(database, _garbage_steps(settings, database, storage, cache, packages.environments)),
         cursor_key=database.write_now(cursor_key),
         readiness=Readiness(database, storage, sandbox),
         max_body_bytes=settings.max_body_mb * MIB,
@@ -177,7 +196,9 @@ def _metrics(settings: Settings) -> Metrics | None:
     return Metrics(settings.metrics)
 
 
-def _garbage_steps(settings: Settings, database: Database, storage: Storage, cache: Cache) -> list[Step]:
+def _garbage_steps(
+    settings: Settings, database: Database, storage: Storage, cache: Cache, environments: Environments
+) -> list[Step]:
     """In the order in which one makes work for the next."""
     grace, unused_for = timedelta(minutes=settings.gc.grace_minutes), timedelta(days=settings.gc.cache_days)
     keep_for, keep_count = timedelta(days=settings.runs.keep_days), settings.runs.keep_count
@@ -187,6 +208,8 @@ def _garbage_steps(settings: Settings, database: Database, storage: Storage, cac
         Step("unused_contents", partial(unused_contents, database, storage, grace)),
         Step("leftover_files", partial(leftovers, database, storage, grace)),
         Step("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),
+        Step("old_locks", partial(old_locks, database, timedelta(hours=settings.environments.reuse_hours))),
+        Step("environments", partial(unused_environments, environments, grace, unused_for), own=True),
     ]
 
 

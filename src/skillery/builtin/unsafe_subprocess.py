@@ -45,6 +45,7 @@ class UnsafeSubprocess:
             Capability.PYTHON,
             Capability.JAVASCRIPT,
             Capability.BASH,
+            Capability.PACKAGES,
             Capability.STUBS,
             Capability.BLOBS,
             Capability.SECRETS,
@@ -119,14 +120,17 @@ class PlainRun:
 
     def _lay_out(self) -> Places:
         """The folders that a real sandbox would mount, as links where they are only read."""
-        skills, blobs, workspace = (self._folder / name for name in ("skills", "blobs", "workspace"))
-        for folder in (skills, blobs, workspace):
+        names = ("skills", "blobs", "packages", "workspace")
+        skills, blobs, packages, workspace = (self._folder / name for name in names)
+        for folder in (skills, blobs, packages, workspace):
             folder.mkdir()
         for skill in self._job.skills:
             (skills / skill.name).symlink_to(skill.folder.absolute())
         for blob in self._job.blobs:
             (blobs / blob.blob_id).symlink_to(blob.path.absolute())
-        return Places(str(skills), str(blobs), str(workspace), own_processes=False)
+        for one in self._job.packages:
+            (packages / one.lock).symlink_to(one.folder.absolute())
+        return Places(str(skills), str(blobs), str(packages), str(workspace), own_processes=False)
 
     def _environment(self) -> dict[str, str]:
         return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self._folder / "workspace"), "LANG": "C.UTF-8"}

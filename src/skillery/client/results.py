@@ -118,6 +118,27 @@ class Deprecation(TypedDict):
     successor: str | None
 
 
+class LockedPackage(TypedDict):
+    name: str
+    version: str
+
+
+class EnvironmentState(TypedDict):
+    """Of one server."""
+
+    state: Literal["building", "ready", "failed"]
+    message: NotRequired[str]
+
+
+class SkillLock(TypedDict):
+    """The packages of a skill that declares some."""
+
+    sha256: str
+    packages: list[LockedPackage] | None
+    """None below `detail: "full"` where the lock is large."""
+    environments: list[EnvironmentState]
+
+
 class Skill(TypedDict):
     name: str
     version: str
@@ -127,6 +148,7 @@ class Skill(TypedDict):
     visibility: Literal["public", "namespace", "private"]
     warnings: list[str]
     manifest: dict[str, Any]
+    lock: NotRequired[SkillLock]
     approval: NotRequired[Step]
     rejected: NotRequired[Step]
     yanked: NotRequired[Step]
@@ -239,6 +261,7 @@ class Run(TypedDict):
     error: NotRequired[RunError]
     skill: NotRequired[ExactSkill]
     logs_blob: NotRequired[str | None]
+    waited_for_packages_ms: NotRequired[float]
     degraded: NotRequired[list[str]]
     network: NotRequired[list[HostUse]]
 

@@ -17,6 +17,7 @@ from skillery.formats.manifest import Manifest, Runtime, parse_manifest
 from skillery.formats.paths import PATH_HINT, check_paths, path_problem
 from skillery.formats.problems import Problem, problems_of, raise_problems
 from skillery.formats.python_source import source_problem
+from skillery.formats.requirements import located
 from skillery.formats.skill_md import SkillMd, parse_skill_md
 from skillery.formats.skill_toml import manifest_toml, toml_manifest
 from skillery.formats.tools_json import FILE as TOOLS_JSON
@@ -110,6 +111,15 @@ def make_bundle(
     return _Maker(manifest, skill_md, files, look, skip_broken_tools).bundle(limits)
 
 
+def with_file(bundle: Bundle, file: BundleFile, limits: BundleLimits) -> Bundle:
+    """The bundle with one more file, and the digest that goes with it. Raises BundleTooLarge, InvalidPath."""
+    check_paths([*(one.path for one in bundle.files), file.path])
+    files = tuple(_sorted([*bundle.files, file]))
+    _check_size(files, limits)
+    size = sum(one.size for one in files)
+    return msgspec.structs.replace(bundle, files=files, digest=digest_of(files), size_bytes=size)
+
+
 class _Maker:
     """Puts one bundle together and collects what is wrong on the way."""
 
@@ -136,6 +146,7 @@ class _Maker:
         # Where a rule is broken it is told by itself, not by what it would mean for the kind.
         has_tools = offered.has_scripts or bool(offered.problems and not self.skip_broken_tools)
         manifest = self.attempt(lambda: parse_manifest(self.raw, has_tools=has_tools))
+        self.locate_requirements()
         skill_md = self.read or self.attempt(lambda: parse_skill_md(self.text))
         self.check_paths()
         generated = [self.skill_toml(manifest), self.skill_md(skill_md)]
@@ -156,6 +167,11 @@ class _Maker:
         )
         size = sum(file.size for file in files)
         return Bundle(manifest, skill_md, files, digest_of(files), size, warnings, examples, offered.tools)
+
+    def locate_requirements(self) -> None:
+        given = self.by_path.get(SKILL_TOML)
+        text = given.content.decode("utf-8", "replace") if given else None
+        self.problems = [located(problem, text) for problem in self.problems]
 
     def tools(self) -> ToolsFile:
         given = self.by_path.get(TOOLS_JSON)

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 import msgspec
 
 from skillery.errors import InvalidManifest, InvalidParams
+from skillery.formats import requirements
 from skillery.formats.inputs import INPUT_TYPES, Input, InputType, fits
 from skillery.formats.json_values import copy, join, kind_of, same, value_problems
 from skillery.formats.names import is_within, namespace_of, parse_namespace, parse_skill_name
@@ -21,7 +22,7 @@ from skillery.formats.secret_names import secret_name_problem
 from skillery.formats.semver import Version
 from skillery.formats.shapes import MAX_WORD, Shapes, shown
 from skillery.formats.skill_toml import manifest_toml, same_manifest, toml_manifest
-from skillery.formats.wording import did_you_mean, quoted
+from skillery.formats.wording import did_you_mean, printable, quoted
 
 __all__ = [
     "INPUT_TYPES",
@@ -50,7 +51,7 @@ _KEYS = ("name", "version", "description", "kind", "namespace", "tags", "runtime
 _LATER_KEYS = ("tests", "examples")
 """Kept for other readers of the manifest, and not looked at here: of examples that is skillery.formats.examples, which
 also needs the files."""
-_RUNTIME_KEYS = ("language", "entrypoint", "export", "limits")
+_RUNTIME_KEYS = ("language", "entrypoint", "export", "limits", "dependencies", "requires-python")
 _LIMIT_KEYS = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 _INPUT_KEYS = ("type", "description", "enum", "default", "required")
 _PERMISSION_KEYS = ("network", "secrets")
@@ -67,6 +68,10 @@ class Runtime(msgspec.Struct, frozen=True):
     language: Literal["python"] = "python"
     limits: dict[str, int | float] = {}
     """What the skill asks for: memory_mb, processes, cpus, disk_mb, timeout_ms."""
+    dependencies: tuple[str, ...] = ()
+    """Packages, as PEP 508 writes them."""
+    requires_python: str = ""
+    """Versions of the interpreter, as PEP 440 writes them; "" is any."""
 
 
 class Permissions(msgspec.Struct, frozen=True):
@@ -219,7 +224,13 @@ class _Reader(Shapes):
         language = table.get("language", "python")
         if language != "python":
             self.problem("runtime.language", f"is {shown(language)}, only 'python' is supported")
-        return Runtime(entrypoint=self.entrypoint(table), export=self.export(table), limits=self.limits(table))
+        return Runtime(
+            entrypoint=self.entrypoint(table),
+            export=self.export(table),
+            limits=self.limits(table),
+            dependencies=self.dependencies(table),
+            requires_python=self.requires_python(table),
+        )
 
     def entrypoint(self, table: Mapping[str, object]) -> str:
         where = "runtime.entrypoint"
@@ -239,6 +250,27 @@ class _Reader(Shapes):
             return "main"
         if not text.isidentifier() or keyword.iskeyword(text):
             self.problem("runtime.export", f"is {quoted(text)}, which is no name of a Python function")
+        return text
+
+    def dependencies(self, table: Mapping[str, object]) -> tuple[str, ...]:
+        found = self.texts(table, "dependencies", requirements.DEPENDENCIES, longest=requirements.LONGEST)
+        if len(found) > requirements.MOST:
+            more = f"has {len(found)} entries, at most {requirements.MOST} are allowed"
+            self.problem(requirements.DEPENDENCIES, more)
+            return ()
+        if self.problems and any((one.path or "").startswith(requirements.DEPENDENCIES) for one in self.problems):
+            return ()
+        for i, text in enumerate(found):
+            wrong = requirements.requirement_problem(text)
+            if wrong:
+                self.problem(f"{requirements.DEPENDENCIES}[{i}]", f"is {quoted(text)}, which {wrong}")
+        return found
+
+    def requires_python(self, table: Mapping[str, object]) -> str:
+        text = self.text(table, "requires-python", requirements.REQUIRES_PYTHON) or ""
+        wrong = requirements.python_problem(text) if len(text) <= requirements.LONGEST else "is too long"
+        if wrong:
+            self.problem(requirements.REQUIRES_PYTHON, f"is {quoted(printable(text, 80))}, which {wrong}")
         return text
 
     def limits(self, table: Mapping[str, object]) -> dict[str, int | float]:

@@ -13,6 +13,8 @@ from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
 from skillery.backends import ListsContents, Storage
 from skillery.database import Database
+from skillery.environments import Environments
+from skillery.environments.lock_rows import count_old_locks, forget_locks
 from skillery.garbage.collecting import Sweep, Swept
 from skillery.runs.cache import Cache
 from skillery.runs.recording import count_old_runs, cutoff_of, forget_runs
@@ -170,4 +172,24 @@ def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for:
     if unused_for:
         count, size = cache.drop_unused(now - unused_for, dry_run=sweep.dry_run)
         swept += Swept(count, size)
+    return swept
+
+
+def old_locks(database: Database, reuse_for: timedelta, sweep: Sweep) -> Swept:
+    """What nobody is given again. Versions have locks of their own."""
+    before = datetime.now(UTC) - reuse_for
+    if sweep.dry_run:
+        return Swept(database.read_now(partial(count_old_locks, made_before=before)))
+    return Swept(database.write_now(partial(forget_locks, made_before=before)))
+
+
+def unused_environments(environments: Environments, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
+    """Of this machine, installed packages that no version needs, and those that no run has used for so long (no time at
+    all: for ever)."""
+    now, swept = datetime.now(UTC), Swept()
+    since = now - unused_for if unused_for else None
+    for size in environments.drop_unused(now - grace, since, dry_run=sweep.dry_run):
+        swept += Swept(1, size)
+        if sweep.stopped():
+            break
     return swept

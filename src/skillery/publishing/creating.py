@@ -15,6 +15,7 @@ from skillery import access, audit
 from skillery.backends import Finding, Identity, Moments, Publication, PublishedFile, Storage
 from skillery.contents import is_inline, put_large
 from skillery.database import Database
+from skillery.environments import Environments, Locks
 from skillery.errors import Refused, SkilleryError
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, make_bundle
 from skillery.formats.examples import read_examples
@@ -24,6 +25,7 @@ from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact
 from skillery.publishing.compiling import look_apart
+from skillery.publishing.locking import lock_of, with_lock
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.trying_examples import ExampleRuns, Subject
 from skillery.quotas import Quotas
@@ -101,6 +103,8 @@ class Publisher:
         most_of: Mapping[str, float],
         examples: ExampleRuns,
         quotas: Quotas,
+        locks: Locks,
+        environments: Environments,
     ) -> None:
         """`most_of` is the server's maximum of each limit that a skill can ask for."""
         self._database = database
@@ -111,6 +115,8 @@ class Publisher:
         self._most_of = most_of
         self._examples = examples
         self._quotas = quotas
+        self._locks = locks
+        self._environments = environments
 
     async def create_skill(
         self,
@@ -125,7 +131,7 @@ class Publisher:
     ) -> NewVersion:
         """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant
         covers the name), NameTaken, VersionExists, Refused, QuotaExceeded; Busy, RateLimited and Unavailable where its
-        examples cannot be run.
+        examples cannot be run; as `Locks.make` where its dependencies cannot be locked.
 
         `rules` and `quotas` are the publisher's own unless others are given. A draft is the author's and the reviewers'
         alone. The same bundle again answers as the first time did. `made_by` is the method that wrote the bundle for
@@ -174,6 +180,8 @@ class Publisher:
             also=also,
         )
         created = await self._store(bundle, insert)
+        if (lock := lock_of(bundle)) is not None:
+            self._environments.begin(lock)  # so that the first run need not wait for all of it
         if created.status == "published":
             await self._moments.after_publish(publication)
         return Published(created, bundle.warnings, checks.findings, checks.examples)
@@ -241,6 +249,7 @@ class Publisher:
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         # Before anything is said of what is there already.
         access.require_namespace(identity, "publish", bundle.manifest.name)
+        bundle = await with_lock(self._database, self._storage, self._locks, self._limits, bundle)
 
         def look(connection: Connection) -> _Before:
             taken = version_if_taken(connection, bundle=bundle, identity=identity)

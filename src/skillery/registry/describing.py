@@ -13,6 +13,7 @@ from skillery.formats.agent_skill import index_name
 from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry.index_names import HOLDER, index_name_warning
+from skillery.registry.locked import lock_json
 from skillery.registry.reading import files_of, read_file
 from skillery.registry.resolving import VersionRow, resolve
 from skillery.registry.usage import USAGE, usage_from
@@ -40,6 +41,7 @@ def describe_skill(
         if row.standing_json is None and shared_name is None
         else _with_more_warnings(row, shared_name)
     ]
+    parts[0] += lock_json(connection, storage, row, blocking=detail == "full")
     if detail != "manifest":
         usage = usage_from(usage_cells, last_run_at)
         labels = sorted(row.labels_text.split(",")) if row.labels_text else []

@@ -22,6 +22,7 @@ from skillery.backends import (
 )
 from skillery.blobs import BlobRow, find_blob
 from skillery.database import Database
+from skillery.environments import Environments
 from skillery.errors import InvalidParams, NotExecutable
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
@@ -34,6 +35,7 @@ from skillery.runs.cache import Cache
 from skillery.runs.calling import called_job, has_permissions
 from skillery.runs.limits import LimitRules
 from skillery.runs.mounting import check_mounts, parse_mounts
+from skillery.runs.packages import NONE, Needing, packages_of
 from skillery.runs.recording import Method
 from skillery.runs.requests import CodeRequest, SkillRequest
 from skillery.runs.scripts import script_call
@@ -62,13 +64,16 @@ class Prepared(msgspec.Struct, frozen=True):
     """Why it lacks some of what its skill lists."""
     tool: str | None = None
     """The tool that was called."""
+    waited_ms: float = 0.0
+    """For its packages."""
 
 
 class Preparer:
     """Each method raises SkilleryError for what stands against starting a run; what the code itself would be told
     (args that do not fit) is a `failure` of a run that is recorded as any other."""
 
-    def __init__(self, database: Database, cache: Cache, limits: LimitRules) -> None:
+    def __init__(self, database: Database, cache: Cache, limits: LimitRules, environments: Environments) -> None:
+        self._environments = environments
         self._database = database
         self._cache = cache
         self._limits = limits
@@ -105,7 +110,8 @@ class Preparer:
             network=_network(permissions),
         )
         failure = failure or no_secrets(why_less, manifest)
-        return Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
+        made = Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
+        return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)])
 
     async def _script(
         self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest
@@ -150,16 +156,19 @@ class Preparer:
             network=_network(permissions),
         )
         failure = failure or (no_secrets(why_less, manifest) if manifest else None)
-        return Prepared("call_tool", job, version, failure, permissions.secrets, why_less=why_less, tool=tool.name)
+        made = Prepared("call_tool", job, version, failure, permissions.secrets, why_less=why_less, tool=tool.name)
+        needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
+        return await self._with_packages(made, needing)
 
     async def find_tool(self, identity: Identity, request: ToolRequest) -> FoundTool:
         look = partial(find_tool, name=request.name, skill=request.skill, session=request.session)
         return await self._database.read(partial(look, identity=identity))
 
-    def trial(self, trial: Trial) -> Prepared:
+    async def trial(self, trial: Trial) -> Prepared:
         job, failure = trial_job(trial, self._limits)
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
-        return Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
+        made = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
+        return await self._with_packages(made, [Needing(trial.manifest.name, trial.manifest, trial.folder)])
 
     async def code(self, identity: Identity, request: CodeRequest) -> Prepared:
         limits = self._limits.for_code(request.limits)
@@ -179,9 +188,14 @@ class Preparer:
             limits=limits,
         )
         stubs = {version.name: version for version, mount in zip(mounted, job.skills, strict=True) if mount.stub}
-        return Prepared("run_code", job, stubs=stubs)
+        needing = [
+            Needing(version.name, manifest_of(version), mount.folder)
+            for version, mount in zip(mounted, job.skills, strict=True)
+            if not mount.stub
+        ]
+        return await self._with_packages(Prepared("run_code", job, stubs=stubs), needing)
 
-    def called(
+    async def called(
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
     ) -> Prepared:
         """A run that the code of another asked for: with the permissions of the called skill alone."""
@@ -190,15 +204,26 @@ class Preparer:
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
         permissions = permitted(identity, version, manifest)
         why_less = withheld(permissions, version, manifest)
-        return Prepared(
+        job = called_job(caller, version, permissions, function, args, limits)
+        made = Prepared(
             "execute_skill",
-            called_job(caller, version, permissions, function, args, limits),
+            job,
             version,
             no_secrets(why_less, manifest),
             permissions.secrets,
             parent_run_id=caller.run_id,
             why_less=why_less,
         )
+        return await self._with_packages(made, [Needing(one.name, manifest, one.folder) for one in job.skills])
+
+    async def _with_packages(self, made: Prepared, skills: Sequence[Needing]) -> Prepared:
+        if made.failure is not None or not any(one.manifest.runtime for one in skills):
+            return made
+        found = await packages_of(self._environments, skills, made.job.limits.timeout_ms)
+        if found is NONE:
+            return made
+        job = found.in_job(made.job)
+        return msgspec.structs.replace(made, job=job, failure=found.failure, waited_ms=found.waited_ms)
 
     # -- what a job needs ----------------------------------------------------------------------------------------
 

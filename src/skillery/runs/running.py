@@ -27,6 +27,7 @@ from skillery.backends import (
 )
 from skillery.blobs import Blobs
 from skillery.database import Database
+from skillery.environments import Environments
 from skillery.errors import QuotaExceeded, RunEnded, RunNotFound, SkilleryError, Unavailable
 from skillery.idempotency import claimed
 from skillery.quotas import Quotas
@@ -62,6 +63,8 @@ END_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
 """Seconds between the tries to record how a run ended, where the database is away."""
 CANCEL_SECONDS = 10.0
 CANCEL_LOOK_SECONDS = 0.05
+WAITED_MS = 5.0
+"""A wait for packages that is shorter is not told."""
 QUEUED_SECONDS = 0.2
 """A run that waits for a place longer than this is on record meanwhile, to be seen and cancelled."""
 
@@ -96,11 +99,12 @@ class Runner:
         queue: Queue,
         quotas: Quotas,
         server: str,
+        environments: Environments,
     ) -> None:
         self._database = database
         self._blobs = blobs
         self._sandbox = sandbox
-        self._preparer = Preparer(database, cache, limits)
+        self._preparer = Preparer(database, cache, limits, environments)
         self._outcomes = Outcomes(sandbox, sandbox_name, secrets)
         self._moments = moments
         self._queue = queue
@@ -141,7 +145,7 @@ class Runner:
 
     async def try_skill(self, identity: Identity, trial: Trial) -> Tried:
         """As execute_skill, for files that are no version yet. Raises Busy, Unavailable."""
-        prepared = self._preparer.trial(trial)
+        prepared = await self._preparer.trial(trial)
         return Tried(prepared.job.run_id, (await self._run(identity, prepared)).outcome)
 
     async def has(self, capability: Capability) -> bool:
@@ -286,7 +290,7 @@ class Runner:
         another, while the caller holds one, could be for ever. It ends with its caller."""
         if self._closed:
             raise Unavailable("the server is stopping")
-        prepared = self._preparer.called(identity, caller, version, function, args, left_ms)
+        prepared = await self._preparer.called(identity, caller, version, function, args, left_ms)
         run = self._new_run(identity, prepared)
         stopper = self._stoppers.add(run.run_id)
         work = self._run_and_record(run, prepared, CalledHost(host), stopper, on_record=False)
@@ -383,6 +387,8 @@ class Runner:
         if prepared.version:
             version = prepared.version
             answer["skill"] = {"name": version.name, "version": version.version, "digest": version.digest}
+        if prepared.waited_ms >= WAITED_MS:
+            answer["waited_for_packages_ms"] = round(prepared.waited_ms, 3)
         if outcome.degraded:
             answer["degraded"] = list(outcome.degraded)
         if outcome.network:

@@ -94,10 +94,12 @@ def fixed(private: tuple[str, ...], *, with_zero: bool) -> Fixed:
 
 
 def given(job: Job, sources: Sources) -> Iterator[str]:
-    """The skills and blobs of the run. Raises NotThere."""
-    yield from ("--dir", "/skills", "--dir", "/blobs")
+    """The skills, packages and blobs of the run. Raises NotThere."""
+    yield from ("--dir", "/skills", "--dir", "/packages", "--dir", "/blobs")
     for skill in job.skills:
         yield from ("--ro-bind", sources.path(skill.folder, f"the skill '{skill.name}'"), f"/skills/{skill.name}")
+    for one in job.packages:
+        yield from ("--ro-bind", sources.path(one.folder, "an environment"), f"/packages/{one.lock}")
     for blob in job.blobs:
         yield from ("--ro-bind", sources.path(blob.path, f"the blob '{blob.blob_id}'"), f"/blobs/{blob.blob_id}")
 

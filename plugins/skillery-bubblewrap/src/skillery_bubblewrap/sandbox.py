@@ -34,6 +34,7 @@ CAPABILITIES: frozenset[str] = frozenset(
         Capability.PYTHON,
         Capability.JAVASCRIPT,
         Capability.BASH,
+        Capability.PACKAGES,
         Capability.STUBS,
         Capability.BLOBS,
         Capability.SECRETS,

@@ -101,6 +101,7 @@ def make_plan(
 def given(job: Job, *, root: bool) -> list[dict[str, Any]]:
     """What is mounted for one run: kind, name, source, and whether only the server's root may read it."""
     entries = [entry("skills", skill.name, *seen(str(skill.folder)), root=root) for skill in job.skills]
+    entries += [entry("packages", one.lock, *look(str(one.folder)), root=root) for one in job.packages]
     return entries + [entry("blobs", blob.blob_id, *look(str(blob.path)), root=root) for blob in job.blobs]
 
 

@@ -28,6 +28,7 @@ class Places(msgspec.Struct, frozen=True):
 
     skills: str = "/skills"
     blobs: str = "/blobs"
+    packages: str = "/packages"
     lock: str = "/workspace"
     code: str = "/run/code/run_code.py"
     own_processes: bool = True
@@ -70,6 +71,7 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
         "lock_folder": places.lock,
         "blobs_folder": places.blobs,
         "environment": dict(environment),
+        "packages": [f"{places.packages}/{packages.lock}" for packages in job.packages],
         "result_bytes": job.limits.result_mb * MEBIBYTE,
         "skills": [
             {

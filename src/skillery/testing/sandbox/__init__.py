@@ -29,6 +29,7 @@ from skillery.testing.sandbox.languages import JavaScriptCases, ShellCases
 from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
 from skillery.testing.sandbox.network import AllowedNetworkCases, NetworkCases
+from skillery.testing.sandbox.packages import PackageCases
 from skillery.testing.sandbox.posture import PostureCases
 from skillery.testing.sandbox.programs import HandlerCases, ScriptCases
 from skillery.testing.sandbox.results import FailureCases, ResultCases
@@ -48,6 +49,7 @@ class SandboxFunctions(
     ShellCases,
     HandlerCases,
     ScriptCases,
+    PackageCases,
 ):
     """What the code gets and what comes back."""
 

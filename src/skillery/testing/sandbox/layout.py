@@ -14,6 +14,24 @@ class LayoutCases(SandboxCases):
         code = "def main(args): return open('/skills/greet/resources/text.txt').read()"
         assert await trial.value(code, skills=(skill,)) == "from the bundle"
 
+    async def test_packages_lie_at_one_path_and_cannot_be_changed(self, trial: Trial) -> None:
+        mount = trial.packages({"frames.py": "VERSION = 1"})
+        code = """
+        import errno, frames, os
+        def main(args):
+            errors = []
+            for path in (frames.__file__, f'/packages/{args["lock"]}/new.py', '/packages/new.py'):
+                try:
+                    open(path, 'w')
+                except OSError as error:
+                    errors.append(errno.errorcode[error.errno])
+            return [os.listdir('/packages'), frames.__file__, errors]
+        """
+        found, file, errors = await trial.value(code, {"lock": mount.lock}, packages=(mount,))
+        assert (found, file) == ([mount.lock], f"/packages/{mount.lock}/frames.py")
+        assert set(errors) <= {"EROFS", "EACCES", "EPERM"}
+        assert len(errors) == 3
+
     async def test_an_instruction_skill_mounts_without_being_importable(self, trial: Trial) -> None:
         guide = trial.skill("docs.guide", {"SKILL.md": "read me"}, entrypoint=None)
         code = """

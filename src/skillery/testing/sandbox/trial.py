@@ -10,7 +10,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from skillery.backends import BlobMount, Call, CodeCall, Job, Language, Limits, Outcome, Sandbox, SkillCall, SkillMount
+from skillery.backends import (
+    BlobMount,
+    Call,
+    CodeCall,
+    Job,
+    Language,
+    Limits,
+    Outcome,
+    PackageMount,
+    Sandbox,
+    SkillCall,
+    SkillMount,
+)
 from skillery.errors import BlobNotFound, NotAllowed
 
 QUICK = Limits(timeout_ms=20_000, memory_mb=256)
@@ -82,6 +94,15 @@ class Trial:
             (folder / path).write_text(textwrap.dedent(text))
         return SkillMount(name=name, folder=folder, entrypoint=entrypoint, stub=stub)
 
+    def packages(self, files: Mapping[str, str]) -> PackageMount:
+        """Installed packages of these files."""
+        lock = secrets.token_hex(32)
+        folder = self._folder / "packages" / lock
+        for path, text in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(textwrap.dedent(text))
+        return PackageMount(lock, folder)
+
     def blob(self, blob_id: str, content: bytes) -> BlobMount:
         path = self._folder / f"blob-{secrets.token_hex(4)}"
         path.write_bytes(content)
@@ -99,11 +120,19 @@ class Trial:
         function: str = "main",
         language: Language = "python",
         network: tuple[str, ...] = (),
+        packages: tuple[PackageMount, ...] = (),
     ) -> Outcome:
         """Run `code` (indented as you like), as run_code does."""
         call = CodeCall(textwrap.dedent(code), function, language)
         return await self.call(
-            call, args, skills=skills, blobs=blobs, limits=limits, environment=environment, network=network
+            call,
+            args,
+            skills=skills,
+            blobs=blobs,
+            limits=limits,
+            environment=environment,
+            network=network,
+            packages=packages,
         )
 
     async def execute(
@@ -127,10 +156,11 @@ class Trial:
         limits: Limits = QUICK,
         environment: Mapping[str, str] | None = None,
         network: tuple[str, ...] = (),
+        packages: tuple[PackageMount, ...] = (),
     ) -> Outcome:
         encoded = json.dumps({} if args is None else args).encode()
         run_id = f"run_{secrets.token_hex(8)}"
-        job = Job(run_id, call, encoded, skills, blobs, limits, environment or {}, network)
+        job = Job(run_id, call, encoded, skills, blobs, limits, environment or {}, network, packages)
         return await self.sandbox.run(job, self.host)
 
     async def value(self, code: str, args: Any = None, **options: Any) -> Any:

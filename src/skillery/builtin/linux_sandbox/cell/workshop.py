@@ -19,6 +19,8 @@ Place = tuple[str, tuple[str, ...]]
 """A folder, and the kinds of entries that are mounted in it."""
 
 GIVEN = "/given"
+FOLDERS = ("skills", "packages")
+"""The kinds that are folders, and the same for many runs."""
 KEPT = 64
 
 
@@ -35,7 +37,7 @@ def add(entries: list[dict[str, Any]], uid: int) -> None:
     namespace = idmap.user_namespace(uid) if any(entry["closed"] for entry in entries) else -1
     for entry in entries:
         target = f"{entry['kind']}/{entry['name']}"
-        if entry["kind"] == "skills":
+        if entry["kind"] in FOLDERS:
             os.mkdir(target, 0o755)
         else:
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444))
@@ -67,7 +69,7 @@ def close(found: dict[str, int]) -> None:
 
 def identity(entries: list[dict[str, Any]]) -> tuple[object, ...] | None:
     """What the same mounts are known by; None for those that are made for one run alone."""
-    if any(entry["closed"] or entry["kind"] != "skills" for entry in entries):
+    if any(entry["closed"] or entry["kind"] not in FOLDERS for entry in entries):
         return None
     found = [(entry["name"], entry["source"], os.stat(root.OLD + entry["source"])) for entry in entries]  # noqa: PTH116
     return tuple((name, source, seen.st_dev, seen.st_ino) for name, source, seen in found)

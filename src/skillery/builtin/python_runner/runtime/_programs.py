@@ -99,12 +99,22 @@ def python() -> list[str]:
     return [sys.executable, "-E", "-s", "-S", "-B"]
 
 
+def with_packages(folders: list[str]) -> list[str]:
+    """Options that let the file find installed packages, after the standard library. No variable says that: one that
+    does puts them before."""
+    if not folders:
+        return []
+    start = "del sys.argv[0]; sys.path[0] = os.path.dirname(sys.argv[0])"
+    run = "runpy.run_path(sys.argv[0], run_name='__main__')"
+    return ["-c", f"import os, runpy, sys; {start}; sys.path += {folders!r}; {run}"]
+
+
 def interpreter(job: Job, path: str) -> list[str]:
     """What the file is started with, by its ending; one that is executable starts itself, by its `#!` line."""
     if path.endswith(NODE_ENDINGS):
         return [*node(job), path]
     if path.endswith(PYTHON_ENDING):
-        return [*python(), path]
+        return [*python(), *with_packages(job["packages"]), path]
     if path.endswith(SHELL_ENDING):
         return [needed("bash", "bash"), path]
     return by_first_line(job, job["program"]["name"], path)

@@ -166,6 +166,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     if job["environment"]:
         os.environ.update(job["environment"])
     finder = _importing.FINDER
+    sys.path += job["packages"]
     finder.mount(job["skills"], job["code"], job["code_path"])
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # whatever the server does with it
     _wire.receive(channel)

@@ -1,0 +1,50 @@
+"""Locks that were made lately, and those of versions: what is asked once is not asked again."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from skillery.backends import Storage
+from skillery.contents import open_content
+from skillery.formats.requirements import LOCK
+from skillery.formats.semver import Version
+from skillery.tables import locks, skill_files, skill_versions, skills
+
+
+def find_lock(connection: Connection, key: str, made_after: datetime) -> bytes | None:
+    found = select(locks.c.content).where(locks.c.key == key, locks.c.made_at > made_after)
+    content: str | None = connection.scalar(found)
+    return None if content is None else content.encode()
+
+
+def keep_lock(connection: Connection, key: str, content: bytes, now: datetime) -> None:
+    """Of several who ask the same at the same moment the last one wins."""
+    new = {"content": content.decode(), "made_at": now}
+    add = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(locks).values(key=key, **new)
+    connection.execute(add.on_conflict_do_update(index_elements=["key"], set_=new))
+
+
+def count_old_locks(connection: Connection, made_before: datetime) -> int:
+    return connection.scalar(select(func.count()).select_from(locks).where(locks.c.made_at <= made_before)) or 0
+
+
+def forget_locks(connection: Connection, made_before: datetime) -> int:
+    return connection.execute(delete(locks).where(locks.c.made_at <= made_before)).rowcount
+
+
+def lock_of_version(connection: Connection, storage: Storage, name: str, version: Version) -> tuple[str, bytes | None]:
+    """Digest and lock of a version that is there already, whoever may see it; "" where there is none. Blocking: a large
+    lock lies in the storage."""
+    row = connection.execute(
+        select(skill_versions.c.digest, skill_files.c.sha256)
+        .join(skills, skills.c.id == skill_versions.c.skill_id)
+        .outerjoin(skill_files, (skill_files.c.version_id == skill_versions.c.id) & (skill_files.c.path == LOCK))
+        .where(skills.c.name == name, skill_versions.c.precedence == version.precedence)
+    ).one_or_none()
+    if row is None or row.sha256 is None:
+        return ("" if row is None else row.digest), None
+    with open_content(connection, storage, row.sha256) as stream:
+        return row.digest, stream.read()

@@ -1,0 +1,117 @@
+"""From what a skill declares to a lock: exact versions, and the hashes of the files that may be installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import NoReturn
+
+from skillery.database import Database
+from skillery.environments.explaining import check_yanked, unresolvable, why_not
+from skillery.environments.lock_rows import find_lock, keep_lock
+from skillery.environments.sources import Sources, base_python, this_python
+from skillery.environments.uv import TooLong, Uv
+from skillery.errors import InvalidBundle, PackageIndexUnavailable, PackagesNotOffered, Refused
+from skillery.formats.problems import Problem, raise_problems
+from skillery.formats.requirements import LOCK, InvalidLock, Pin, normalised, read_lock, why_unfit
+
+_COMPILE = ("pip", "compile", "-", "--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url")
+_WHEELS = ("--only-binary", ":all:")
+
+
+class Locks:
+    """Makes locks and verifies given ones."""
+
+    def __init__(self, database: Database, uv: Uv, sources: Sources, seconds: float, reuse_for: timedelta) -> None:
+        """`seconds` is what resolving may take. For `reuse_for` the same dependencies get the same lock."""
+        self._database = database
+        self._uv = uv
+        self._sources = sources
+        self._seconds = seconds
+        self._reuse_for = reuse_for
+
+    async def make(self, requirements: Sequence[str]) -> bytes:
+        """The file `requirements.lock`. Raises UnresolvableDependencies, Refused, PackagesNotOffered,
+        PackageIndexUnavailable."""
+        self._check_sources()
+        key, now = self._sources.key(requirements), datetime.now(UTC)
+        lock = await self._database.read(partial(find_lock, key=key, made_after=now - self._reuse_for))
+        if lock is None:
+            lock = _with_head(await self._resolve(requirements))
+            await self._database.write(partial(keep_lock, key=key, content=lock, now=now))
+        self._check_allowed(read_lock(lock))
+        return lock
+
+    async def verify(self, requirements: Sequence[str], lock: bytes) -> None:
+        """Raises InvalidBundle where the lock is none, does not pin all that is needed or lets in files that the
+        sources do not have; else as `make`."""
+        try:
+            pins = read_lock(lock)
+        except InvalidLock as error:
+            _refuse(error.message, error.line)
+        unfit = why_unfit(pins, requirements)
+        if unfit is not None:
+            _refuse(unfit)
+        self._check_sources()
+        self._check_allowed(pins)
+        wanted = [*requirements, *(f"{pin.name}=={pin.version}" for pin in pins)]
+        found = {pin.name: pin for pin in read_lock(await self._resolve(wanted))}
+        missing = next((name for name in found if name not in {pin.name for pin in pins}), None)
+        if missing is not None:
+            _refuse(f"does not pin {missing}, which the others need")
+        for pin in pins:
+            strange = pin.name in found and pin.hashes - found[pin.name].hashes
+            if strange:
+                _refuse(f"pins {pin.name} {pin.version} to a file that the package index of this server does not have")
+
+    async def _resolve(self, requirements: Sequence[str]) -> bytes:
+        arguments = [*_COMPILE, *_WHEELS, "--python", base_python(), *self._sources.places(), *self._sources.cut_off()]
+        asked = "".join(f"{one}\n" for one in normalised(requirements)).encode()
+        try:
+            ran = await self._uv.run(
+                arguments, stdin=asked, environment=self._sources.environment(), seconds=self._seconds
+            )
+        except TooLong:
+            raise PackageIndexUnavailable(
+                f"the dependencies could not be locked within {self._seconds:g} s",
+                hint="Nothing was stored. Try again, or pin them closer; the setting is environments.lock_seconds.",
+            ) from None
+        if ran.code != 0:
+            raise why_not(ran.err, requirements, "the dependencies could not be locked")
+        check_yanked(ran.err, requirements)
+        try:
+            read_lock(ran.out)
+        except InvalidLock as error:
+            raise unresolvable("unsatisfiable", "", requirements, f"their lock {error.message}") from None
+        return ran.out
+
+    def _check_sources(self) -> None:
+        if not self._sources.are_there:
+            raise PackagesNotOffered(
+                "this server has no packages: neither a package index nor a wheelhouse is configured",
+                hint="Its admin can set environments.index_urls, for instance to https://pypi.org/simple, or "
+                "environments.wheelhouse; or do without [runtime] dependencies.",
+            )
+
+    def _check_allowed(self, pins: Sequence[Pin]) -> None:
+        findings = list(self._sources.refused(pin.name for pin in pins))
+        if findings:
+            more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+            raise Refused(
+                f"{findings[0].message}{more}",
+                hint="Do without it, or ask the server's admin; nothing was stored.",
+                findings=findings,
+            )
+
+
+def _with_head(lock: bytes) -> bytes:
+    return f"# Locked for {this_python()}. Without this file a version is locked anew.\n".encode() + lock
+
+
+def _refuse(message: str, line: int | None = None) -> NoReturn:
+    raise_problems(
+        InvalidBundle,
+        [Problem(f"{LOCK} {message}", path=LOCK, file=LOCK, line=line)],
+        hint=f"Leave {LOCK} out: the dependencies are then locked when the version is published.",
+    )

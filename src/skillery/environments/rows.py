@@ -1,0 +1,42 @@
+"""What every server of a database has of environments: each builds for itself, and all can be seen."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import Connection, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from skillery.formats.requirements import LOCK
+from skillery.tables import environments, skill_files
+
+State = Literal["building", "ready", "failed"]
+
+
+def note_state(
+    connection: Connection, sha256: str, server: str, state: State, now: datetime, message: str = "", size: int = 0
+) -> None:
+    key = {"lock_sha256": sha256, "server": server}
+    new = {"state": state, "message": message, "size_bytes": size, "changed_at": now}
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    add = dialect.insert(environments).values(**key, **new)
+    connection.execute(add.on_conflict_do_update(index_elements=list(key), set_=new))
+
+
+def forget_state(connection: Connection, sha256: str, server: str) -> None:
+    connection.execute(
+        delete(environments).where(environments.c.lock_sha256 == sha256, environments.c.server == server)
+    )
+
+
+def forget_unfinished(connection: Connection, server: str) -> None:
+    """What a killed server was building."""
+    unfinished = environments.c.state == "building"
+    connection.execute(delete(environments).where(environments.c.server == server, unfinished))
+
+
+def needed_of(connection: Connection, digests: list[str]) -> set[str]:
+    """Those of the locks that a version has."""
+    found = select(skill_files.c.sha256).where(skill_files.c.sha256.in_(digests), skill_files.c.path == LOCK)
+    return set(connection.scalars(found))

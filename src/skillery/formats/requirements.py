@@ -1,0 +1,188 @@
+"""What a skill needs of packages, and the lock that pins it: PEP 508, PEP 440, and lines `name==version --hash=…`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from skillery.formats.problems import Problem
+from skillery.formats.wording import printable, quoted
+
+LOCK = "requirements.lock"
+"""The file of a bundle that pins the packages of a skill with dependencies. In other skills it is a file like any."""
+MOST = 100
+LONGEST = 300
+MOST_LOCK_BYTES = 4 * 1024 * 1024
+DEPENDENCIES, REQUIRES_PYTHON = "runtime.dependencies", "runtime.requires-python"
+FORM = "expected is a name with versions, as in 'pandas>=2,<3'"
+
+_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?)==([A-Za-z0-9.+!_-]{1,128})((?: --hash=\S+)*)")
+_HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
+_KEYS = {"dependencies": DEPENDENCIES, "requires-python": REQUIRES_PYTHON}
+
+
+class Pin(NamedTuple):
+    """One package of a lock: its normalised name, its exact version, and the SHA-256 that its files may have."""
+
+    name: str
+    version: str
+    hashes: frozenset[str]
+
+
+class InvalidLock(ValueError):
+    """What is wrong with a lock, and in which line; the message begins in the middle of a sentence."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = line
+
+
+def requirement_problem(text: str) -> str | None:
+    """What is wrong with a dependency, to be read after "which"; None where nothing is."""
+    try:
+        found = Requirement(text)
+    except InvalidRequirement as error:
+        reason = printable(str(error).partition("\n")[0], 120)
+        return f"is no requirement ({reason}); {FORM}"
+    if found.url is not None:
+        return f"names an address: packages come from the index of the server alone; {FORM}"
+    return None
+
+
+def python_problem(text: str) -> str | None:
+    """As requirement_problem, of `requires-python`."""
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        return "is no set of versions; expected is one such as '>=3.11'"
+    return None
+
+
+def fits_python(requires: str, version: str) -> bool:
+    """Whether an interpreter of that version is one of those that are asked for."""
+    return SpecifierSet(requires).contains(version, prereleases=True)
+
+
+def package_of(requirement: str) -> str:
+    """The normalised name of the package that a dependency asks for."""
+    return canonicalize_name(Requirement(requirement).name)
+
+
+def normalised(requirements: Iterable[str]) -> list[str]:
+    """The same for all that ask for the same, however they write it."""
+    return sorted({str(Requirement(one)) for one in requirements})
+
+
+def located(problem: Problem, skill_toml: str | None) -> Problem:
+    """A problem of the two keys with its line of skill.toml, as far as that is known."""
+    key = next((key for key, path in _KEYS.items() if (problem.path or "").startswith(path)), None)
+    if key is None or skill_toml is None:
+        return problem
+    place = int(number) if (number := (problem.path or "").rpartition("[")[2].rstrip("]")).isdigit() else None
+    return msgspec.structs.replace(problem, file="skill.toml", line=_line_of(skill_toml, key, place))
+
+
+def _line_of(text: str, key: str, place: int | None) -> int | None:
+    """Of the entry of that place in an array over several lines, else of the key."""
+    found = re.search(rf"""^[ \t]*(?:runtime[ \t]*\.[ \t]*)?["']?{re.escape(key)}["']?[ \t]*=""", text, re.MULTILINE)
+    if found is None:
+        return None
+    at = found.end()
+    if place is not None:
+        rest = re.compile(r"""#[^\n]*|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\]""")
+        entries = (one for one in rest.finditer(text, at) if not one[0].startswith("#"))
+        for number, entry in enumerate(entries):
+            if entry[0] == "]":
+                break
+            if number == place:
+                at = entry.start()
+                break
+    return text.count("\n", 0, at) + 1
+
+
+# -- locks ---------------------------------------------------------------------------------------------------------
+
+
+def read_lock(content: bytes) -> tuple[Pin, ...]:
+    """The pins of a lock, sorted by name. Raises InvalidLock for all that is no pin with a hash: an option or an
+    address would change where packages come from."""
+    if len(content) > MOST_LOCK_BYTES:
+        raise InvalidLock(f"has {len(content)} bytes, at most {MOST_LOCK_BYTES} are allowed")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidLock("is not UTF-8 text", content.count(b"\n", 0, error.start) + 1) from None
+    pins: dict[str, Pin] = {}
+    for number, line in _logical_lines(text):
+        pin = _pin(line, number)
+        if pin.name in pins:
+            raise InvalidLock(f"pins {pin.name} twice", number)
+        pins[pin.name] = pin
+    return tuple(pins[name] for name in sorted(pins))
+
+
+def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
+    """Lines without comments and with their continuations, and the number of the first of each."""
+    began, parts = 0, list[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = re.sub(r"(?:^|\s)#.*", "", line).strip()
+        began = began if parts else number
+        parts.append(bare.removesuffix("\\").strip())
+        if bare.endswith("\\"):
+            continue
+        if any(parts):
+            yield began, " ".join(part for part in parts if part)
+        parts = []
+    if any(parts):
+        yield began, " ".join(part for part in parts if part)
+
+
+def _pin(line: str, number: int) -> Pin:
+    found = _PIN.fullmatch(line)
+    if found is None:
+        raise InvalidLock(
+            f"has {quoted(printable(line, 80))}, which is not of the form 'name==version --hash=sha256:…'", number
+        )
+    hashes = _HASH.findall(found[3])
+    if not hashes or len(hashes) != found[3].count("--hash="):
+        raise InvalidLock(f"pins {found[1]} without a hash, or with one that is no SHA-256", number)
+    try:
+        version = str(Version(found[2]))
+    except InvalidVersion:
+        raise InvalidLock(f"pins {found[1]} at {quoted(found[2])}, which is no version", number) from None
+    return Pin(canonicalize_name(found[1]), version, frozenset(hashes))
+
+
+def why_unfit(pins: Sequence[Pin], requirements: Iterable[str]) -> str | None:
+    """Why a lock does not pin what is declared; None where it does. Further packages may be there or missing: that only
+    a resolver knows."""
+    pinned = {pin.name: pin.version for pin in pins}
+    for text in requirements:
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        if name not in pinned:
+            return f"does not pin {name}, which the manifest declares"
+        if not requirement.specifier.contains(pinned[name], prereleases=True):
+            return f"pins {name} at {pinned[name]}, and the manifest declares '{text}'"
+    return None
+
+
+def clash(locks: Mapping[str, Sequence[Pin]]) -> tuple[str, str, str, str, str] | None:
+    """The first package that two of several locks pin at two versions: it, and who pins which, twice."""
+    there: dict[str, tuple[str, str]] = {}
+    for owner, pins in locks.items():
+        for pin in pins:
+            other, version = there.setdefault(pin.name, (owner, pin.version))
+            if version != pin.version:
+                return pin.name, other, version, owner, pin.version
+    return None

@@ -1,0 +1,52 @@
+"""What a version has of packages, as describe_skill shows it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from skillery.backends import Storage
+from skillery.contents import inline_data, open_content
+from skillery.formats.requirements import LOCK, read_lock
+from skillery.registry.reading import files_of
+from skillery.registry.resolving import VersionRow
+from skillery.tables import environments
+
+_DECLARES = '"dependencies":'
+
+
+def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, blocking: bool) -> str:
+    """`,"lock":{…}` of a version that has one, else nothing. One that lies in the storage is only opened where that may
+    be waited for; else its packages are null."""
+    if _DECLARES not in row.manifest_json or not _declares(row.manifest_json):
+        return ""
+    file = next((file for file in files_of(connection, row.version_id) if file.path == LOCK), None)
+    if file is None:
+        return ""
+    content = inline_data(connection, [file.sha256]).get(file.sha256)
+    if content is None and blocking:
+        with open_content(connection, storage, file.sha256) as stream:
+            content = stream.read()
+    packages = "null" if content is None else _packages(content)
+    states = msgspec.json.encode(_states(connection, file.sha256)).decode()
+    return f',"lock":{{"sha256":"{file.sha256}","packages":{packages},"environments":{states}}}'
+
+
+def _states(connection: Connection, sha256: str) -> list[dict[str, str]]:
+    """What the servers of this database have of it, one entry each."""
+    found = select(environments.c.state, environments.c.message).where(environments.c.lock_sha256 == sha256)
+    rows = connection.execute(found.order_by(environments.c.server))
+    return [{"state": row.state, **({"message": row.message} if row.message else {})} for row in rows]
+
+
+def _declares(manifest_json: str) -> bool:
+    runtime = msgspec.json.decode(manifest_json).get("runtime")
+    return isinstance(runtime, dict) and bool(runtime.get("dependencies"))
+
+
+@lru_cache(maxsize=256)
+def _packages(content: bytes) -> str:
+    pins = [{"name": pin.name, "version": pin.version} for pin in read_lock(content)]
+    return msgspec.json.encode(pins).decode()

@@ -1,0 +1,96 @@
+"""The packages of a run: the environments of the skills that it runs or mounts, waited for while they are built."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from skillery.backends import Failure, Job, PackageMount
+from skillery.environments import FAILED, Environments, fits_this_python
+from skillery.errors import InvalidParams
+from skillery.formats.manifest import Manifest
+from skillery.formats.requirements import LOCK, InvalidLock, Pin, clash, read_lock
+
+
+class Needing(NamedTuple):
+    """A skill that a run imports, and where its files lie."""
+
+    name: str
+    manifest: Manifest
+    folder: Path
+
+
+class Packages(NamedTuple):
+    """What a run is given; or why it cannot be, after how long a wait."""
+
+    mounts: tuple[PackageMount, ...] = ()
+    failure: Failure | None = None
+    waited_ms: float = 0.0
+
+    def in_job(self, job: Job) -> Job:
+        return msgspec.structs.replace(job, packages=self.mounts) if self.mounts else job
+
+
+NONE = Packages()
+
+
+async def packages_of(environments: Environments, skills: Sequence[Needing], timeout_ms: int) -> Packages:
+    """Those of all the skills, each lock once. A skill of before there were locks has none.
+
+    Raises InvalidParams where two skills pin one package at two versions: in one process there is one of it.
+    """
+    locks = {one.name: lock for one in skills if needs_packages(one.manifest) and (lock := lock_in(one.folder))}
+    failure = next((unfit for one in skills if (unfit := _unfit(one))), None)
+    if failure is not None or not locks:
+        return Packages(failure=failure) if failure else NONE
+    _check_clash({name: pins for name, (_, pins) in locks.items()})
+    began, mounts = time.monotonic(), dict[str, PackageMount]()
+    for name, (content, pins) in locks.items():
+        left = max(0.0, timeout_ms / 1000 - (time.monotonic() - began))
+        found = await environments.ready(content, left) if pins else None
+        waited = (time.monotonic() - began) * 1000
+        if isinstance(found, Failure):
+            return Packages((), Failure(found.type, f"'{name}': {found.message}"), waited)
+        if found is not None:
+            mounts[found.lock] = found
+    return Packages(tuple(mounts.values()), None, (time.monotonic() - began) * 1000)
+
+
+def needs_packages(manifest: Manifest) -> bool:
+    return manifest.runtime is not None and bool(manifest.runtime.dependencies)
+
+
+@lru_cache(maxsize=512)
+def lock_in(folder: Path) -> tuple[bytes, tuple[Pin, ...]] | None:
+    """Of a folder that never changes."""
+    try:
+        content = (folder / LOCK).read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return content, read_lock(content)
+    except InvalidLock:  # a file of that name in a version of before there were locks
+        return None
+
+
+def _unfit(skill: Needing) -> Failure | None:
+    runtime = skill.manifest.runtime
+    if runtime is None or not runtime.requires_python or fits_this_python(runtime.requires_python):
+        return None
+    return Failure(FAILED, f"'{skill.name}' requires Python {runtime.requires_python}, which this server does not have")
+
+
+def _check_clash(locks: dict[str, tuple[Pin, ...]]) -> None:
+    found = clash(locks)
+    if found is not None:
+        package, one, version, other, other_version = found
+        raise InvalidParams(
+            f"'{one}' needs {package} {version} and '{other}' needs {package} {other_version}: one run has one of them",
+            hint="Mount them in two runs, or run each with execute_skill.",
+            package=package,
+        )
