@@ -214,7 +214,7 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def packages(database_kind: str, shared_server: StartShared, wheelhouse: Path) -> Server:
     """One server for each database that has packages."""
-    more = {"SKILLERY_ENVIRONMENTS_WHEELHOUSE": str(wheelhouse), "SKILLERY_ENVIRONMENTS_DENIED": "forbidden"}
+    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden"}
     return shared_server("packages", database_kind, **more)
 
 

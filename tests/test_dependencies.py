@@ -80,7 +80,7 @@ def test_a_server_without_packages_says_how_to_get_some(sqlite_rpc: Rpc, new_nam
     error = refused(sqlite_rpc, needing(new_name, "frames"))
 
     assert (error["code"], error["data"]["type"]) == (-32007, "packages_not_offered")
-    assert "environments.index_urls" in error["data"]["hint"]
+    assert "packages.index_urls" in error["data"]["hint"]
 
 
 # -- locked ----------------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def test_an_index_that_is_away_is_an_error_that_shows_no_login(
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         url = f"http://somebody:geheim@127.0.0.1:{port}/simple"
-        running = start_server(env={"SKILLERY_ENVIRONMENTS_INDEX_URLS": url})
+        running = start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": url})
 
         error = refused(running.rpc, needing(new_name, "frames"))
 
@@ -273,7 +273,7 @@ def test_an_index_gives_what_it_has_and_a_yanked_release_is_refused(
 ) -> None:
     make_wheel(wheelhouse, "withdrawn", "1.0")
     Index.yanked["withdrawn-1.0"] = "it loses data"
-    running = start_server(env={"SKILLERY_ENVIRONMENTS_INDEX_URLS": index})
+    running = start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": index})
 
     create(running.rpc, needing(f"{new_name}.a", "frames<2"))
     error = refused(running.rpc, needing(f"{new_name}.b", "withdrawn==1.0"))
@@ -298,7 +298,7 @@ def no_index() -> str:
 def test_the_real_package_index_locks_a_skill(start_server: Callable[..., Server], new_name: str) -> None:
     if why := no_index():
         pytest.skip(why)
-    running = start_server(env={"SKILLERY_ENVIRONMENTS_INDEX_URLS": REAL_INDEX})
+    running = start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": REAL_INDEX})
 
     create(running.rpc, needing(new_name, "six>=1.16,<2"))
 

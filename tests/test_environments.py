@@ -193,20 +193,20 @@ def test_an_environment_that_is_too_large_says_so(
 ) -> None:
     big = f"big{new_name}"
     make_wheel(wheelhouse, big, "1.0", {f"{big}.py": f"X = '{'x' * 2_000_000}'\n"})
-    env = {"SKILLERY_ENVIRONMENTS_WHEELHOUSE": str(wheelhouse), "SKILLERY_ENVIRONMENTS_MAX_MB": "1"}
+    env = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_MAX_MB": "1"}
     running = start_server(env=env)
     create(running.rpc, needing(new_name, big))
 
     error = run(running.rpc, new_name)["error"]
 
     assert error["type"] == "EnvironmentFailed"
-    assert "environments.max_mb" in error["message"]
+    assert "packages.max_mb" in error["message"]
 
 
 def test_what_a_killed_server_left_half_built_is_built_anew(
     start_server: Callable[..., Server], new_name: str, wheelhouse: Path
 ) -> None:
-    env = {"SKILLERY_ENVIRONMENTS_WHEELHOUSE": str(wheelhouse)}
+    env = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse)}
     running = start_server(env=env)
     create(running.rpc, needing(new_name, "frames>=2"), VERSIONS)
     running.stop(signal.SIGKILL)
@@ -223,7 +223,7 @@ def test_what_a_killed_server_left_half_built_is_built_anew(
 def test_an_environment_that_nobody_uses_goes_and_comes_back(
     start_server: Callable[..., Server], new_name: str, wheelhouse: Path
 ) -> None:
-    env = {"SKILLERY_ENVIRONMENTS_WHEELHOUSE": str(wheelhouse), "SKILLERY_GC_GRACE_MINUTES": "0"}
+    env = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_GC_GRACE_MINUTES": "0"}
     running = start_server(env=env)
     create(running.rpc, needing(new_name, "frames>=2"), VERSIONS)
     assert run(running.rpc, new_name)["output"][0] == "2.0"
@@ -260,7 +260,7 @@ def test_pandas_of_the_real_index_runs(start_server: Callable[..., Server], new_
 
     if why := no_index():
         pytest.skip(why)
-    running = start_server(env={"SKILLERY_ENVIRONMENTS_INDEX_URLS": REAL_INDEX})
+    running = start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": REAL_INDEX})
     code = "import numpy, six\ndef main(args): return [int(numpy.arange(5).sum()), six.__name__]"
     create(running.rpc, needing(new_name, "numpy>=2,<3", "six"), code)
 

@@ -305,6 +305,9 @@ class Job(msgspec.Struct, frozen=True):
     """What the executed skill may reach, as `permissions.network` writes it; empty: nothing."""
     packages: tuple[PackageMount, ...] = ()
     """On `sys.path` in this order. They clash in nothing."""
+    preload: tuple[str, ...] = ()
+    """Modules of the first of `packages` that a backend may have imported before the run came. The code finds them as if
+    it were the first to import them; a backend that keeps nothing warm need not care."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -487,6 +490,27 @@ class Measured(Protocol):
 
     def figures(self) -> Mapping[str, float]:
         """By name in snake_case: few, and always the same ones."""
+        ...
+
+
+class Warm(msgspec.Struct, frozen=True):
+    """A process that a sandbox keeps, which has imported `Job.preload` of the packages of one lock."""
+
+    lock: str
+    preload: tuple[str, ...]
+    state: Literal["starting", "ready", "failed"]
+    memory_mb: float = 0.0
+    """What it holds, shared by the runs that come of it."""
+    message: str = ""
+    """Why it failed: runs import for themselves then."""
+
+
+@runtime_checkable
+class KeepsWarm(Protocol):
+    """A Sandbox that keeps processes with preloaded packages."""
+
+    def warm(self) -> list[Warm]:
+        """Those that there are, and those that failed of late."""
         ...
 
 

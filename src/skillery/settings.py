@@ -146,7 +146,7 @@ class Imports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at_once: Positive = 2
 
 
-class Environments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the packages of skills come from, and what they may take."""
 
     index_urls: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tools: DefinedTools = DefinedTools()
     gc: Garbage = Garbage()
     imports: Imports = Imports()
-    environments: Environments = Environments()
+    packages: Packages = Packages()
     backends: dict[str, dict[str, dict[str, Any]]] = {}
 
     @property

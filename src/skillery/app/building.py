@@ -208,7 +208,7 @@ def _garbage_steps(
         Step("unused_contents", partial(unused_contents, database, storage, grace)),
         Step("leftover_files", partial(leftovers, database, storage, grace)),
         Step("cached_files", partial(cached_files, database, cache, grace, unused_for), own=True),
-        Step("old_locks", partial(old_locks, database, timedelta(hours=settings.environments.reuse_hours))),
+        Step("old_locks", partial(old_locks, database, timedelta(hours=settings.packages.reuse_hours))),
         Step("environments", partial(unused_environments, environments, grace, unused_for), own=True),
     ]
 

@@ -22,7 +22,7 @@ class Packages(NamedTuple):
 
 def packages_of(settings: Settings, home: Home, database: Database) -> Packages:
     """Raises StartupError for a wheelhouse that is no folder."""
-    asked, folder, sources = settings.environments, home.path / "environments", _sources(settings)
+    asked, folder, sources = settings.packages, home.path / "environments", _sources(settings)
     uv = Uv(folder / "uv")
     locks = Locks(database, uv, sources, asked.lock_seconds, timedelta(hours=asked.reuse_hours))
     builder = Builder(folder, uv, sources, asked.build_seconds, asked.max_mb * MIB)
@@ -30,10 +30,10 @@ def packages_of(settings: Settings, home: Home, database: Database) -> Packages:
 
 
 def _sources(settings: Settings) -> Sources:
-    asked = settings.environments
+    asked = settings.packages
     wheelhouse = Path(asked.wheelhouse).expanduser().absolute() if asked.wheelhouse else None
     if wheelhouse is not None and not wheelhouse.is_dir():
-        raise StartupError(f"setting 'environments.wheelhouse' is '{asked.wheelhouse}', where there is no folder")
+        raise StartupError(f"setting 'packages.wheelhouse' is '{asked.wheelhouse}', where there is no folder")
     return Sources(asked.index_urls, wheelhouse, asked.exclude_newer, _patterns(asked.allowed), _patterns(asked.denied))
 
 

@@ -68,7 +68,7 @@ class Builder:
                 return await self._build(lock, aside, target)
         except (TimeoutError, TooLong):
             raise BuildFailed(
-                f"installing took longer than {self._seconds:g} s (the setting environments.build_seconds)"
+                f"installing took longer than {self._seconds:g} s (the setting packages.build_seconds)"
             ) from None
         except NotWhole as error:
             raise BuildFailed(str(error)) from None
@@ -90,7 +90,7 @@ class Builder:
         if size > self._max_bytes:
             raise BuildFailed(
                 f"its packages take {size // MIB} MiB, at most {self._max_bytes // MIB} are allowed "
-                "(the setting environments.max_mb)"
+                "(the setting packages.max_mb)"
             )
         await self._compile(packages)
         await asyncio.to_thread(_settle, aside, target)

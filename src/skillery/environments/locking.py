@@ -75,7 +75,7 @@ class Locks:
         except TooLong:
             raise PackageIndexUnavailable(
                 f"the dependencies could not be locked within {self._seconds:g} s",
-                hint="Nothing was stored. Try again, or pin them closer; the setting is environments.lock_seconds.",
+                hint="Nothing was stored. Try again, or pin them closer; the setting is packages.lock_seconds.",
             ) from None
         if ran.code != 0:
             raise why_not(ran.err, requirements, "the dependencies could not be locked")
@@ -90,8 +90,8 @@ class Locks:
         if not self._sources.are_there:
             raise PackagesNotOffered(
                 "this server has no packages: neither a package index nor a wheelhouse is configured",
-                hint="Its admin can set environments.index_urls, for instance to https://pypi.org/simple, or "
-                "environments.wheelhouse; or do without [runtime] dependencies.",
+                hint="Its admin can set packages.index_urls, for instance to https://pypi.org/simple, or "
+                "packages.wheelhouse; or do without [runtime] dependencies.",
             )
 
     def _check_allowed(self, pins: Sequence[Pin]) -> None:

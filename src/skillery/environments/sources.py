@@ -53,9 +53,9 @@ class Sources(msgspec.Struct, frozen=True):
         """A finding for each package that may not come."""
         for name in packages:
             if any(fnmatchcase(name, pattern) for pattern in self.denied):
-                yield Finding(RULE, f"the package {name} is denied here (the setting environments.denied)")
+                yield Finding(RULE, f"the package {name} is denied here (the setting packages.denied)")
             elif self.allowed and not any(fnmatchcase(name, pattern) for pattern in self.allowed):
-                yield Finding(RULE, f"the package {name} is not among those that the setting environments.allowed has")
+                yield Finding(RULE, f"the package {name} is not among those that the setting packages.allowed has")
 
     def key(self, requirements: Iterable[str]) -> str:
         """What the same question is known by: the same requirements, of the same sources, for the same machine."""

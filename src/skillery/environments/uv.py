@@ -61,7 +61,7 @@ class Uv:
         if program is None:
             raise PackagesNotOffered(
                 "this server has no uv, which installs packages",
-                hint="Its admin can install it: pip install 'skillery[environments]'.",
+                hint="Its admin can install it: pip install 'skillery[packages]'.",
             )
         async with self._turns:
             with self._at_work(), tempfile.TemporaryDirectory(prefix="skillery-uv-") as folder:
