@@ -273,9 +273,9 @@ class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
 
     The result is an object: `exit_code` (128 and the number of the signal that ended it), `stdout` and `stderr`
     (texts; over 64 KiB `{"blob_id", "size_bytes", "preview"}`, and `dropped_bytes` past the limit of a result), and
-    `files`, what it left below /workspace/out: `{"path", "blob_id", "size_bytes"}` each, at most 100; `left_out` names
-    others. That folder is there beforehand where an argument or a variable is a path in it. A run fails only where the
-    program could not be started or was stopped. The log has what it printed as well."""
+    `files`, what it left below /workspace/out: `{"path", "blob_id", "kind", "size_bytes"}` each, at most 100;
+    `left_out` names others. That folder is there beforehand where an argument or a variable is a path in it. A run
+    fails only where the program could not be started or was stopped. The log has what it printed as well."""
 
     skill: str
     path: str
@@ -306,8 +306,8 @@ class Job(msgspec.Struct, frozen=True):
     packages: tuple[PackageMount, ...] = ()
     """On `sys.path` in this order. They clash in nothing."""
     preload: tuple[str, ...] = ()
-    """Modules of the first of `packages` that a backend may have imported before the run came. The code finds them as if
-    it were the first to import them; a backend that keeps nothing warm need not care."""
+    """Modules of the first of `packages` that a backend may have imported before the run came. The code finds them as
+    if it were the first to import them; a backend that keeps nothing warm need not care."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -379,7 +379,9 @@ class RunHost(Protocol):
     """What the code in a sandbox can ask of the host while it runs. Errors it raises (SkilleryError) are shown to
     the code as exceptions; they never end the run nor the server."""
 
-    async def begin_blob(self, kind: str) -> BlobWriter: ...
+    async def begin_blob(self, kind: str, path: str | None = None) -> BlobWriter:
+        """`path` is what the code calls it: a path below /workspace/out, or the name of a picture. Untrusted."""
+        ...
 
     async def read_blob(self, blob_id: str) -> bytes:
         """A blob that this run wrote. Raises BlobNotFound for every other id."""
