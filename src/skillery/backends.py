@@ -273,9 +273,9 @@ class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
 
     The result is an object: `exit_code` (128 and the number of the signal that ended it), `stdout` and `stderr`
     (texts; over 64 KiB `{"blob_id", "size_bytes", "preview"}`, and `dropped_bytes` past the limit of a result), and
-    `files`, what it left below /workspace/out: `{"path", "blob_id", "kind", "size_bytes"}` each, at most 100;
-    `left_out` names others. That folder is there beforehand where an argument or a variable is a path in it. A run
-    fails only where the program could not be started or was stopped. The log has what it printed as well."""
+    `files`, what it left below /workspace/out: `{"path", "blob_id", "size_bytes"}` each, at most 100; `left_out` names
+    others. That folder is there beforehand where an argument or a variable is a path in it. A run fails only where the
+    program could not be started or was stopped. The log has what it printed as well."""
 
     skill: str
     path: str

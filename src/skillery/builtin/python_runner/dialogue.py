@@ -219,7 +219,7 @@ class Dialogue:
             await self._discard(unread)
             await self._refuse(error)
             return
-        await self._channel.send({"blob_id": blob_id, "kind": kind})
+        await self._channel.send({"blob_id": blob_id})
 
     def _count_blob(self, size: int) -> None:
         self._blobs += 1

@@ -21,7 +21,7 @@ ONLY_FILES = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def gather(folder: str) -> dict[str, Any]:
-    """`files`: path below the folder, blob id, kind and size of each regular file in it, by path. `left_out`: the paths
+    """`files`: path below the folder, blob id and size of each regular file in it, by path. `left_out`: the paths
     of those that could not be kept, where there are any; of many only the first."""
     files: list[dict[str, Any]] = []
     left_out: list[str] = []
@@ -78,10 +78,11 @@ def keep(file: str, path: str) -> dict[str, Any]:
     finally:
         os.close(descriptor)
     with memoryview(content) as view:
-        told = _host.ask({"op": "blob_write", "path": path}, view)[0]  # the host knows what kind a name says
+        # The host knows what kind a name says.
+        blob_id = _host.ask({"op": "blob_write", "path": path}, view)[0]["blob_id"]
     if isinstance(content, mmap.mmap):
         content.close()
-    return {"path": path, "blob_id": str(told["blob_id"]), "kind": str(told["kind"]), "size_bytes": size}
+    return {"path": path, "blob_id": str(blob_id), "size_bytes": size}
 
 
 def leave(folder: str) -> str:
