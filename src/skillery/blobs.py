@@ -79,6 +79,7 @@ _BLOB = Statement(
         blobs.c.is_text,
         blobs.c.owner,
         blobs.c.expires_at,
+        blobs.c.path,
     ).where(blobs.c.id == bindparam("id"))
 )
 
@@ -267,10 +268,10 @@ def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> Bl
     rows = _BLOB.rows(connection, id=blob_id)
     # A blob belongs to its identity; somebody else's is not there. Nor is one whose time is over.
     if rows and (rows[0][5] == identity.name or "admin" in identity.scopes):
-        blob_id, kind, size, sha256, is_text, owner, expiry = rows[0]
+        blob_id, kind, size, sha256, is_text, owner, expiry, path = rows[0]
         expires_at = in_utc(expiry) if expiry else None
         if expires_at is None or expires_at > datetime.now(UTC):
-            return BlobRow(blob_id, kind, size, sha256, bool(is_text), owner, expires_at)
+            return BlobRow(blob_id, kind, size, sha256, bool(is_text), owner, expires_at, path)
     raise BlobNotFound(f"there is no blob '{blob_id}'", hint="create_blob or POST /blobs stores one.", blob_id=blob_id)
 
 

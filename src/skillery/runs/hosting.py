@@ -15,6 +15,11 @@ from skillery.runs.answering import shown
 PATH_CHARACTERS = 1000
 
 
+def one_line(path: str) -> str:
+    """As it can be stored and shown beside others."""
+    return shown(path[:PATH_CHARACTERS].replace("\n", "\\n").replace("\t", "\\t"))[:PATH_CHARACTERS]
+
+
 class Callable(Protocol):
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes: ...
 
@@ -37,8 +42,7 @@ class Host:
         parse_kind(kind)
         if len(self.written) >= self._limits.blobs:
             raise TooLarge(f"this run has written {self._limits.blobs} blobs, as many as it may")
-        named = shown(path[:PATH_CHARACTERS])[:PATH_CHARACTERS] if path else None
-        return Writer(self, kind, self._blobs.incoming(), named)
+        return Writer(self, kind, self._blobs.incoming(), one_line(path) if path else None)
 
     async def read_blob(self, blob_id: str) -> bytes:
         for row in self.written:
