@@ -105,6 +105,8 @@ def test_more_packages_than_may_be_are_none() -> None:
     found, notes = of_text("".join(f"p{number}\n" for number in range(101)))
     assert (found, len(notes)) == ((), 1)
     assert "101 packages" in notes[0][1]
+    found, notes = of_text("a\n" * 200_000)
+    assert (found, len(notes)) == ((), 1)
 
 
 def test_what_all_files_ask_of_one_package_is_asked_at_once() -> None:
@@ -138,6 +140,7 @@ def test_a_block_says_what_its_script_needs() -> None:
         (BLOCK.replace('"frames>=1"', '"frames'), 5, "is not TOML"),
         (BLOCK.replace("# ///\n", ""), 2, "is never closed"),
         (BLOCK + BLOCK, 11, "stands there twice"),
+        ("# /// script\n" + "# \n#  {}\n" * 9_000 + "# ///\n", 1, "has over 16384 characters"),
         ("# /// script\n# dependencies = 1\n# ///\n", 2, "are no list"),
     ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from packaging.requirements import Requirement
@@ -22,6 +23,12 @@ from skillery.formats.wording import printable, quoted
 REQUIREMENTS = ("requirements.txt", "scripts/requirements.txt")
 MOST_BYTES = 512 * 1024
 """Of one file that is looked into."""
+MOST_BLOCK = 16 * 1024
+"""Characters of a block of a Python file."""
+MOST_SCRIPTS = 100
+"""Python files with such a block that are looked into."""
+MOST_ASKED = 1000
+"""Requirements of a skill, those among them that ask for one package."""
 LEFT_OUT = "left_out_requirement"
 NO_PACKAGES = "no_packages"
 FORM = "expected is a name with versions, as in 'pandas>=2,<3'"
@@ -62,14 +69,20 @@ def read_needs(files: Mapping[str, bytes], repairs: Repairs) -> Needs:
     """Of all files of a skill, by path: what they need together."""
     asked: list[_Found] = []
     pythons: list[str] = []
-    for path in sorted(files):
-        if path in REQUIREMENTS:
-            asked += _of_requirements(path, files[path], repairs)
-        elif path.endswith(".py") and b"/// script" in files[path]:
-            asked += _of_script(path, files[path], pythons, repairs)
-    dependencies = tuple(_together(_checked(asked, repairs), repairs))
-    if len(dependencies) > MOST:
-        message = f"it names {len(dependencies)} packages, at most {MOST} are allowed: its scripts run without any"
+    scripts = [path for path in sorted(files) if path.endswith(".py") and b"/// script" in files[path]]
+    if len(scripts) > MOST_SCRIPTS:
+        message = f"{len(scripts)} Python files have a block '# /// script'; the first {MOST_SCRIPTS} of them are read"
+        repairs.note(LEFT_OUT, message)
+    for path in (path for path in REQUIREMENTS if path in files):
+        asked += islice(_of_requirements(path, files[path], repairs), MOST_ASKED)
+    for path in scripts[:MOST_SCRIPTS]:
+        asked += _of_script(path, files[path], pythons, repairs)
+    dependencies: tuple[str, ...] = ()
+    if len(asked) < MOST_ASKED:
+        dependencies = tuple(_together(_checked(asked, repairs), repairs))
+    if len(asked) >= MOST_ASKED or len(dependencies) > MOST:
+        many = len(dependencies) or len(asked)
+        message = f"it asks for {many} packages, at most {MOST} are allowed: its scripts run without any"
         repairs.note(NO_PACKAGES, message, file=asked[0].file)
         dependencies = ()
     python = str(SpecifierSet(",".join(dict.fromkeys(pythons))))
@@ -139,6 +152,11 @@ def _of_script(path: str, content: bytes, pythons: list[str], repairs: Repairs) 
     if block is None:
         return
     began, lines = block
+    if sum(map(len, lines)) > MOST_BLOCK:
+        repairs.note(
+            LEFT_OUT, f"the block '# /// script' has over {MOST_BLOCK} characters; it is left out", began, path
+        )
+        return
     try:
         table = read_toml("\n".join(lines).encode(), "the block '# /// script'")
     except InvalidManifest as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from skillery.formats.problems import Problem
@@ -16,6 +17,8 @@ JAVASCRIPT = (".js", ".mjs")
 SCRIPTS = "scripts/"
 MOST_BYTES = 256 * 1024
 MOST_NAMED = 5
+MOST_KEYS = 10
+"""Of that name, in the search for a line."""
 HINT = (
     "Nothing is installed for JavaScript: bundle them into the file that is run (npx esbuild main.js --bundle "
     "--platform=node --format=esm --outfile=main.mjs) and list them under devDependencies."
@@ -101,7 +104,7 @@ def _problem(path: str, text: str, lacking: list[str]) -> Problem:
 
 def _line_of(text: str, name: str) -> int:
     """Of the first entry of that name behind a key `dependencies`, else of that key."""
-    keys = [found.end() for found in re.finditer(r'"dependencies"\s*:', text)]
+    keys = [found.end() for found in islice(re.finditer(r'"dependencies"\s*:', text), MOST_KEYS)]
     if not keys:
         return 1
     entry = re.compile(rf'"{re.escape(name)}"\s*:')
