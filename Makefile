@@ -71,7 +71,7 @@ fuzz: install ## the property tests of parsers and orders, for long
 	  tests/test_names_and_paths.py tests/test_manifest.py tests/test_skill_md.py tests/test_agent_skill_md.py \
 	  tests/test_frontmatter_repairs.py tests/test_archives.py tests/test_import_archives.py tests/test_tools_json.py \
 	  tests/test_bundle.py tests/test_python_source.py tests/test_egress_policy.py tests/test_egress_parsers.py \
-	  tests/test_sandbox_channel.py
+	  tests/test_sandbox_channel.py tests/test_foreign_requirements.py tests/test_package_json.py
 	SKILLERY_FUZZ_EXAMPLES=$${DOORS:-500} $(BIN)/pytest tests/test_openrpc.py tests/test_openapi.py
 
 mutations: install $(BWRAP) ## every step of the sandbox switched off, and who of the whole contract notices: most of an hour

@@ -61,6 +61,7 @@ def test_a_script_gets_argv_stdin_and_env_and_answers_how_it_ended(server: Serve
     assert json.loads(answer["output"]["stdout"]) == [argv, "line\n", "red", "/workspace"]
     assert answer["output"]["stderr"] == "noted\n"
     assert answer["output"]["files"] == [{"path": "report.json", "blob_id": blob, "size_bytes": 37}]
+    assert answer["files"] == [answer["output"]["files"][0] | {"kind": "application/json"}]
     assert server.rpc("read_blob", blob_id=blob, mode="full")["kind"] == "application/json"
     assert answer["summary"] == "scripts/show.py exited with status 3 and left 1 file in out."
     assert answer["skill"]["name"] == skill

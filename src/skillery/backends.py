@@ -379,7 +379,9 @@ class RunHost(Protocol):
     """What the code in a sandbox can ask of the host while it runs. Errors it raises (SkilleryError) are shown to
     the code as exceptions; they never end the run nor the server."""
 
-    async def begin_blob(self, kind: str) -> BlobWriter: ...
+    async def begin_blob(self, kind: str, path: str | None = None) -> BlobWriter:
+        """`path` is what the code calls it: a path below /workspace/out, or the name of a picture. Untrusted."""
+        ...
 
     async def read_blob(self, blob_id: str) -> bytes:
         """A blob that this run wrote. Raises BlobNotFound for every other id."""

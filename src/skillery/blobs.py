@@ -38,6 +38,16 @@ class BlobRow(NamedTuple):
     is_text: bool
     owner: str
     expires_at: datetime | None = None
+    path: str | None = None
+    """What the run that wrote it calls it."""
+
+
+class Output(NamedTuple):
+    """Of which run a blob is the output, in which place among its others, and what the run calls it."""
+
+    run_id: str
+    position: int
+    path: str | None = None
 
 
 class NewBlob(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,6 +79,7 @@ _BLOB = Statement(
         blobs.c.is_text,
         blobs.c.owner,
         blobs.c.expires_at,
+        blobs.c.path,
     ).where(blobs.c.id == bindparam("id"))
 )
 
@@ -122,9 +133,9 @@ class Blobs:
     def incoming(self, check: Callable[[int], None] | None = None) -> Incoming:
         return Incoming(self._database, self._storage, check)
 
-    def commit_output(self, incoming: Incoming, identity: Identity, kind: str, run_id: str, position: int) -> BlobRow:
+    def commit_output(self, incoming: Incoming, identity: Identity, kind: str, output: Output) -> BlobRow:
         """Blocking: keep what a run wrote, and the host for it; its run has a row already. Raises QuotaExceeded."""
-        return self._commit(incoming, identity, kind, self._lifetimes.outputs, run_id, position)
+        return self._commit(incoming, identity, kind, self._lifetimes.outputs, output)
 
     async def keep_beside(self, identity: Identity, content: bytes, kind: str) -> BlobRow:
         """Store a content of the server's own making about a run, none of its outputs. Raises QuotaExceeded."""
@@ -179,23 +190,23 @@ class Blobs:
         identity: Identity,
         kind: str,
         lifetime: timedelta | None,
-        run_id: str | None = None,
-        position: int | None = None,
+        output: Output | None = None,
         is_new: Callable[[Connection, Content, BlobRow], bool] = lambda *_: True,
     ) -> BlobRow:
         blob_id, now = new_blob_id(), datetime.now(UTC)
         expires_at = now + lifetime if lifetime else None
 
         def row_of(content: Content) -> BlobRow:
-            return BlobRow(
-                blob_id, kind, content.size_bytes, content.sha256, content.is_text, identity.name, expires_at
-            )
+            path = output.path if output else None
+            size, sha256, is_text = content.size_bytes, content.sha256, content.is_text
+            return BlobRow(blob_id, kind, size, sha256, is_text, identity.name, expires_at, path)
 
         def add(connection: Connection, content: Content) -> None:
             row = row_of(content)
             if not is_new(connection, content, row):
                 return
             check_blob(connection, self._quotas, identity.name, content.size_bytes)
+            run_id, position = (output.run_id, output.position) if output else (None, None)
             connection.execute(_ADD, row._asdict() | {"run_id": run_id, "position": position, "created_at": now})
 
         return row_of(incoming.commit(add))
@@ -257,10 +268,10 @@ def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> Bl
     rows = _BLOB.rows(connection, id=blob_id)
     # A blob belongs to its identity; somebody else's is not there. Nor is one whose time is over.
     if rows and (rows[0][5] == identity.name or "admin" in identity.scopes):
-        blob_id, kind, size, sha256, is_text, owner, expiry = rows[0]
+        blob_id, kind, size, sha256, is_text, owner, expiry, path = rows[0]
         expires_at = in_utc(expiry) if expiry else None
         if expires_at is None or expires_at > datetime.now(UTC):
-            return BlobRow(blob_id, kind, size, sha256, bool(is_text), owner, expires_at)
+            return BlobRow(blob_id, kind, size, sha256, bool(is_text), owner, expires_at, path)
     raise BlobNotFound(f"there is no blob '{blob_id}'", hint="create_blob or POST /blobs stores one.", blob_id=blob_id)
 
 
@@ -278,11 +289,22 @@ def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
     connection.execute(update(blobs).where(blobs.c.run_id.in_(run_ids)).values(run_id=None, position=None))
 
 
-def output_blobs(connection: Connection, run_id: str) -> list[str]:
-    """The blobs that a run wrote and that are still there, in the order in which it wrote them."""
+def output_blobs(connection: Connection, run_id: str) -> dict[str, Any]:
+    """As `outputs_of`, of what a run wrote and is still there."""
     is_there = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > datetime.now(UTC))
-    found = select(blobs.c.id).where(blobs.c.run_id == run_id, is_there)
-    return list(connection.scalars(found.order_by(blobs.c.position)))
+    found = select(*(blobs.c[name] for name in BlobRow._fields)).where(blobs.c.run_id == run_id, is_there)
+    return outputs_of([BlobRow(*row) for row in connection.execute(found.order_by(blobs.c.position))])
+
+
+def outputs_of(written: Sequence[BlobRow]) -> dict[str, Any]:
+    """`output_blobs`, the ids in the order in which a run wrote them; and `files`, what is known of those that have a
+    path, where there are any."""
+    files = [
+        {"path": row.path, "blob_id": row.id, "kind": row.kind, "size_bytes": row.size_bytes}
+        for row in written
+        if row.path is not None
+    ]
+    return {"output_blobs": [row.id for row in written], **({"files": files} if files else {})}
 
 
 def parse_kind(kind: str) -> str:

@@ -538,6 +538,8 @@ blobs = Table(
     Column("run_id", String(64), ForeignKey("runs.id"), nullable=True),
     # Its place among the output blobs of that run.
     Column("position", Integer, nullable=True),
+    # What that run calls it: a path below /workspace/out, or the name of a picture.
+    Column("path", Text, nullable=True),
     Column("created_at", Moment, nullable=False),
     # From then on it is not found; None: for ever.
     Column("expires_at", Moment, nullable=True),

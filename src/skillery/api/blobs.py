@@ -7,7 +7,7 @@ import re
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 import msgspec
 from litestar.openapi.spec import Parameter, Schema
@@ -130,7 +130,7 @@ async def send_blob(services: Services, scope: Any, send: Any, headers: dict[str
         (b"accept-ranges", b"bytes"),
         (b"etag", f'"{blob.sha256}"'.encode()),
         # A blob may be anything, a page with scripts too: it is never shown as one of this server's own.
-        (b"content-disposition", b"attachment"),
+        (b"content-disposition", _attachment(blob.path)),
         (b"x-content-type-options", b"nosniff"),
         (b"content-security-policy", b"sandbox; default-src 'none'"),
     ]
@@ -150,6 +150,12 @@ async def send_blob(services: Services, scope: Any, send: Any, headers: dict[str
         await send({"type": "http.response.body", "body": b""})
     finally:
         stream.close()
+
+
+def _attachment(path: str | None) -> bytes:
+    """With the name that its run gave it (RFC 6266 §4.3), where it has one."""
+    name = (path or "").rpartition("/")[2]
+    return f"attachment; filename*=UTF-8''{quote(name, safe='')}".encode() if name else b"attachment"
 
 
 def _range(header: str | None, size: int) -> tuple[int, int] | None:

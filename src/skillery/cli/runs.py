@@ -248,13 +248,20 @@ def _print_success(answer: Mapping[str, Any]) -> None:
     fields: list[tuple[str, object]] = [
         ("summary", answer["summary"]),
         ("output", answer["output"] if not isinstance(answer["output"], str) else as_json_text(answer["output"])),
-        *[("blob", blob_id) for blob_id in answer["output_blobs"]],
+        *outputs(answer),
     ]
     if answer["logs_preview"]:
         fields.append(("logs", answer["logs_preview"]))
     if answer.get("degraded"):
         fields.append(("degraded", ", ".join(answer["degraded"])))
     print_fields([*fields, ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms")])
+
+
+def outputs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Its blobs: those that have a name are files."""
+    files = {file["blob_id"]: file for file in answer.get("files", ())}
+    others = [("blob", blob_id) for blob_id in answer["output_blobs"] if blob_id not in files]
+    return [*(("file", f"{file['path']} {file['blob_id']}") for file in files.values()), *others]
 
 
 def _print_script(answer: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
@@ -279,6 +286,6 @@ def _print_failure(answer: Mapping[str, Any]) -> None:
         click.echo(clean(error["traceback"]).rstrip("\n"), err=True)
     if answer["logs_preview"]:
         click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=True)
-    for blob_id in answer["output_blobs"]:
-        click.echo(f"blob: {clean(blob_id)}", err=True)
+    for label, value in outputs(answer):
+        click.echo(f"{label}: {clean(value)}", err=True)
     click.echo(f"run: {clean(answer['run_id'])}", err=True)

@@ -14,7 +14,7 @@ from skillery.cli.failing import RUN_FAILED
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.printing import as_json as as_json_text
 from skillery.cli.printing import clean, print_fields, print_json, print_rows
-from skillery.cli.runs import ENDINGS, input_options, read_inputs, text_in, text_of, upload_inputs
+from skillery.cli.runs import ENDINGS, input_options, outputs, read_inputs, text_in, text_of, upload_inputs
 
 if TYPE_CHECKING:
     from skillery.cli.client import Client
@@ -143,8 +143,8 @@ def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
     skill = answer["skill"]
     if answer["logs_preview"]:
         click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=err)
-    for blob_id in answer["output_blobs"]:
-        click.echo(f"blob: {clean(blob_id)}", err=err)
+    for label, value in outputs(answer):
+        click.echo(f"{label}: {clean(value)}", err=err)
     of = f"{skill['name']} {skill['version']}" if skill else "a tool of this session"
     click.echo(f"of {clean(of)}{', run ' + clean(answer['run_id']) if answer['run_id'] else ''}", err=err)
 

@@ -248,6 +248,15 @@ class HostUse(TypedDict):
     bytes_in: int
 
 
+class OutputFile(TypedDict):
+    """A blob that a run wrote and has a name for: a path below /workspace/out, or the name of a picture."""
+
+    path: str
+    blob_id: str
+    kind: str
+    size_bytes: int
+
+
 class Run(TypedDict):
     """A run that failed is an answer and no exception: look at `status`."""
 
@@ -264,6 +273,7 @@ class Run(TypedDict):
     waited_for_packages_ms: NotRequired[float]
     degraded: NotRequired[list[str]]
     network: NotRequired[list[HostUse]]
+    files: NotRequired[list[OutputFile]]
 
 
 class RunRecord(Run):
@@ -347,6 +357,7 @@ class ToolAnswer(TypedDict):
     """None where there was nothing to run."""
     logs_preview: str
     output_blobs: list[str]
+    files: NotRequired[list[OutputFile]]
 
 
 class DefinedTool(TypedDict):

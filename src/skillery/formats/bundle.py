@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from skillery.errors import BundleTooLarge, InvalidBundle, InvalidManifest, InvalidParams, InvalidPath
+from skillery.formats import package_json
 from skillery.formats.examples import Examples, read_examples
 from skillery.formats.json_values import difference
 from skillery.formats.manifest import Manifest, Runtime, parse_manifest
@@ -105,7 +106,7 @@ def make_bundle(
     `files` may hold skill.toml and SKILL.md if they say what `manifest` and `skill_md` say; they are written
     otherwise. A SkillMd is how somebody has read the SKILL.md among the files, which is then taken as it is. Raises
     BundleTooLarge; InvalidManifest, InvalidPath or InvalidBundle with all problems found. `skip_broken_tools`: a rule
-    that tools.json breaks is a warning, and the bundle does without that tool.
+    that tools.json breaks is a warning, and the bundle does without that tool; missing modules of JavaScript are one.
     """
     _check_size(files, limits)
     return _Maker(manifest, skill_md, files, look, skip_broken_tools).bundle(limits)
@@ -149,6 +150,7 @@ class _Maker:
         self.locate_requirements()
         skill_md = self.read or self.attempt(lambda: parse_skill_md(self.text))
         self.check_paths()
+        looked = self.look_at_javascript(manifest, offered.tools)
         generated = [self.skill_toml(manifest), self.skill_md(skill_md)]
         self.check_entrypoint(manifest)
         examples = self.examples(manifest)
@@ -163,7 +165,8 @@ class _Maker:
             *offered.warnings,
             *offered.skipped,
             *(name_warnings(manifest.name, skill_md.frontmatter.get("name")) if offered.tools else ()),
-            *self.syntax_warnings(manifest.runtime, offered.tools),
+            *self.syntax_warnings(manifest.called, offered.tools),
+            *looked,
         )
         size = sum(file.size for file in files)
         return Bundle(manifest, skill_md, files, digest_of(files), size, warnings, examples, offered.tools)
@@ -225,9 +228,9 @@ class _Maker:
         return None
 
     def check_entrypoint(self, manifest: Manifest | None) -> None:
-        if manifest is None or manifest.runtime is None:
+        runtime = manifest.called if manifest else None
+        if runtime is None:
             return
-        runtime = manifest.runtime
         file = self.by_path.get(runtime.entrypoint)
         if file is None:
             near = did_you_mean(runtime.entrypoint, (path for path in self.by_path if path.endswith(".py")))
@@ -239,6 +242,20 @@ class _Maker:
         if problem:
             self.problems.append(problem)
             self.hints.setdefault(InvalidBundle, _HINT)
+
+    def look_at_javascript(self, manifest: Manifest | None, tools: Sequence[Tool]) -> tuple[str, ...]:
+        """Warnings; modules that are missing are a problem, unless the bundle is imported."""
+        handlers = {tool.script for tool in tools if tool.script and tool.script.endswith(package_json.JAVASCRIPT)}
+        of_scripts = manifest is not None and manifest.called is None
+        run = handlers | (package_json.run_by_scripts(self.by_path) if of_scripts else frozenset())
+        if not run or not any(path.endswith(package_json.FILE) for path in self.by_path):
+            return ()
+        found = package_json.look_at_dependencies({path: file.content for path, file in self.by_path.items()}, run)
+        if found.missing and not self.skip_broken_tools:
+            self.problems.extend(found.missing)
+            self.hints.setdefault(InvalidBundle, package_json.HINT)
+            return found.odd
+        return (*found.odd, *(f"{one.file}:{one.line}: {one.message}" for one in found.missing))
 
     def examples(self, manifest: Manifest | None) -> Examples | None:
         if manifest is None:

@@ -93,7 +93,7 @@ class _Reader(Shapes):
         if not isinstance(given, list):
             self.problem("examples", f"is {kind_of(given)}, expected are tables [[examples]], each {_FORM}")
             return ()
-        if given and self.manifest.runtime is None:
+        if given and self.manifest.called is None:
             self.problem("examples", "are runs, and without [runtime] there is nothing to run; leave them out")
         if len(given) > MAX_EXAMPLES:
             self.problem("examples", f"has {len(given)} entries, at most {MAX_EXAMPLES} are allowed")

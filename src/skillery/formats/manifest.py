@@ -61,9 +61,10 @@ _HINT = 'The least manifest is {"name": "team.my-skill", "version": "0.1.0", "de
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """How an action skill is run: `export` of the module at `entrypoint`, called with the arguments."""
+    """How an action skill is run: `export` of the module at `entrypoint`, called with the arguments. Without an
+    entrypoint it says what the scripts and tools of a skill need."""
 
-    entrypoint: str
+    entrypoint: str = ""
     export: str = "main"
     language: Literal["python"] = "python"
     limits: dict[str, int | float] = {}
@@ -94,6 +95,11 @@ class Manifest(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
     raw: dict[str, Any]
 
+    @property
+    def called(self) -> Runtime | None:
+        """The runtime where it has an entrypoint to be called."""
+        return self.runtime if self.runtime is not None and self.runtime.entrypoint else None
+
 
 def parse_manifest(raw: Mapping[str, object], *, has_tools: bool = False) -> Manifest:
     """Check a manifest given as JSON values (`spec` of skill.toml, plus `[inputs]` details and `[runtime.limits]`).
@@ -112,6 +118,12 @@ def parse_manifest(raw: Mapping[str, object], *, has_tools: bool = False) -> Man
         problem = Problem(f"The manifest has {size} bytes of JSON, at most {MAX_BYTES} are allowed")
         raise_problems(InvalidManifest, [problem], hint="Move documentation and data into files of the skill.")
     return _Reader(copied, has_tools).manifest()
+
+
+def is_for_scripts(runtime: Mapping[str, object]) -> bool:
+    """Whether a `[runtime]` without an entrypoint says what the scripts of its skill need; another one lacks it."""
+    says = {"dependencies", "requires-python"} & runtime.keys()
+    return bool(says) and not {"entrypoint", "export", "language"} & runtime.keys()
 
 
 _T = TypeVar("_T")
@@ -174,7 +186,8 @@ class _Reader(Shapes):
         return text
 
     def kind(self) -> Kind:
-        has_runtime = "runtime" in self.raw
+        table = self.raw.get("runtime")
+        has_runtime = "runtime" in self.raw and not (isinstance(table, Mapping) and is_for_scripts(table))
         given = self.raw.get("kind", "action" if has_runtime or self.has_tools else "instruction")
         if given not in KINDS:
             self.problem("kind", f"is {shown(given)}, allowed are 'action' and 'instruction'")
@@ -234,7 +247,7 @@ class _Reader(Shapes):
 
     def entrypoint(self, table: Mapping[str, object]) -> str:
         where = "runtime.entrypoint"
-        text = self.text(table, "entrypoint", where, required=True)
+        text = self.text(table, "entrypoint", where, required=not is_for_scripts(table))
         if text is None:
             return ""
         wrong = path_problem(text)

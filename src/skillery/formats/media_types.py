@@ -31,6 +31,23 @@ _OURS = {
     ".yaml": "application/yaml",
     ".yml": "application/yaml",
 }
+_DATA = {
+    # Of what programs make; no type of a skill's own files rests on these.
+    ".arrow": "application/vnd.apache.arrow.file",
+    ".avif": "image/avif",
+    ".bz2": "application/x-bzip2",
+    ".feather": "application/vnd.apache.arrow.file",
+    ".geojson": "application/geo+json",
+    ".gz": "application/gzip",
+    ".ipynb": "application/x-ipynb+json",
+    ".ndjson": "application/x-ndjson",
+    ".parquet": "application/vnd.apache.parquet",
+    ".tgz": "application/gzip",
+    ".webp": "image/webp",
+    ".xz": "application/x-xz",
+    ".zst": "application/zstd",
+}
+_ANY = "application/octet-stream"
 _theirs = MimeTypes().types_map[True]
 
 
@@ -42,3 +59,9 @@ def media_type_of(path: str) -> str | None:
         return _PLAIN
     ending = f".{ending}"
     return _OURS.get(ending) or _theirs.get(ending)
+
+
+def kind_of_output(path: str) -> str:
+    """Of a file that a run has left: what a name does not say may be anything."""
+    _, dot, ending = path.rpartition("/")[2].lower().rpartition(".")
+    return (_DATA.get(f".{ending}") or media_type_of(path) or _ANY) if dot else _ANY

@@ -35,23 +35,29 @@ def manifest_toml(raw: Mapping[str, object]) -> bytes:
 
 def toml_manifest(data: bytes) -> dict[str, object]:
     """The manifest in a skill.toml, dates as ISO strings. Raises InvalidManifest with file and line."""
+    return read_toml(data, "skill.toml")
+
+
+def read_toml(data: bytes, what: str) -> dict[str, object]:
+    """As `toml_manifest`, of a text that errors call `what`."""
     if len(data) > MAX_BYTES:
-        _refuse(f"skill.toml has {len(data)} bytes, at most {MAX_BYTES} are allowed", None)
+        _refuse(what, f"has {len(data)} bytes, at most {MAX_BYTES} are allowed", None)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        _refuse("skill.toml is not UTF-8 text", data.count(b"\n", 0, error.start) + 1)
+        _refuse(what, "is not UTF-8 text", data.count(b"\n", 0, error.start) + 1)
     # tomllib takes quadratic time and memory for a dotted key of thousands of parts.
     long_key = _LONG_KEY.search(text)
     if long_key:
-        _refuse("skill.toml has a dotted key of too many parts", text.count("\n", 0, long_key.start()) + 1)
+        _refuse(what, "has a dotted key of too many parts", text.count("\n", 0, long_key.start()) + 1)
     try:
         return {key: _json_value(value) for key, value in tomllib.loads(text).items()}
     except RecursionError:
-        _refuse("skill.toml is nested too deep", None)
+        _refuse(what, "is nested too deep", None)
     except ValueError as error:  # a TOMLDecodeError is one, and so is a number of too many digits
         line = _LINE.search(str(error))
-        _refuse(f"skill.toml is not TOML: {_LINE.sub('', str(error)).strip()}", int(line[1]) if line else None)
+        said = _LINE.sub("", str(error)).strip()
+        _refuse(what, f"is not TOML: {said}", int(line[1]) if line else None)
 
 
 def same_manifest(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
@@ -73,7 +79,7 @@ def _json_value(value: object) -> object:
     return value
 
 
-def _refuse(message: str, line: int | None) -> NoReturn:
+def _refuse(what: str, message: str, line: int | None) -> NoReturn:
     where = f" (line {line})" if line else ""
-    problem = Problem(f"{message}{where}", path="skill.toml", file="skill.toml", line=line)
+    problem = Problem(f"{what} {message}{where}", path="skill.toml", file="skill.toml", line=line)
     raise_problems(InvalidManifest, [problem], hint="skill.toml is TOML 1.0 in UTF-8 (https://toml.io).")

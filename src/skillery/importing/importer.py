@@ -17,15 +17,29 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, NamedTuple, cast
 
+import msgspec
 from sqlalchemy import Connection
 
 from skillery import access
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import Busy, InvalidBundle, NameTaken, SkilleryError, StorageFull, Unavailable, VersionExists
+from skillery.errors import (
+    Busy,
+    InvalidBundle,
+    InvalidParams,
+    NameTaken,
+    PackageIndexUnavailable,
+    Refused,
+    SkilleryError,
+    StorageFull,
+    Unavailable,
+    VersionExists,
+)
 from skillery.formats.bundle import BundleLimits
+from skillery.formats.foreign_requirements import LEFT_OUT, NO_PACKAGES
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.repairs import Repair
+from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import Archive, ImportLimits, shown
@@ -53,6 +67,8 @@ AT_ONCE_BYTES = 32 * 1024 * 1024
 TRIES = 3
 RETRY_MS = 10_000
 FIRST = Version(1, 0, 0)
+MOST_NAMED = 10
+"""Packages in a warning."""
 VERSIONS = "(a version of it)"
 """What is found again of skills that were sent as versions of this one; nothing is called so."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -296,7 +312,8 @@ class _Import:
             name, imported = named
             return await self._import_as(prepared, alias, name, imported)
         except Exception as error:  # noqa: BLE001 - as above
-            self._stopped = self._stopped or isinstance(error, Unavailable)
+            is_of_all = isinstance(error, Unavailable) and not isinstance(error, PackageIndexUnavailable)
+            self._stopped = self._stopped or is_of_all
             name = prepared.wanted if isinstance(named, SkilleryError) else named[0]
             return self._refused(prepared.found, prepared, error, name)
         finally:
@@ -315,8 +332,9 @@ class _Import:
                 digest=imported.digest or "",
                 status=imported.status or "",
             )
+        runtime, prepared = await self._runtime(prepared)
         for number in range(1, TRIES + 1):
-            manifest, repairs = await self._manifest(prepared, name)
+            manifest, repairs = await self._manifest(prepared, name, runtime)
             try:
                 return await self._publish(prepared, alias, manifest, repairs)
             except (VersionExists, NameTaken):
@@ -324,6 +342,26 @@ class _Import:
                 if prepared.manifest is not None or number == TRIES:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    async def _runtime(self, prepared: Prepared) -> tuple[dict[str, object], Prepared]:
+        """`[runtime]` for what its scripts need, {} where that cannot be had here: then it comes in without, and says
+        so. Raises PackageIndexUnavailable."""
+        needs = prepared.needs
+        runtime = needs.runtime()
+        if not runtime:
+            return {}, _with_warnings(prepared)
+        given = next((file.content for file in prepared.files if file.path == LOCK), None)
+        try:
+            await self._publisher.check_needs(needs.dependencies, needs.requires_python, given)
+        except (InvalidParams, Refused) as error:
+            what = ", ".join(
+                [*needs.dependencies[:MOST_NAMED], *(["…"] if len(needs.dependencies) > MOST_NAMED else [])]
+            )
+            asked = what or f"Python {needs.requires_python}"
+            message = f"it needs {asked}, and its scripts run without: {error.message.rstrip('.')}"
+            lacking = Repair(NO_PACKAGES, message)
+            return {}, _with_warnings(prepared._replace(repairs=(*prepared.repairs, lacking)))
+        return runtime, _with_warnings(prepared)
 
     async def _publish(
         self, prepared: Prepared, alias: Alias, manifest: Mapping[str, Any], repairs: tuple[Repair, ...]
@@ -366,7 +404,9 @@ class _Import:
             examples=published.examples,
         )
 
-    async def _manifest(self, prepared: Prepared, name: str) -> tuple[Mapping[str, Any], tuple[Repair, ...]]:
+    async def _manifest(
+        self, prepared: Prepared, name: str, runtime: Mapping[str, object]
+    ) -> tuple[Mapping[str, Any], tuple[Repair, ...]]:
         taken = await self._database.read(partial(taken_versions, name=name))
         if self._wish.is_new and taken:
             raise NameTaken(
@@ -382,9 +422,12 @@ class _Import:
             repairs = (*repairs, Repair("version_taken", message))
         if name != (prepared.stated if prepared.is_mended else prepared.wanted):
             repairs = (*repairs, Repair("name", f"in the registry it is called '{name}'"))
-        manifest = {"name": name, "version": str(version), "description": prepared.description}
-        permissions = self._wish.permissions
-        return (manifest if permissions is None else {**manifest, "permissions": permissions}), repairs
+        manifest: dict[str, Any] = {"name": name, "version": str(version), "description": prepared.description}
+        if runtime:
+            manifest["runtime"] = runtime
+        if self._wish.permissions is not None:
+            manifest["permissions"] = self._wish.permissions
+        return manifest, repairs
 
     def _check_own_name(self, prepared: Prepared, name: str) -> None:
         if self._wish.into and prepared.stated != name:
@@ -405,6 +448,14 @@ class _Import:
         if prepared is not None:
             return _report(prepared, "refused", name=name, error=error)
         return SkillReport(path=shown(found.root), outcome="refused", left_out=found.left_out, error=error)
+
+
+def _with_warnings(prepared: Prepared) -> Prepared:
+    """What was left out of what it needs is for whoever runs its scripts, too."""
+    said = [one for one in prepared.repairs if one.code in {NO_PACKAGES, LEFT_OUT}]
+    warnings = [f"{one.file}:{one.line}: {one.message}" if one.file and one.line else one.message for one in said]
+    read = prepared.skill_md
+    return prepared._replace(skill_md=msgspec.structs.replace(read, warnings=(*read.warnings, *warnings)))
 
 
 def _is_unchanged(prepared: Prepared, imported: Imported) -> bool:

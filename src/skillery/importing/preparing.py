@@ -10,6 +10,7 @@ import msgspec
 
 from skillery.errors import BundleTooLarge, InvalidBundle
 from skillery.formats.bundle import BundleFile, BundleLimits, digest_of
+from skillery.formats.foreign_requirements import Needs, read_needs
 from skillery.formats.foreign_skill import ForeignSkill, alias_key, read_foreign_skill, registry_name
 from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.manifest import parse_manifest, toml_manifest
@@ -43,6 +44,8 @@ class Prepared(NamedTuple):
     """Of a skill.toml, which then says everything."""
     source_digest: str
     repairs: tuple[Repair, ...]
+    needs: Needs = Needs()
+    """What its files say of packages, where there is no skill.toml."""
 
     @property
     def size_bytes(self) -> int:
@@ -94,7 +97,8 @@ class Preparing:
         if toml is not None:
             return self._with_toml(found, read.skill_md, files, toml_manifest(toml.content), repairs)
         skill = read_foreign_skill(read.skill_md, found.folder or self._archive_name, self._folders, repairs)
-        return self._without_toml(found, read.skill_md, files, skill, repairs)
+        needs = read_needs({path: file.content for path, file in by_path.items()}, repairs)
+        return self._without_toml(found, read.skill_md, files, skill, repairs)._replace(needs=needs)
 
     def _without_toml(
         self, found: FoundSkill, skill_md: SkillMd, files: tuple[BundleFile, ...], skill: ForeignSkill, repairs: Repairs

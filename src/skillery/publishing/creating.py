@@ -15,7 +15,7 @@ from skillery import access, audit
 from skillery.backends import Finding, Identity, Moments, Publication, PublishedFile, Storage
 from skillery.contents import is_inline, put_large
 from skillery.database import Database
-from skillery.environments import Environments, Locks
+from skillery.environments import Environments, Locks, check_python
 from skillery.errors import Refused, SkilleryError
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, make_bundle
 from skillery.formats.examples import read_examples
@@ -211,6 +211,15 @@ class Publisher:
             examples=tested.examples,
             permissions_diff=before.diff,
         )
+
+    async def check_needs(self, dependencies: Sequence[str], requires_python: str, lock: bytes | None) -> None:
+        """Raises what would stand against a version with these, and this lock of its own; what is found out is known
+        when it is published."""
+        check_python(requires_python)
+        if dependencies and lock is not None:
+            await self._locks.verify(dependencies, lock)
+        elif dependencies:
+            await self._locks.make(dependencies)
 
     async def approve_version(
         self, identity: Identity, name: str, version: Version, digest: str | None, note: str

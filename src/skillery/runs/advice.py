@@ -1,6 +1,8 @@
-"""A word on failures that have to do with what a run may reach."""
+"""A word on failures that have to do with what a run may reach, or has to make first."""
 
 from __future__ import annotations
+
+import re
 
 import msgspec
 
@@ -8,6 +10,7 @@ from skillery.backends import CodeCall, Failure, HandlerCall, Job, Log, Outcome
 from skillery.runs.tool_calls import SESSION_SKILL
 
 MOST = 1000
+NO_FOLDER = re.compile(r"No such file or directory: '(?:/workspace/|\./)?out/")
 NO_NETWORK = (
     "Name or service not known",
     "Temporary failure in name resolution",
@@ -22,14 +25,20 @@ def advised(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
     """The outcome; where code without any network has failed for want of one, its message and its log say what would
     allow it, or `why_less`: why it lacks what its skill lists."""
     failure = outcome.failure
+    if failure is not None and failure.type == "FileNotFoundError" and NO_FOLDER.search(failure.message):
+        word = "the folder out is made by who writes to it: os.makedirs('out', exist_ok=True)"
+        return msgspec.structs.replace(outcome, failure=_with_word(failure, word))
     if failure is None or job.network or not any(word in failure.message + failure.traceback for word in NO_NETWORK):
         return outcome
     word = why_less or how_to_allow(job)
-    message = f"{failure.message[: MOST - len(word) - 3]} ({word})"
     log = Log(outcome.log.head, outcome.log.tail + f"network: {word}\n".encode(), outcome.log.dropped)
     if not outcome.log.dropped:
         log = Log(outcome.log.head + outcome.log.tail + f"network: {word}\n".encode())
-    return msgspec.structs.replace(outcome, failure=Failure(failure.type, message, failure.traceback), log=log)
+    return msgspec.structs.replace(outcome, failure=_with_word(failure, word), log=log)
+
+
+def _with_word(failure: Failure, word: str) -> Failure:
+    return Failure(failure.type, f"{failure.message[: MOST - len(word) - 3]} ({word})", failure.traceback)
 
 
 def how_to_allow(job: Job) -> str:

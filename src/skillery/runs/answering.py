@@ -45,7 +45,7 @@ def summary_of(outcome: Outcome) -> str:
     """What the code set, else `output["summary"]`, else a sentence; at most 500 characters. A result over 256 KiB is
     not looked into: nobody else is served meanwhile."""
     text = outcome.summary or _own_summary(outcome) or _generated(outcome)
-    return _shown(text[:SUMMARY_CHARACTERS])[:SUMMARY_CHARACTERS]
+    return shown(text[:SUMMARY_CHARACTERS])[:SUMMARY_CHARACTERS]
 
 
 def _own_summary(outcome: Outcome) -> str | None:
@@ -84,11 +84,11 @@ def _described(result: bytes) -> str:
 
 def error_of(failure: Failure) -> dict[str, str]:
     error = {
-        "type": _shown(failure.type[:100])[:100],
-        "message": _shown(failure.message[:MESSAGE_CHARACTERS])[:MESSAGE_CHARACTERS],
+        "type": shown(failure.type[:100])[:100],
+        "message": shown(failure.message[:MESSAGE_CHARACTERS])[:MESSAGE_CHARACTERS],
     }
     if failure.traceback:
-        error["traceback"] = _shown(failure.traceback[-TRACEBACK_CHARACTERS:])[-TRACEBACK_CHARACTERS:]
+        error["traceback"] = shown(failure.traceback[-TRACEBACK_CHARACTERS:])[-TRACEBACK_CHARACTERS:]
     return error
 
 
@@ -138,7 +138,7 @@ def _end(text: bytes, size: int) -> bytes:
 
 
 def _readable(piece: bytes) -> str:
-    return _shown(piece.decode("utf-8", "replace"))
+    return shown(piece.decode("utf-8", "replace"))
 
 
 def small_output(result: bytes) -> msgspec.Raw | None:
@@ -151,7 +151,7 @@ def large_output(result: bytes, blob_id: str | None) -> dict[str, Any]:
     return {"blob_id": blob_id, "size_bytes": len(result), "preview": preview}
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """Text that can stand in JSON, in a database and on a terminal: no control characters, no lone surrogates."""
     text = text.replace("\r\n", "\n").encode("utf-8", "replace").decode()
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

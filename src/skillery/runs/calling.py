@@ -52,8 +52,8 @@ class CalledHost:
         self.written: list[BlobRow] = []
         """None: they are recorded with the caller's run."""
 
-    async def begin_blob(self, kind: str) -> Writer:
-        return await self._caller.begin_blob(kind)
+    async def begin_blob(self, kind: str, path: str | None = None) -> Writer:
+        return await self._caller.begin_blob(kind, path)
 
     async def read_blob(self, blob_id: str) -> bytes:
         return await self._caller.read_blob(blob_id)

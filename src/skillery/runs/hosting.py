@@ -6,10 +6,18 @@ import asyncio
 from typing import Protocol
 
 from skillery.backends import Identity, Job
-from skillery.blobs import BlobRow, Blobs, parse_kind
+from skillery.blobs import BlobRow, Blobs, Output, parse_kind
 from skillery.contents import Incoming
 from skillery.errors import BlobNotFound, NotAllowed, TooLarge
 from skillery.formats.wording import quoted
+from skillery.runs.answering import shown
+
+PATH_CHARACTERS = 1000
+
+
+def one_line(path: str) -> str:
+    """As it can be stored and shown beside others."""
+    return shown(path[:PATH_CHARACTERS].replace("\n", "\\n").replace("\t", "\\t"))[:PATH_CHARACTERS]
 
 
 class Callable(Protocol):
@@ -30,11 +38,11 @@ class Host:
         self.calls: Callable | None = None
         """None where nothing is there to be called."""
 
-    async def begin_blob(self, kind: str) -> Writer:
+    async def begin_blob(self, kind: str, path: str | None = None) -> Writer:
         parse_kind(kind)
         if len(self.written) >= self._limits.blobs:
             raise TooLarge(f"this run has written {self._limits.blobs} blobs, as many as it may")
-        return Writer(self, kind, self._blobs.incoming())
+        return Writer(self, kind, self._blobs.incoming(), one_line(path) if path else None)
 
     async def read_blob(self, blob_id: str) -> bytes:
         for row in self.written:
@@ -63,10 +71,9 @@ class Host:
         if self._bytes_left < 0:
             raise TooLarge(f"the blobs of this run would exceed {self._limits.blobs_mb} MiB, as much as it may write")
 
-    async def store(self, incoming: Incoming, kind: str) -> str:
-        place = len(self.written)
-        commit = self._blobs.commit_output
-        row = await asyncio.to_thread(commit, incoming, self._identity, kind, self._run_id, place)
+    async def store(self, incoming: Incoming, kind: str, path: str | None) -> str:
+        output = Output(self._run_id, len(self.written), path)
+        row = await asyncio.to_thread(self._blobs.commit_output, incoming, self._identity, kind, output)
         self.written.append(row)
         return row.id
 
@@ -74,9 +81,10 @@ class Host:
 class Writer:
     """The BlobWriter of one blob."""
 
-    def __init__(self, host: Host, kind: str, incoming: Incoming) -> None:
+    def __init__(self, host: Host, kind: str, incoming: Incoming, path: str | None = None) -> None:
         self._host = host
         self._kind = kind
+        self._path = path
         self.incoming = incoming
 
     async def write(self, chunk: bytes) -> None:
@@ -84,7 +92,7 @@ class Writer:
         await asyncio.to_thread(self.incoming.write, chunk)
 
     async def commit(self) -> str:
-        return await self._host.store(self.incoming, self._kind)
+        return await self._host.store(self.incoming, self._kind, self._path)
 
     async def abort(self) -> None:
         await asyncio.to_thread(self.incoming.abort)

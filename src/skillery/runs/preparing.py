@@ -84,9 +84,9 @@ class Preparer:
         manifest = manifest_of(version)
         if request.script:
             return await self._script(identity, request, version, manifest)
-        if manifest.runtime is None:
+        if manifest.called is None:
             raise _not_executable(version, manifest)
-        return await self._entrypoint(identity, request, version, manifest, manifest.runtime)
+        return await self._entrypoint(identity, request, version, manifest, manifest.called)
 
     async def _entrypoint(
         self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest, runtime: Runtime
@@ -116,8 +116,8 @@ class Preparer:
     async def _script(
         self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest
     ) -> Prepared:
-        if manifest.runtime is not None:
-            raise _has_entrypoint(version, manifest.runtime)
+        if manifest.called is not None:
+            raise _has_entrypoint(version, manifest.called)
         await self._database.read(partial(check_file, version=version, path=request.script))
         permissions = permitted(identity, version, manifest)
         if has_permissions(manifest):
@@ -131,11 +131,12 @@ class Preparer:
             args=b"{}",
             skills=await self._mounts([version]),
             blobs=await self._blob_mounts(rows),
-            limits=self._limits.for_skill({}, request.timeout_ms),
+            limits=self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, request.timeout_ms),
             network=_network(permissions),
         )
         failure = failure or no_secrets(why_less, manifest)
-        return Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
+        made = Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
+        return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)])
 
     async def tool(self, identity: Identity, request: ToolRequest, tool: FoundTool, script: str) -> Prepared:
         """`script` is the tool's."""
@@ -243,7 +244,7 @@ class Preparer:
 
     async def _mount(self, version: VersionRow, *, stubs: bool) -> SkillMount:
         manifest = manifest_of(version)
-        runtime = manifest.runtime
+        runtime = manifest.called
         ready = self._cache.is_ready(version)
         folder = self._cache.bundle(version) if ready else await asyncio.to_thread(self._cache.bundle, version)
         if runtime is None:

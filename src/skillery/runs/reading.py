@@ -96,7 +96,7 @@ def answer_of(connection: Connection, row: Row[Any]) -> dict[str, Any]:
         "run_id": row.id,
         "summary": row.summary,
         "output": _raw(row.output_json),
-        "output_blobs": output_blobs(connection, row.id),
+        **output_blobs(connection, row.id),
         "logs_preview": row.logs_preview,
         "duration_ms": row.duration_ms,
     }

@@ -25,7 +25,7 @@ from skillery.backends import (
     Sandbox,
     ScriptCall,
 )
-from skillery.blobs import Blobs
+from skillery.blobs import Blobs, outputs_of
 from skillery.database import Database
 from skillery.environments import Environments
 from skillery.errors import QuotaExceeded, RunEnded, RunNotFound, SkilleryError, Unavailable
@@ -378,7 +378,7 @@ class Runner:
             "run_id": prepared.job.run_id,
             "summary": summary or summary_of(outcome),
             "output": output,
-            "output_blobs": [blob.id for blob in host.written],
+            **outputs_of(host.written),
             "logs_preview": logs_preview(outcome.log),
             "duration_ms": round(outcome.duration_ms, 3),
         }

@@ -60,6 +60,7 @@ def tool_answer(run: Mapping[str, Any]) -> dict[str, Any]:
         "run_id": run["run_id"],
         "logs_preview": run["logs_preview"],
         "output_blobs": run["output_blobs"],
+        **({"files": run["files"]} if "files" in run else {}),
     }
 
 

@@ -16,6 +16,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from skillery.api.errors import encode
 from skillery.api.mcp.methods import COMPLETE, FRESHNESS
+from skillery.api.mcp.pictures import with_pictures
 from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
 from skillery.api.mcp.visits import CREATE_SKILL, CallKey, Visit, visit_of
 from skillery.api.rpc.calling import perform
@@ -41,13 +42,15 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
     visit = visit_of(context)
     if asked.name in _names(visit):
         answer, error = await _call(context, asked, asked.name, encoded(asked.arguments or {}))
-        return (_result(answer) if answer is not None else _error(error)) | COMPLETE
+        return (await with_pictures(visit, _result(answer)) if answer is not None else _error(error)) | COMPLETE
     offered = await skill_tools(visit)
     if asked.name not in offered:
         raise _unknown(asked.name, [*_names(visit), *offered])
     one = offered[asked.name]
     answer, error = await _call(context, asked, "call_tool", encoded(arguments_of(one, asked.arguments or {})))
-    return (result_of(msgspec.json.decode(answer)) if answer is not None else _error(error)) | COMPLETE
+    if answer is None:
+        return _error(error) | COMPLETE
+    return await with_pictures(visit, result_of(msgspec.json.decode(answer))) | COMPLETE
 
 
 def encoded(value: Any) -> bytes:

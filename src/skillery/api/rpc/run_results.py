@@ -27,6 +27,15 @@ class RunSkill(Answer):
     digest: str
 
 
+class OutputFile(Answer):
+    """A blob that a run wrote and has a name for: a path below /workspace/out, or the name of a picture."""
+
+    path: str
+    blob_id: str
+    kind: str
+    size_bytes: int
+
+
 class Run(Answer):
     """A run that has ended."""
 
@@ -42,6 +51,7 @@ class Run(Answer):
     degraded: list[str] | UnsetType = UNSET
     network: list[NetworkUse] | UnsetType = UNSET
     logs_blob: str | UnsetType = UNSET
+    files: list[OutputFile] | UnsetType = UNSET
 
 
 class RunRecord(Answer, kw_only=True):
@@ -67,6 +77,7 @@ class RunRecord(Answer, kw_only=True):
     finished_at: datetime | None
     limits: Any
     cancel_requested_at: datetime | UnsetType = UNSET
+    files: list[OutputFile] | UnsetType = UNSET
 
 
 class OfferedTool(Answer):
@@ -95,6 +106,7 @@ class ToolResult(Answer):
     run_id: str | None
     logs_preview: str
     output_blobs: list[str]
+    files: list[OutputFile] | UnsetType = UNSET
 
 
 class ListedRun(Answer):

@@ -15,6 +15,7 @@ from skillery.backends import BlobWriter, CodeCall, Failure, Job, RunHost, Skill
 from skillery.builtin.python_runner.programs import program_of
 from skillery.builtin.python_runner.wire import Channel, ChannelAbused, Message
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
+from skillery.formats.media_types import kind_of_output
 from skillery.threads import BIG_TEXT, JSON
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class BrokenSetup(Exception):
 class NoHost:
     """For a run that asks for nothing."""
 
-    async def begin_blob(self, kind: str) -> BlobWriter:
+    async def begin_blob(self, kind: str, path: str | None = None) -> BlobWriter:
         raise TooLarge(f"this run writes no blobs, not even of kind {kind}")
 
     async def read_blob(self, blob_id: str) -> bytes:
@@ -204,7 +205,8 @@ class Dialogue:
         unread = message.body
         writer: BlobWriter | None = None
         try:
-            writer = await self._host.begin_blob(message.kind)
+            kind = message.kind or kind_of_output(message.path)
+            writer = await self._host.begin_blob(kind, message.path or None)
             async for piece in self._channel.pieces(message.body):
                 unread -= len(piece)
                 await writer.write(piece)

@@ -49,6 +49,7 @@ class Message(msgspec.Struct, frozen=True):
     op: str
     body: int = 0
     kind: str = ""
+    path: str = ""
     blob_id: str = ""
     skill: str = ""
     function: str = ""

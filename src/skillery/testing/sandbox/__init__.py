@@ -29,6 +29,7 @@ from skillery.testing.sandbox.languages import JavaScriptCases, ShellCases
 from skillery.testing.sandbox.layout import LayoutCases
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
 from skillery.testing.sandbox.network import AllowedNetworkCases, NetworkCases
+from skillery.testing.sandbox.outputs import OutputCases
 from skillery.testing.sandbox.packages import PackageCases
 from skillery.testing.sandbox.posture import PostureCases
 from skillery.testing.sandbox.programs import HandlerCases, ScriptCases
@@ -50,6 +51,7 @@ class SandboxFunctions(
     HandlerCases,
     ScriptCases,
     PackageCases,
+    OutputCases,
 ):
     """What the code gets and what comes back."""
 

@@ -29,9 +29,10 @@ QUICK = Limits(timeout_ms=20_000, memory_mb=256)
 
 
 class MemoryBlobWriter:
-    def __init__(self, host: MemoryHost, kind: str) -> None:
+    def __init__(self, host: MemoryHost, kind: str, path: str | None) -> None:
         self._host = host
         self._kind = kind
+        self._path = path
         self._content = bytearray()
 
     async def write(self, chunk: bytes) -> None:
@@ -41,6 +42,8 @@ class MemoryBlobWriter:
         blob_id = f"blob:{secrets.token_urlsafe(16)}"
         self._host.blobs[blob_id] = bytes(self._content)
         self._host.kinds[blob_id] = self._kind
+        if self._path is not None:
+            self._host.paths[self._path] = blob_id
         return blob_id
 
     async def abort(self) -> None:
@@ -53,12 +56,14 @@ class MemoryHost:
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.kinds: dict[str, str] = {}
+        self.paths: dict[str, str] = {}
+        """The ids of those that have one, by their path."""
         self.aborted = 0
         self.callable: dict[tuple[str, str], Callable[..., Any]] = {}
         """What `call_skill` calls, by skill and function. A SkilleryError that it raises goes to the code."""
 
-    async def begin_blob(self, kind: str) -> MemoryBlobWriter:
-        return MemoryBlobWriter(self, kind)
+    async def begin_blob(self, kind: str, path: str | None = None) -> MemoryBlobWriter:
+        return MemoryBlobWriter(self, kind, path)
 
     async def read_blob(self, blob_id: str) -> bytes:
         if blob_id not in self.blobs:

@@ -30,7 +30,7 @@ def clip(text: str, limit: int) -> str:
     return f"{text[:half]}\n...\n{text[-half:]}" if "\n" in text else text[: limit - 1] + "…"
 
 
-def type_name(error: BaseException) -> str:
+def type_name(error: object) -> str:
     # Not error.__class__ and not .__name__: both can be made to lie or to raise.
     name = type.__dict__["__name__"].__get__(type(error))
     return clip(str(name), TYPE)

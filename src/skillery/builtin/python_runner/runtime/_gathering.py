@@ -1,4 +1,4 @@
-"""The files that a script left in its folder for output, as blobs."""
+"""The files that a run left in its folder for output, as blobs."""
 
 # ruff: noqa: PTH118, PTH208 - no pathlib: it costs every such run time
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_FILES = 100
+MOST_NAMED = 10
 MOST_DEPTH = 16
 ONLY_FILES = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-ENCODED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 
 
 def gather(folder: str) -> dict[str, Any]:
-    """`files`: path below the folder, blob id and size of each regular file in it, by path. `left_out`: the paths of
-    those that could not be kept, where there are any; of many only the first."""
+    """`files`: path below the folder, blob id and size of each regular file in it, by path. `left_out`: the paths
+    of those that could not be kept, where there are any; of many only the first."""
     files: list[dict[str, Any]] = []
     left_out: list[str] = []
     refused = False
@@ -30,13 +30,13 @@ def gather(folder: str) -> dict[str, Any]:
         kept = None
         if not refused and len(files) < MOST_FILES:
             try:
-                kept = keep(os.path.join(folder, path))
+                kept = keep(os.path.join(folder, path), shown(path))
             except _host.HostError:
                 refused = True  # the run has written all that it may
             except OSError:
                 kept = None
         if kept is not None:
-            files.append({"path": shown(path), **kept})
+            files.append(kept)
         else:
             left_out.append(shown(path))
         if len(left_out) == MOST_FILES:
@@ -69,25 +69,26 @@ def paths_below(folder: str, below: str = "", depth: int = 1) -> Iterator[str]:
             yield from paths_below(folder, path, depth + 1)
 
 
-def keep(path: str) -> dict[str, Any]:
-    """The file as a blob. Raises OSError, HostError where the host says no."""
-    descriptor = os.open(path, ONLY_FILES)
+def keep(file: str, path: str) -> dict[str, Any]:
+    """The file as a blob of that path. Raises OSError, HostError where the host says no."""
+    descriptor = os.open(file, ONLY_FILES)
     try:
         size = os.fstat(descriptor).st_size
         content = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b""
     finally:
         os.close(descriptor)
-    header = {"op": "blob_write", "kind": kind_of(path)}
     with memoryview(content) as view:
-        blob_id = _host.ask(header, view)[0]["blob_id"]
+        # The host knows what kind a name says.
+        blob_id = _host.ask({"op": "blob_write", "path": path}, view)[0]["blob_id"]
     if isinstance(content, mmap.mmap):
         content.close()
-    return {"blob_id": str(blob_id), "size_bytes": size}
+    return {"path": path, "blob_id": str(blob_id), "size_bytes": size}
 
 
-def kind_of(path: str) -> str:
-    """A media type by the ending of the name."""
-    from mimetypes import MimeTypes
-
-    kind, encoding = MimeTypes().guess_type(path)
-    return ENCODED.get(encoding, "application/octet-stream") if encoding else kind or "application/octet-stream"
+def leave(folder: str) -> str:
+    """Keep the files of the folder; a line that says what was not, "" where all were."""
+    left_out = gather(folder).get("left_out", ())
+    if not left_out:
+        return ""
+    named = ", ".join(left_out[:MOST_NAMED]) + (", …" if len(left_out) > MOST_NAMED else "")
+    return f"not kept of {folder}: {named} (a run keeps {MOST_FILES} files, as many bytes as it may write as blobs)"

@@ -135,6 +135,10 @@ class SkillFinder:
         owner = name.rpartition(".")[0]
         if owner in self.stubs:
             raise ImportError(self._stub(owner).loader_state.explained(), name=name)
+        if name == "matplotlib.font_manager":
+            from . import _fonts
+
+            return _fonts.spec_of(path)
         self._run_owner(name)
         return None  # a module in a skill's own folder: the usual finders know the way
 

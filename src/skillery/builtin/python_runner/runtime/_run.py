@@ -51,7 +51,8 @@ def set_stage() -> None:
 def rehearse() -> None:
     """Go through the motions: memory that a run is bound to change is then this process's own already."""
     exec(compile("def main(args):\n    return {**args}\n", "<rehearsal>", "exec"), {})  # noqa: S102 - our own line
-    encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000)
+    encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000, default=as_picture)
+    keep_files({"lock_folder": "/nowhere"}, 0)
 
 
 def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable[..., Any]:
@@ -126,13 +127,30 @@ def check_shape(value: Any, what: str) -> None:
             left += [(child, depth + 1) for child in item]
 
 
-def encode(value: Any, limit: int, what: str = "the output") -> bytes:
-    """Compact UTF-8 JSON. Raises InvalidOutput."""
+def not_json(value: Any) -> Any:
+    """Raises TypeError that says what to do instead."""
+    from . import _pictures
+
+    raise _pictures.not_json(value)
+
+
+def as_picture(value: Any) -> Any:
+    """What stands in the output where a figure or an image was returned. Raises TypeError for anything else."""
+    from . import _pictures
+
+    return _pictures.reference(value)
+
+
+def encode(value: Any, limit: int, what: str = "the output", default: Callable[[Any], Any] = not_json) -> bytes:
+    """Compact UTF-8 JSON; `default` is asked for what stands in the place of an object that is none. Raises
+    InvalidOutput."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default)
         encoded = text.encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidOutput(f"{what} is not JSON: {_failure.message(error)}") from None
+        said = _failure.message(error)
+        way = ": put None in the place of NaN and infinity" if said.startswith("Out of range float") else ""
+        raise InvalidOutput(f"{what} is not JSON: {said}{way}") from None
     check_shape(value, what)
     if len(encoded) > limit:
         raise InvalidOutput(f"{what} is {len(encoded)} bytes of JSON; the limit is {limit}: write a blob instead")
@@ -171,10 +189,46 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # whatever the server does with it
     _wire.receive(channel)
     try:
-        result = encode(call(job, args, finder), job["result_bytes"])
+        returned = call(job, args, finder)
+        if "matplotlib.pyplot" in sys.modules:
+            keep_figures(owner)
+        result = encode(returned, job["result_bytes"], default=as_picture)
     except:  # noqa: E722 - SystemExit is a failure of the run as well, and the code may have taken the names away
-        fail(sys.exc_info()[1], owner)
+        error = sys.exc_info()[1]
+        keep_files(job, owner)
+        fail(error, owner)
+    keep_files(job, owner)
     finish({"op": "result"}, result, owner)
+
+
+def keep_figures(owner: int) -> None:
+    """Those that the code has left open are blobs of its run; whatever stands against it, the run is what it was."""
+    if os.getpid() == owner:
+        from . import _pictures
+
+        note(_pictures.keep_open_figures())
+
+
+def keep_files(job: dict[str, Any], owner: int) -> None:
+    """What the code has left below `out` in the working directory, also where it failed; a script says itself what it
+    left. Never raises."""
+    try:
+        folder = job["lock_folder"] + "/out"
+        if not os.access(folder, os.F_OK):  # most runs have none
+            return
+        if os.getpid() == owner and (job["program"] is None or job["program"]["form"] != "script"):
+            from . import _gathering
+
+            note(_gathering.leave(folder))
+    except:  # noqa: E722, S110 - the code may have broken what we need; how it went matters more
+        pass
+
+
+def note(line: str) -> None:
+    """A line of the log, whatever the code has made of its streams."""
+    if line:
+        flush()
+        os.write(2, f"{line}\n".encode("utf-8", "replace"))
 
 
 def fail(error: BaseException | None, owner: int) -> NoReturn:

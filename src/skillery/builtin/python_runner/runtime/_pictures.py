@@ -1,0 +1,135 @@
+"""Figures of matplotlib and images of PIL as blobs, where the code has imported these: nothing here imports them.
+
+They are believed to be what they seem: whatever their methods do, the run could have done itself.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+
+from . import _failure, _host
+from ._run import InvalidOutput
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST_FIGURES = 20
+"""As many as matplotlib itself lets be open before it warns."""
+SHOWN_AS_RGB = ("CMYK", "HSV", "RGBX", "YCbCr")
+"""What PNG does not know."""
+PNG, JPEG = "image/png", "image/jpeg"
+
+_kept: dict[int, tuple[object, dict[str, Any]]] = {}
+"""By the id of a picture: itself, so that no other gets that id, and what stands for it."""
+_counted = {"figure": 0, "image": 0}
+
+
+def keep_open_figures() -> str:
+    """Each figure that is open in pyplot as a blob; a line that says which could not be kept, "" where all were."""
+    left_out = []
+    try:
+        pyplot = sys.modules["matplotlib.pyplot"]
+        for number in pyplot.get_fignums()[:MOST_FIGURES]:
+            problem = try_keeping(pyplot.figure(number))
+            if problem:
+                left_out.append(f"figure {number}: {problem}")
+        past = len(pyplot.get_fignums()) - MOST_FIGURES
+        if past > 0:
+            left_out.append(f"{past} more, a run keeps {MOST_FIGURES} that are left open: close them, or return them")
+    except Exception as error:  # noqa: BLE001 - whatever stands there in the place of matplotlib
+        left_out.append(f"{_failure.type_name(error)}: {_failure.message(error)}")
+    return f"not kept of the open figures: {'; '.join(left_out)}" if left_out else ""
+
+
+def try_keeping(figure: Any) -> str:
+    try:
+        keep_figure(figure)
+    except Exception as error:  # noqa: BLE001 - what the code has drawn may raise anything
+        return f"{_failure.type_name(error)}: {_failure.message(error)}"
+    return ""
+
+
+def reference(value: Any) -> dict[str, Any]:
+    """What stands in the output for a picture, which is kept. Raises InvalidOutput where it cannot be kept, TypeError
+    where the value is none."""
+    is_figure = is_a(value, "matplotlib.figure", "Figure")
+    if not is_figure and not is_a(value, "PIL.Image", "Image"):
+        raise not_json(value)
+    try:
+        return keep_figure(value) if is_figure else keep_image(value)
+    except Exception as error:  # noqa: BLE001 - a format that does not know this mode, no room for blobs
+        problem = f"{_failure.type_name(error)}: {_failure.message(error)}"
+    raise InvalidOutput(f"a picture of the output ({type(value).__name__}) could not be kept: {problem}")
+
+
+def is_a(value: Any, module: str, name: str) -> bool:
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def keep_figure(figure: Any) -> dict[str, Any]:
+    if id(figure) in _kept:
+        return _kept[id(figure)][1]
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return keep(figure, "figure", PNG, content)
+
+
+def keep_image(image: Any) -> dict[str, Any]:
+    """As PNG; one that was opened as JPEG stays that."""
+    if id(image) in _kept:
+        return _kept[id(image)][1]
+    content = io.BytesIO()
+    if image.format == "JPEG":
+        image.save(content, "JPEG", quality="keep")
+        return keep(image, "image", JPEG, content)
+    shown = image.convert("RGB") if image.mode in SHOWN_AS_RGB else image
+    shown.save(content, "PNG")
+    return keep(image, "image", PNG, content)
+
+
+def keep(picture: object, what: str, kind: str, content: io.BytesIO) -> dict[str, Any]:
+    path = f"{what}-{_counted[what] + 1}.{'jpg' if kind == JPEG else 'png'}"
+    with content.getbuffer() as view:
+        blob_id = _host.ask({"op": "blob_write", "kind": kind, "path": path}, view)[0]["blob_id"]
+        found = {"blob_id": str(blob_id), "kind": kind, "size_bytes": len(view)}
+    _counted[what] += 1
+    _kept[id(picture)] = picture, found
+    return found
+
+
+# -- what is neither -----------------------------------------------------------------------------------------------
+
+BUILTIN = ("builtins", "datetime")
+BUILTIN_WAYS = {
+    "bytes": "keep them with runtime.blobs.write_bytes(…) and return the id",
+    "bytearray": "keep them with runtime.blobs.write_bytes(…) and return the id",
+    "set": "sorted(…) or list(…) makes a list of it",
+    "frozenset": "sorted(…) or list(…) makes a list of it",
+    "generator": "list(…) makes a list of it",
+    "datetime": ".isoformat() makes a text of it",
+    "date": ".isoformat() makes a text of it",
+    "time": ".isoformat() makes a text of it",
+}
+WAYS = {
+    ("numpy", "ndarray"): ".tolist() makes a list of it",
+    ("numpy", ""): ".item() makes a plain value of it",
+    ("pandas", "DataFrame"): ".to_dict('records') makes a list of objects of it; a large one is better a file in out/",
+    ("pandas", "Series"): ".tolist() or .to_dict() makes plain values of it",
+    ("pandas", "Index"): ".tolist() makes a list of it",
+    ("pandas", "Timestamp"): ".isoformat() makes a text of it",
+    ("pandas", ""): ".tolist(), .item() or str(…) makes plain values of it",
+    ("polars", "DataFrame"): ".to_dicts() makes a list of objects of it; a large one is better a file in out/",
+    ("polars", "Series"): ".to_list() makes a list of it",
+    ("matplotlib", ""): "return its figure (.figure), which becomes a picture",
+}
+
+
+def not_json(value: Any) -> TypeError:
+    """In the words of `json`, with the way out where there is a usual one."""
+    name = _failure.type_name(value)
+    package = str(type.__dict__["__module__"].__get__(type(value))).partition(".")[0]
+    way = BUILTIN_WAYS.get(name) if package in BUILTIN else WAYS.get((package, name)) or WAYS.get((package, ""))
+    return TypeError(f"Object of type {name} is not JSON serializable{': ' + way if way else ''}")

@@ -1,0 +1,255 @@
+"""What the files of a skill that somebody else wrote say of the packages they need: `# /// script` blocks of Python
+files (PEP 723) and requirements.txt, read leniently. Nothing here raises; what is left out is noted with file and line.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from skillery.errors import InvalidManifest
+from skillery.formats.repairs import Repairs
+from skillery.formats.requirements import LONGEST, MOST, python_problem, requirement_problem
+from skillery.formats.skill_toml import read_toml
+from skillery.formats.wording import printable, quoted
+
+REQUIREMENTS = ("requirements.txt", "scripts/requirements.txt")
+MOST_BYTES = 512 * 1024
+"""Of one file that is looked into."""
+MOST_BLOCK = 16 * 1024
+"""Characters of a block of a Python file."""
+MOST_SCRIPTS = 100
+"""Python files with such a block that are looked into."""
+MOST_ASKED = 1000
+"""Requirements of a skill, those among them that ask for one package."""
+LEFT_OUT = "left_out_requirement"
+NO_PACKAGES = "no_packages"
+FORM = "expected is a name with versions, as in 'pandas>=2,<3'"
+
+_BEGIN, _END = "# /// script", "# ///"
+_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_COMMENT = re.compile(r"(?:^|\s)#.*")
+_LINE_ENDS = re.compile(r"\r\n|\r|\n")
+_RELATIVE = re.compile(r" \(line \d+\)")
+_OPTION = re.compile(r"-{1,2}[A-Za-z][A-Za-z-]*")
+_BEHIND = re.compile(r"\s--?[A-Za-z]\S*.*")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|[./~]|[A-Za-z]:\\|.*\.(?:whl|zip|tar\.gz)$")
+
+
+class Needs(NamedTuple):
+    """`dependencies` by name, and `requires_python`, "" for any; both as skill.toml takes them."""
+
+    dependencies: tuple[str, ...] = ()
+    requires_python: str = ""
+
+    def runtime(self) -> dict[str, object]:
+        """As `[runtime]` of a manifest; {} where nothing is needed."""
+        table: dict[str, object] = {}
+        if self.dependencies:
+            table["dependencies"] = list(self.dependencies)
+        if self.requires_python:
+            table["requires-python"] = self.requires_python
+        return table
+
+
+class _Found(NamedTuple):
+    file: str
+    line: int
+    text: str
+
+
+def read_needs(files: Mapping[str, bytes], repairs: Repairs) -> Needs:
+    """Of all files of a skill, by path: what they need together."""
+    asked: list[_Found] = []
+    pythons: list[str] = []
+    scripts = [path for path in sorted(files) if path.endswith(".py") and b"/// script" in files[path]]
+    if len(scripts) > MOST_SCRIPTS:
+        message = f"{len(scripts)} Python files have a block '# /// script'; the first {MOST_SCRIPTS} of them are read"
+        repairs.note(LEFT_OUT, message)
+    for path in (path for path in REQUIREMENTS if path in files):
+        asked += islice(_of_requirements(path, files[path], repairs), MOST_ASKED)
+    for path in scripts[:MOST_SCRIPTS]:
+        asked += _of_script(path, files[path], pythons, repairs)
+    dependencies: tuple[str, ...] = ()
+    if len(asked) < MOST_ASKED:
+        dependencies = tuple(_together(_checked(asked, repairs), repairs))
+    if len(asked) >= MOST_ASKED or len(dependencies) > MOST:
+        many = len(dependencies) or len(asked)
+        message = f"it asks for {many} packages, at most {MOST} are allowed: its scripts run without any"
+        repairs.note(NO_PACKAGES, message, file=asked[0].file)
+        dependencies = ()
+    python = str(SpecifierSet(",".join(dict.fromkeys(pythons))))
+    if len(python) > LONGEST:
+        repairs.note(LEFT_OUT, "what its files say of requires-python is too long together; it is left out")
+        python = ""
+    return Needs(dependencies, python)
+
+
+# -- requirements.txt ----------------------------------------------------------------------------------------------
+
+
+def _of_requirements(path: str, content: bytes, repairs: Repairs) -> Iterator[_Found]:
+    text = _text(path, content, repairs)
+    for number, line in _logical_lines(text or ""):
+        option = _OPTION.match(line)
+        if option is not None:
+            repairs.note(LEFT_OUT, f"the line with {option[0]} is left out; {FORM}", number, path)
+        elif _ADDRESS.match(line):
+            message = "an address or a path is left out: packages come from the index of the server alone"
+            repairs.note(LEFT_OUT, message, number, path)
+        else:
+            yield _Found(path, number, _BEHIND.sub("", line).strip())
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """As pip takes them together, without comments, and the number of the first line of each."""
+    began, parts = 0, list[str]()
+    for number, line in enumerate(_LINE_ENDS.split(text), 1):
+        began = began if parts else number
+        if line.lstrip().startswith("#"):
+            continue  # within a continuation too
+        if line.endswith("\\"):
+            parts.append(line[:-1])
+            continue
+        whole = _COMMENT.sub("", "".join([*parts, line])).strip()
+        parts = []
+        if whole:
+            yield began, whole
+    whole = _COMMENT.sub("", "".join(parts)).strip()
+    if whole:
+        yield began, whole
+
+
+def _text(path: str, content: bytes, repairs: Repairs) -> str | None:
+    """None where it cannot be read as text."""
+    if len(content) > MOST_BYTES:
+        message = f"has {len(content)} bytes, and what it needs is looked for in at most {MOST_BYTES}"
+        repairs.note(LEFT_OUT, message, file=path)
+        return None
+    bom, encoding = next(((bom, name) for bom, name in _BOMS if content.startswith(bom)), (b"", "utf-8"))
+    try:
+        text = content[len(bom) :].decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        repairs.note(LEFT_OUT, "is neither UTF-8 nor UTF-16 text; what it needs is not read", line, path)
+        return None
+    return text
+
+
+# -- PEP 723 -------------------------------------------------------------------------------------------------------
+
+
+def _of_script(path: str, content: bytes, pythons: list[str], repairs: Repairs) -> Iterator[_Found]:
+    text = _text(path, content, repairs)
+    block = _block(path, text or "", repairs)
+    if block is None:
+        return
+    began, lines = block
+    if sum(map(len, lines)) > MOST_BLOCK:
+        repairs.note(
+            LEFT_OUT, f"the block '# /// script' has over {MOST_BLOCK} characters; it is left out", began, path
+        )
+        return
+    try:
+        table = read_toml("\n".join(lines).encode(), "the block '# /// script'")
+    except InvalidManifest as error:
+        line = began + error.data["line"] if "line" in error.data else began
+        message = _RELATIVE.sub("", error.message).rstrip(".")
+        repairs.note(LEFT_OUT, f"{message}; it is left out", line, path)
+        return
+
+    def line_of(text: str) -> int:
+        return began + next((number for number, line in enumerate(lines, 1) if text in line), 0)
+
+    python = table.get("requires-python")
+    if python is not None:
+        wrong = _wrong_python(python)
+        if wrong:
+            repairs.note(LEFT_OUT, f"requires-python {wrong}; it is left out", line_of("requires-python"), path)
+        else:
+            pythons.append(str(python))
+    given = table.get("dependencies", [])
+    if not isinstance(given, list):
+        message = "dependencies of '# /// script' are no list; they are left out"
+        repairs.note(LEFT_OUT, message, line_of("dependencies"), path)
+        return
+    for one in given:
+        if isinstance(one, str):
+            yield _Found(path, line_of(one), one.strip())
+        else:
+            message = "an entry of dependencies is no text; it is left out"
+            repairs.note(LEFT_OUT, message, line_of("dependencies"), path)
+
+
+def _wrong_python(python: object) -> str | None:
+    if not isinstance(python, str) or len(python) > LONGEST:
+        return "is no short text"
+    return python_problem(python)
+
+
+def _block(path: str, text: str, repairs: Repairs) -> tuple[int, list[str]] | None:
+    """The number of the line that begins it, and its lines without their `#`."""
+    found: list[tuple[int, list[str]]] = []
+    lines = _LINE_ENDS.split(text)
+    number = 0
+    while number < len(lines):
+        if lines[number].rstrip() != _BEGIN:
+            number += 1
+            continue
+        end = number + 1
+        while end < len(lines) and (lines[end].rstrip() == "#" or lines[end].startswith("# ")):
+            end += 1
+        # The last closing line counts: one may stand within a comment of the block.
+        closing = next((at for at in range(end - 1, number, -1) if lines[at].rstrip() == _END), None)
+        if closing is None:
+            repairs.note(
+                LEFT_OUT, f"{quoted(_BEGIN)} is never closed by {quoted(_END)}; it is left out", number + 1, path
+            )
+            return None
+        found.append((number + 1, [line[2:] for line in lines[number + 1 : closing]]))
+        number = end
+    if len(found) > 1:
+        repairs.note(LEFT_OUT, f"{quoted(_BEGIN)} stands there twice; none of them is read", found[1][0], path)
+        return None
+    return found[0] if found else None
+
+
+# -- together ------------------------------------------------------------------------------------------------------
+
+
+def _checked(asked: Iterable[_Found], repairs: Repairs) -> Iterator[Requirement]:
+    for one in asked:
+        wrong = requirement_problem(one.text) if len(one.text) <= LONGEST else "is too long for a requirement"
+        if wrong:
+            message = f"{quoted(printable(_without_address(one.text), 80))} {wrong}; it is left out"
+            repairs.note(LEFT_OUT, message, one.line, one.file)
+        else:
+            yield Requirement(one.text)
+
+
+def _without_address(text: str) -> str:
+    """An address may hold a login."""
+    return text.partition("@")[0].strip() + " @ …" if "://" in text else text
+
+
+def _together(requirements: Iterable[Requirement], repairs: Repairs) -> Iterator[str]:
+    """One for each package and marker: all that is asked of it anywhere, at once."""
+    merged: dict[tuple[str, str], Requirement] = {}
+    for one in requirements:
+        one.name = canonicalize_name(one.name)
+        there = merged.setdefault((one.name, str(one.marker or "")), one)
+        there.extras |= one.extras
+        there.specifier &= one.specifier
+    for key in sorted(merged):
+        text = str(merged[key])
+        if len(text) <= LONGEST:
+            yield text
+        else:
+            repairs.note(LEFT_OUT, f"what its files ask of {quoted(key[0])} is too long together; it is left out")

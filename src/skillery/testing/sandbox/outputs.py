@@ -1,0 +1,145 @@
+"""Files that a run leaves below /workspace/out."""
+
+from __future__ import annotations
+
+import pytest
+
+from skillery.backends import CodeCall, HandlerCall, Limits
+from skillery.testing.sandbox.base import SandboxCases
+from skillery.testing.sandbox.trial import Trial, failure_type, log_of, value_of
+
+LEAVES = """
+import os
+def main(args):
+    os.makedirs("out/deep")
+    open("out/a.csv", "w").write("a,b")
+    open("out/deep/b.png", "wb").write(b"x")
+    open("out/no-ending", "w").close()
+    os.symlink("/etc/passwd", "out/link")
+    os.mkfifo("out/pipe")
+    {end}
+"""
+LEFT = {"a.csv": "text/csv", "deep/b.png": "image/png", "no-ending": "application/octet-stream"}
+IN_BASH = "mkdir out; printf x > out/bash.txt; echo 1"
+IN_JAVASCRIPT = """
+import {mkdirSync, writeFileSync} from "node:fs";
+export function main() { mkdirSync("out"); writeFileSync("out/node.json", "{}"); return 1; }
+"""
+
+
+def kinds_of(trial: Trial) -> dict[str, str]:
+    return {path: trial.host.kinds[blob_id] for path, blob_id in trial.host.paths.items()}
+
+
+class OutputCases(SandboxCases):
+    async def test_files_left_in_out_become_blobs_with_their_names_and_kinds(self, trial: Trial) -> None:
+        outcome = await trial.code(LEAVES.replace("{end}", "return args['x']"), {"x": 1})
+        assert (value_of(outcome), log_of(outcome), kinds_of(trial)) == (1, "", LEFT)
+        assert trial.host.blobs[trial.host.paths["a.csv"]] == b"a,b"
+
+    @pytest.mark.parametrize("end", ["raise KeyError('x')", "raise SystemExit(3)", "return b'bytes'"])
+    async def test_files_of_a_run_that_failed_are_kept(self, trial: Trial, end: str) -> None:
+        outcome = await trial.code(LEAVES.replace("{end}", end))
+        assert failure_type(outcome) in {"KeyError", "SystemExit", "InvalidOutput"}
+        assert kinds_of(trial) == LEFT
+
+    async def test_files_of_a_skill_are_kept(self, trial: Trial) -> None:
+        await trial.execute(trial.skill("greet", {"code/main.py": LEAVES.replace("{end}", "return 1")}))
+        assert kinds_of(trial) == LEFT
+
+    async def test_files_of_a_handler_are_kept(self, trial: Trial) -> None:
+        source = LEAVES.replace("{end}", "return 1").replace("main", "handler")
+        skill = trial.skill("acme.tool", {"scripts/t.py": source}, None)
+        assert value_of(await trial.call(HandlerCall("acme.tool", "scripts/t.py"), skills=(skill,))) == 1
+        assert kinds_of(trial) == LEFT
+
+    async def test_files_of_bash_are_kept(self, trial: Trial) -> None:
+        assert value_of(await trial.call(CodeCall(IN_BASH, "main", "bash"))) == 1
+        assert kinds_of(trial) == {"bash.txt": "text/plain"}
+
+    async def test_files_of_javascript_are_kept(self, trial: Trial) -> None:
+        limits = Limits(timeout_ms=20_000, memory_mb=512)
+        assert value_of(await trial.call(CodeCall(IN_JAVASCRIPT, "main", "javascript"), limits=limits)) == 1
+        assert kinds_of(trial) == {"node.json": "application/json"}
+
+    async def test_an_out_that_is_no_folder_is_none(self, trial: Trial) -> None:
+        for line in ("os.symlink('/etc', 'out')", "open('out', 'w').close()", "os.mkfifo('out')"):
+            outcome = await trial.code(f"import os\ndef main(args):\n    {line}\n    return 1")
+            assert (value_of(outcome), log_of(outcome), trial.host.paths) == (1, "", {}), line
+
+    async def test_more_files_than_are_kept_are_told(self, trial: Trial) -> None:
+        code = """
+        import os
+        def main(args):
+            os.mkdir("out")
+            for number in range(112): open(f"out/{number:03}.txt", "w").close()
+            return 1
+        """
+        outcome = await trial.code(code)
+        assert (value_of(outcome), len(trial.host.paths)) == (1, 100)
+        assert "/out: 100.txt, 101.txt, " in log_of(outcome)
+        assert ", 109.txt, … (a run keeps 100 files" in log_of(outcome)
+
+    async def test_files_past_what_a_run_may_write_are_told(self, trial: Trial) -> None:
+        code = """
+        import os
+        def main(args):
+            os.mkdir("out")
+            for name in "abc": open(f"out/{name}", "wb").write(b"x" * 600_000)
+            return 1
+        """
+        outcome = await trial.code(code, limits=Limits(timeout_ms=20_000, memory_mb=256, blobs_mb=1))
+        assert (value_of(outcome), list(trial.host.paths)) == (1, ["a"])
+        assert "/out: b, c (" in log_of(outcome)
+
+    async def test_names_of_any_bytes_do_no_harm(self, trial: Trial) -> None:
+        code = r"""
+        import os
+        def main(args):
+            os.mkdir("out")
+            for name in (b"\xff\xfe.txt", b"new\nline.txt", b"x" * 251 + b".txt"):
+                open(os.path.join(b"out", name), "w").close()
+            return 1
+        """
+        assert value_of(await trial.code(code)) == 1
+        assert set(kinds_of(trial).values()) == {"text/plain"}
+        assert len(trial.host.paths) == 3
+
+    async def test_code_that_breaks_what_keeps_its_files_loses_them_alone(self, trial: Trial) -> None:
+        code = """
+        import os
+        def main(args):
+            os.mkdir("out")
+            open("out/a", "w").close()
+            os.listdir = os.mkdir = None
+            return 1
+        """
+        assert value_of(await trial.code(code)) == 1
+
+    async def test_a_child_that_runs_on_into_the_end_keeps_nothing(self, trial: Trial) -> None:
+        code = """
+        import os
+        def main(args):
+            os.mkdir("out")
+            open("out/a.txt", "w").close()
+            child = os.fork()
+            if child: os.waitpid(child, 0)
+            return 1
+        """
+        outcome = await trial.code(code)
+        assert (value_of(outcome), len(trial.host.blobs)) == (1, 1)
+
+    @pytest.mark.parametrize(
+        ("value", "way"),
+        [
+            ("b'x'", "runtime.blobs.write_bytes"),
+            ("{1}", "sorted"),
+            ("float('nan')", "put None in the place of NaN"),
+            ("__import__('datetime').date(2026, 1, 1)", ".isoformat()"),
+        ],
+    )
+    async def test_what_is_not_json_says_the_way_out(self, trial: Trial, value: str, way: str) -> None:
+        outcome = await trial.code(f"def main(args): return {{'a': [{value}]}}")
+        assert failure_type(outcome) == "InvalidOutput"
+        assert outcome.failure is not None
+        assert way in outcome.failure.message
