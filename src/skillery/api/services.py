@@ -10,7 +10,7 @@ from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
-from skillery.environments import Environments
+from skillery.environments import Environments, NamedEnvironments, Rebuilds, Showing
 from skillery.exports import Exports
 from skillery.garbage import Collector
 from skillery.idempotency import Once
@@ -36,6 +36,9 @@ class Services(NamedTuple):
     importer: Importer
     tools: ToolMaker
     environments: Environments
+    named: NamedEnvironments
+    showing: Showing
+    rebuilds: Rebuilds
     exports: Exports
     refusals: Refusals
     once: Once
