@@ -17,6 +17,7 @@ from tests.needing import create, needing
 from tests.people import Caller, Who
 from tests.test_cli import skillery
 from tests.test_client import misfits
+from tests.test_metrics import figures
 from tests.test_openrpc import check_answer
 from tests.test_tools import PRINTED
 from tests.wheels import make_wheel
@@ -441,6 +442,35 @@ def test_config_show_tells_where_an_environment_comes_from(tmp_path: Path) -> No
 
     assert shown["environments.data.dependencies"] == {"value": ["numpy>=2,<3"], "source": "skillery.toml"}
     assert shown["environments.text-tools.preload"] == {"value": ["figures"], "source": "environment"}
+
+
+# -- operated ------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_count_them_by_state(named: Server) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        found = figures(named.rpc.http)
+        if not found["skillery_environments{state=building}"] + found["skillery_environments{state=pending}"]:
+            break
+        time.sleep(0.05)
+
+    assert found["skillery_environments{state=ready}"] == 3
+    assert found["skillery_environments{state=failed}"] == 1
+
+
+def test_the_doctor_tells_of_packages(tmp_path: Path, wheelhouse: Path) -> None:
+    def packages(**variables: Any) -> dict[str, Any]:
+        ended = skillery("doctor", "--home", str(tmp_path / "home"), "--json", **variables)
+        return next(one for one in ended.json["probes"] if one["name"] == "packages")
+
+    login = {"SKILLERY_PACKAGES_INDEX_URLS": "https://ann:secret@pypi.example.org/simple"}
+
+    assert "neither packages.index_urls" in packages()["detail"]
+    assert "from pypi.example.org, by " in packages(**login)["detail"]
+    assert "secret" not in packages(**login)["detail"]
+    wrong = packages(SKILLERY_PACKAGES_WHEELHOUSE=str(wheelhouse), **environment("data", "num py"))
+    assert (wrong["ok"], "environments.data.dependencies" in wrong["detail"]) == (False, True)
 
 
 # -- in a shell ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import logging
 import time
 from datetime import UTC, datetime
 from functools import lru_cache, partial
+from typing import Literal
 
 from skillery.backends import Failure
 from skillery.database import Database
@@ -27,6 +28,9 @@ TRY_SECONDS = 300.0
 BUILD_SECONDS = 4 * 3600.0
 
 
+SeenState = Literal["pending", "building", "ready", "failed"]
+
+
 class NamedEnvironments:
     """The definitions, their locks, and what it takes to have them."""
 
@@ -39,6 +43,8 @@ class NamedEnvironments:
         self._locking: dict[str, asyncio.Task[None]] = {}
         self._failed: dict[str, tuple[Failure, float]] = {}
         """Name -> why it could not be locked, and until when that is not tried again."""
+        self.states: dict[str, SeenState] = {one.name: "pending" for one in defined}
+        """As this server saw each when it last looked after it."""
         self._keeping_up: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -70,10 +76,14 @@ class NamedEnvironments:
         return await self.find(one) or Failure(FAILED, f"the environment '{one.name}' could not be locked")
 
     async def find(self, one: Named) -> NamedLock | None:
-        """The lock that it has."""
+        """The lock that it has, or had a moment ago."""
         known = self._known.get(one.name)
         if known is not None and time.monotonic() - known[1] < FRESH_SECONDS:
             return known[0]
+        return await self.read(one)
+
+    async def read(self, one: Named) -> NamedLock | None:
+        """The lock that it has now."""
         found = await self._database.read(partial(find_named_lock, name=one.name, key=one.key))
         if found is not None:
             self._known[one.name] = (found, time.monotonic())
@@ -127,7 +137,14 @@ class NamedEnvironments:
         not_before: dict[str, float] = {}
         while True:
             for one in self.defined:
-                if time.monotonic() >= not_before.get(one.name, 0.0) and not await self._see_to(one):
+                if time.monotonic() < not_before.get(one.name, 0.0):
+                    continue
+                if self.states[one.name] != "ready":
+                    self.states[one.name] = "building"
+                if await self._see_to(one):
+                    self.states[one.name] = "ready"
+                else:
+                    self.states[one.name] = "failed"
                     not_before[one.name] = time.monotonic() + TRY_SECONDS
             await asyncio.sleep(LOOK_SECONDS)
 

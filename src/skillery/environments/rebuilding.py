@@ -89,7 +89,7 @@ class Rebuilds:
 
     async def _rebuild_named(self, identity: Identity, one: Named) -> str:
         """Why it failed; "" where it did not."""
-        before = await self._named.find(one)
+        before = await self._named.read(one)
         try:
             content = await self._locks.make(one.dependencies, anew=True)
         except SkilleryError as error:

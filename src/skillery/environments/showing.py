@@ -130,11 +130,12 @@ class Showing:
 
     async def named(self) -> EnvironmentPage:
         """All named ones, as the settings have them."""
-        found = [(one, await self._named.find(one)) for one in self._named.defined]
+        # Rebuilds first: of one that is done, the lock that it made is shown.
+        subjects = [one.name for one in self._named.defined]
+        rebuilds = await self._database.read(partial(find_rebuilds, subjects=subjects))
+        found = [(one, await self._named.read(one)) for one in self._named.defined]
         digests = [lock.sha256 for _, lock in found if lock]
-        states, rebuilds = await self._database.read(
-            partial(_known_of, digests=digests, subjects=[one.name for one, _ in found], server=self._server)
-        )
+        states = await self._database.read(partial(_states_of, digests=digests, server=self._server))
         shown = [
             self._of_named(one, lock, states.get(lock.sha256, []) if lock else [], rebuilds.get(one.name))
             for one, lock in found
@@ -154,7 +155,8 @@ class Showing:
         one = self._named.defined.get(subject)
         if one is None and not _LOCK.fullmatch(subject):
             raise environment_not_found(subject, self._named.defined)
-        lock = await self._named.find(one) if one else None
+        rebuilds = await self._database.read(partial(find_rebuilds, subjects=[subject]))
+        lock = await self._named.read(one) if one else None
         sha256 = lock.sha256 if lock else subject
         content = lock.content if lock else None
         versions = await self._database.read(
@@ -164,9 +166,7 @@ class Showing:
             content = await asyncio.to_thread(content_of, self._database, self._storage, subject)
             if content is None or not (versions or access.is_admin(identity)):
                 raise environment_not_found(subject, self._named.defined)
-        states, rebuilds = await self._database.read(
-            partial(_known_of, digests=[sha256], subjects=[subject], server=self._server)
-        )
+        states = await self._database.read(partial(_states_of, digests=[sha256], server=self._server))
         of_lock = states.get(sha256, []) if content else []
         if one is not None:
             shown = self._of_named(one, lock, of_lock, rebuilds.get(subject))
@@ -187,7 +187,8 @@ class Showing:
         locks = select(environments.c.lock_sha256).where(environments.c.lock_sha256 > after).distinct()
         found = list(connection.scalars(locks.order_by(environments.c.lock_sha256).limit(limit + 1)))
         page = found[:limit]
-        states, rebuilds = _known_of(connection, page, page, self._server)
+        rebuilds = find_rebuilds(connection, page)
+        states = _states_of(connection, page, self._server)
         names = names_of_lock(connection, page)
         shown = [self._of_lock(one, names.get(one), states.get(one, []), rebuilds.get(one), None) for one in page]
         more = make_cursor(key, bound_to, (page[-1],)) if len(found) > limit else None
@@ -264,10 +265,8 @@ def environment_not_found(subject: str, defined: Defined) -> EnvironmentNotFound
     return EnvironmentNotFound(f"there is {what}", hint=defined.near(subject), name=subject[:80])
 
 
-def _known_of(
-    connection: Connection, digests: Iterable[str], subjects: Iterable[str], server: str
-) -> tuple[dict[str, list[OnServer]], dict[str, Rebuild]]:
-    """What servers have of each lock, this one first; and who had what built anew."""
+def _states_of(connection: Connection, digests: Iterable[str], server: str) -> dict[str, list[OnServer]]:
+    """What servers have of each lock, this one first."""
     wanted = select(environments).where(environments.c.lock_sha256.in_(list(digests)))
     states: dict[str, list[OnServer]] = {}
     for row in connection.execute(wanted.order_by(environments.c.server != server, environments.c.server)):
@@ -275,7 +274,7 @@ def _known_of(
         progress = _progress(row._mapping) if row.state == "building" else None
         one = OnServer(row.state, row.message, row.size_bytes, changed_at, here, progress)
         states.setdefault(row.lock_sha256, []).append(one)
-    return states, find_rebuilds(connection, subjects)
+    return states
 
 
 def _packages(content: bytes) -> list[LockedPackage]:
