@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.client import Client
 from skillery.cli.failing import CHECK_FAILED
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.printing import clean, print_fields, print_json, print_rows
 from skillery.cli.upkeep import print_sweep
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
 
 STEPS = ("old_locks", "environments")
 """Of a sweep, those that are about packages."""
@@ -77,8 +78,7 @@ def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
         answer = await _described(client, name)
         while wait and (answer["state"] == "building" or (answer["state"] == "pending" and answer["name"])):
             _tell(answer)
-            await asyncio.sleep(LOOK_SECONDS)
-            answer = await _described(client, name)
+            answer = await _described_soon(client, name)
         return answer
 
     answer = with_client(target, shown, sandbox=wait, environments=wait)
@@ -104,8 +104,7 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
         answer: dict[str, Any] = await client.call("rebuild_environment", name=name)
         while (wait or client.is_alone) and answer["rebuild"]["state"] == "running":
             _tell(answer)
-            await asyncio.sleep(LOOK_SECONDS)
-            answer = await _described(client, name)
+            answer = await _described_soon(client, name)
         return answer
 
     answer = with_client(target, rebuilt, sandbox=True)
@@ -132,6 +131,13 @@ def gc(dry_run: bool, target: Target, as_json: bool) -> None:
 async def _described(client: Client, name: str) -> dict[str, Any]:
     answer: dict[str, Any] = await client.call("describe_environment", name=name)
     return answer
+
+
+async def _described_soon(client: Client, name: str) -> dict[str, Any]:
+    import asyncio
+
+    await asyncio.sleep(LOOK_SECONDS)
+    return await _described(client, name)
 
 
 def _tell(answer: dict[str, Any]) -> None:
