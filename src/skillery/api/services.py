@@ -10,7 +10,10 @@ from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
-from skillery.environments import Environments, NamedEnvironments, Rebuilds, Showing
+from skillery.environments import Environments
+from skillery.environments.named import NamedEnvironments
+from skillery.environments.rebuilding import Rebuilds
+from skillery.environments.showing import Showing
 from skillery.exports import Exports
 from skillery.garbage import Collector
 from skillery.idempotency import Once

@@ -26,8 +26,9 @@ from skillery.api.rpc.methods import METHODS
 from skillery.api.services import Services
 from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.bundled import publish_bundled
-from skillery.app.environments import defined_in, packages_of
+from skillery.app.environments import packages_of
 from skillery.app.home import Home
+from skillery.app.named_environments import defined_in, named_of
 from skillery.app.quotas import quotas_of
 from skillery.app.upkeep import Upkeep
 from skillery.audit import Refusals
@@ -126,7 +127,8 @@ def _services(
     quotas = quotas_of(settings)
     blobs = Blobs(database, storage, _lifetimes(settings), quotas)
     cache = Cache(home.path / "cache", database, storage, blobs)
-    packages = packages_of(settings, home, database, storage)
+    packages = packages_of(settings, home, database)
+    parts = named_of(settings, home, database, storage, packages)
     runner = Runner(
         database=database,
         blobs=blobs,
@@ -140,7 +142,7 @@ def _services(
         quotas=quotas,
         server=home.server_id,
         environments=packages.environments,
-        named=packages.named,
+        named=parts.named,
     )
     bundles = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
     publisher = Publisher(
@@ -173,9 +175,9 @@ def _services(
             frozenset(METHODS),
         ),
         environments=packages.environments,
-        named=packages.named,
-        showing=packages.showing,
-        rebuilds=packages.rebuilds,
+        named=parts.named,
+        showing=parts.showing,
+        rebuilds=parts.rebuilds,
         exports=Exports(database, storage, settings.index_skills),
         refusals=Refusals(database),
         once=Once(database, home.server_id),

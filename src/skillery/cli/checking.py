@@ -173,7 +173,7 @@ def _secrets(plugins: Plugins, settings: Settings) -> Probe:
 
 def _packages(settings: Settings) -> Probe:
     """Whether what skills and environments need can be had: a source, and uv."""
-    from skillery.app.environments import defined_in
+    from skillery.app.named_environments import defined_in
 
     wanted = settings.packages
     try:

@@ -11,8 +11,10 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.backends import Failure, Job, PackageMount
-from skillery.environments import FAILED, Environments, Named, NamedEnvironments, NamedLock, fits_this_python
-from skillery.environments.named import pins_of
+from skillery.environments import FAILED, Environments, fits_this_python
+from skillery.environments.defined import Named
+from skillery.environments.named import NamedEnvironments, pins_of
+from skillery.environments.named_rows import NamedLock
 from skillery.errors import InvalidParams
 from skillery.formats.manifest import Manifest
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, clash, read_lock

@@ -22,7 +22,9 @@ from skillery.backends import (
 )
 from skillery.blobs import BlobRow, find_blob
 from skillery.database import Database
-from skillery.environments import Environments, Named, NamedEnvironments
+from skillery.environments import Environments
+from skillery.environments.defined import Named
+from skillery.environments.named import NamedEnvironments
 from skillery.errors import InvalidParams, NotExecutable
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args

@@ -27,7 +27,8 @@ from skillery.backends import (
 )
 from skillery.blobs import Blobs
 from skillery.database import Database
-from skillery.environments import Environments, NamedEnvironments
+from skillery.environments import Environments
+from skillery.environments.named import NamedEnvironments
 from skillery.errors import QuotaExceeded, RunEnded, RunNotFound, SkilleryError, Unavailable
 from skillery.idempotency import claimed
 from skillery.quotas import Quotas
