@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -335,6 +336,53 @@ def test_the_lock_of_a_skill_is_installed_anew(named_rpc: Rpc, new_name: str, wh
 
     assert (found["state"], found["rebuild"]["state"], found["lock"]["sha256"]) == ("ready", "done", sha256)
     assert named_rpc("execute_skill", name=new_name)["output"] == "1.0"
+
+
+def test_a_rebuild_that_a_killed_server_began_has_failed_and_changed_nothing(
+    start_server: Callable[..., Server], wheelhouse: Path, new_name: str
+) -> None:
+    own = f"own{new_name}"
+    make_wheel(wheelhouse, own, "1.0")
+    env = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), **environment("data", own)}
+    running = start_server(env=env)
+    first = lock(running.rpc, "data")
+    make_wheel(wheelhouse, own, "1.1", {f"{own}/m{number}.py": f"X = {number}\n" for number in range(300)})
+    states = [running.rpc("rebuild_environment", name="data")["rebuild"]["state"] for _ in range(2)]
+    running.stop(signal.SIGKILL)
+
+    found = settled(start_server(env=env).rpc, "data")
+
+    assert states == ["running", "running"]
+    assert (found["rebuild"]["state"], found["lock"]["sha256"]) == ("failed", first)
+    assert "the server was stopped" in found["rebuild"]["message"]
+
+
+def test_a_sweep_leaves_what_an_environment_needs(
+    start_server: Callable[..., Server], wheelhouse: Path, new_name: str
+) -> None:
+    house = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_GC_GRACE_MINUTES": "0"}
+    running = start_server(env={**house, **environment("data", "figures")})
+    settled(running.rpc, "data")
+
+    swept = running.rpc("collect_garbage", steps=["environments"])
+    error = running.rpc.error("collect_garbage", steps=["enviroments"])
+
+    assert swept["removed"] == {"environments": {"count": 0, "bytes": 0}}
+    assert described(running.rpc, "data")["state"] == "ready"
+    assert (error["code"], "did you mean 'environments'?" in error["message"]) == (-32602, True)
+
+
+def test_an_environment_of_nothing_for_this_machine_is_ready(
+    start_server: Callable[..., Server], wheelhouse: Path
+) -> None:
+    env = {
+        "SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse),
+        **environment("data", "frames; sys_platform == 'win32'", preload=["frames"]),
+    }
+    rpc = start_server(env=env).rpc
+
+    assert run(rpc, "def main(args): return 1", environment="data")["output"] == 1
+    assert described(rpc, "data")["state"] == "ready"
 
 
 # -- several servers, and settings that change ---------------------------------------------------------------------

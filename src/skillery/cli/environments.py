@@ -67,7 +67,7 @@ def list_(installed: bool, limit: int | None, cursor: str | None, target: Target
 
 @env.command("show")
 @click.argument("name", metavar="NAME|LOCK")
-@click.option("--wait", is_flag=True, help="Follow its installation; exit code 1 where that fails.")
+@click.option("--wait", is_flag=True, help="Follow its installation; exit code 1 where it is not ready then.")
 @target_options
 @json_option
 def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
@@ -83,7 +83,7 @@ def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
 
     answer = with_client(target, shown, sandbox=wait, environments=wait)
     _print(answer, as_json)
-    if wait and answer["state"] == "failed":
+    if wait and answer["state"] != "ready":
         raise click.exceptions.Exit(CHECK_FAILED)
 
 

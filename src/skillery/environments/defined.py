@@ -14,7 +14,7 @@ from skillery.backends import Language
 from skillery.environments.sources import this_python
 from skillery.errors import InvalidParams, StartupError
 from skillery.formats.requirements import LONGEST, MOST, normalised, requirement_problem
-from skillery.formats.wording import printable, quoted
+from skillery.formats.wording import quoted
 
 MOST_ENVIRONMENTS = 50
 MOST_DESCRIPTION = 300
@@ -83,7 +83,7 @@ class Defined:
             return None
         found = self._named.get(name)
         if found is None:
-            message = f"there is no environment {quoted(printable(name, 80))}"
+            message = f"there is no environment {quoted(name)}"
             raise InvalidParams(message, hint=self.near(name), param="environment", environments=list(self._named))
         if language != "python":
             raise InvalidParams(

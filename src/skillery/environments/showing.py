@@ -22,7 +22,7 @@ from skillery.environments.named import NamedEnvironments, pins_of
 from skillery.environments.named_rows import NamedLock, Rebuild, content_of_lock, find_rebuilds, names_of_lock
 from skillery.errors import ContentMissing, EnvironmentNotFound, NotAllowed
 from skillery.formats.requirements import LOCK, InvalidLock, read_lock
-from skillery.formats.wording import printable, quoted
+from skillery.formats.wording import quoted
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.versions import versions_with_lock
 from skillery.tables import environments, skill_files
@@ -159,9 +159,8 @@ class Showing:
         lock = await self._named.read(one) if one else None
         sha256 = lock.sha256 if lock else subject
         content = lock.content if lock else None
-        versions = await self._database.read(
-            partial(versions_with_lock, identity=identity, sha256=sha256, limit=MOST_VERSIONS)
-        )
+        with_lock = partial(versions_with_lock, identity=identity, sha256=sha256, limit=MOST_VERSIONS)
+        versions = await self._database.read(with_lock) if identity.scopes & {"read", "admin"} else []
         if one is None:
             content = await asyncio.to_thread(content_of, self._database, self._storage, subject)
             if content is None or not (versions or access.is_admin(identity)):
@@ -229,7 +228,8 @@ class Showing:
         here = next((one for one in servers if one.here), None)
         return Environment(
             name=name,
-            state=here.state if here else "pending",
+            # Where there is nothing to install, that is there.
+            state=here.state if here else "ready" if packages == [] else "pending",
             message=here.message if here else "",
             progress=here.progress if here else None,
             lock=ShownLock(sha256, packages),
@@ -260,7 +260,7 @@ def content_of(database: Database, storage: Storage, sha256: str) -> bytes | Non
 
 
 def environment_not_found(subject: str, defined: Defined) -> EnvironmentNotFound:
-    shown = quoted(printable(subject, 80))
+    shown = quoted(subject)
     what = f"no lock {shown}" if _LOCK.fullmatch(subject) else f"no environment {shown}"
     return EnvironmentNotFound(f"there is {what}", hint=defined.near(subject), name=subject[:80])
 
