@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import select
 import signal
@@ -188,11 +189,14 @@ def sqlite_server(shared_server: StartShared) -> Server:
 
 
 @pytest.fixture(scope="session")
-def org(database_kind: str, shared_server: StartShared, tmp_path_factory: pytest.TempPathFactory) -> Server:
+def org(
+    database_kind: str, shared_server: StartShared, tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path
+) -> Server:
     """One server for each database that knows several people: tests/people.py."""
     from tests.people import people_settings
 
-    return shared_server("org", database_kind, **people_settings(tmp_path_factory.mktemp("people")))
+    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), **environment("data", "figures==1.0")}
+    return shared_server("org", database_kind, **people_settings(tmp_path_factory.mktemp("people")), **more)
 
 
 @pytest.fixture(scope="session")
@@ -216,6 +220,35 @@ def packages(database_kind: str, shared_server: StartShared, wheelhouse: Path) -
     """One server for each database that has packages."""
     more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden"}
     return shared_server("packages", database_kind, **more)
+
+
+def environment(name: str, *dependencies: str, **more: Any) -> dict[str, str]:
+    """The setting of a named environment."""
+    return {f"SKILLERY_ENVIRONMENTS_{name.upper()}": json.dumps({"dependencies": dependencies, **more})}
+
+
+@pytest.fixture(scope="session")
+def named(database_kind: str, shared_server: StartShared, wheelhouse: Path) -> Server:
+    """One server for each database that has named environments. That of `growing` is made of a package that is the
+    server's own; nobody can have `broken`."""
+    from tests.wheels import make_wheel
+
+    make_wheel(wheelhouse, f"growing_{database_kind}", "1.0")
+    settings = {
+        "SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse),
+        **environment(
+            "data", "frames<2", preload=["frames", "figures"], description="Tables and their shapes.", default=True
+        ),
+        **environment("old", "frames==1.0"),
+        **environment("growing", f"growing_{database_kind}"),
+        **environment("broken", "nothere>=1"),
+    }
+    return shared_server("named", database_kind, **settings)
+
+
+@pytest.fixture
+def named_rpc(named: Server) -> Rpc:
+    return named.rpc
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,8 +15,10 @@ import pytest
 
 from skillery.api.rpc.methods import METHODS
 from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.needing import create, needing
 from tests.people import Caller, Who
 from tests.test_cli import skillery
+from tests.wheels import make_wheel
 
 CHANGING = [name for name, method in METHODS.items() if method.audits != ""]
 WAIT_SECONDS = 20
@@ -24,7 +27,8 @@ WAIT_SECONDS = 20
 class Trail:
     """What list_audit answers to an admin, and somebody who does things."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, house: Path) -> None:
+        self.house = house
         self.admin = Caller(url, Who(f"{name}-admin", "admin", "*"))
         self.ann = Caller(url, Who(f"{name}-ann", "read publish", f"{name}.*"))
         self.bot = Caller(url, Who(f"{name}-bot", "read publish", f"{name}.*", "agent"))
@@ -45,8 +49,8 @@ class Trail:
 
 
 @pytest.fixture
-def trail(org: Server, new_name: str) -> Trail:
-    return Trail(org.url, new_name)
+def trail(org: Server, new_name: str, wheelhouse: Path) -> Trail:
+    return Trail(org.url, new_name, wheelhouse)
 
 
 # -- every method ------------------------------------------------------------------------------------------------
@@ -195,6 +199,21 @@ def _remove_tool(trail: Trail) -> str:
     return name
 
 
+def _rebuild_environment(trail: Trail) -> str:
+    """Of the lock of a skill of one's own: a name is everybody's."""
+    own = f"own{trail.name}"
+    make_wheel(trail.house, own, "1.0")
+    create(trail.ann, needing(f"{trail.name}.x", own))
+    sha256: str = trail.ann("describe_skill", name=f"{trail.name}.x")["skill"]["lock"]["sha256"]
+    admin = Caller(trail.admin.url, Who(f"{trail.name}-admin", "admin", "*"))
+    state = admin("rebuild_environment", name=sha256)["rebuild"]["state"]
+    deadline = time.monotonic() + WAIT_SECONDS
+    while state == "running" and time.monotonic() < deadline:
+        time.sleep(0.02)
+        state = admin("describe_environment", name=sha256)["rebuild"]["state"]
+    return sha256
+
+
 CHANGES: dict[str, Callable[[Trail], str]] = {
     "define_tool": _define_tool,
     "remove_tool": _remove_tool,
@@ -214,6 +233,7 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
     "waive_finding": _waive,
     "revoke_waiver": _revoke_waiver,
     "cancel_run": _cancel_run,
+    "rebuild_environment": _rebuild_environment,
     "create_token": _create_token,
     "revoke_token": _revoke_token,
 }

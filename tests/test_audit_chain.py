@@ -508,7 +508,7 @@ def _by_the_command_line(database: Database, run: Callable[..., Result]) -> None
 def test_a_whole_token_that_somebody_may_not_revoke_is_not_kept(org: Server, new_name: str) -> None:
     from tests.test_audit import Trail
 
-    trail = Trail(org.url, new_name)
+    trail = Trail(org.url, new_name, Path())
     made = trail.admin("create_token", name=new_name, scopes=["read"])
     assert trail.ann.error("revoke_token", id=made["token"])["code"] == -32002
 

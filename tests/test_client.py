@@ -629,7 +629,8 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "waive_finding", waiver
     yield "list_waivers", client.list_waivers(name=name)
     yield "revoke_waiver", client.revoke_waiver(waiver["id"])
-    yield "collect_garbage", client.collect_garbage(dry_run=True)
+    yield "list_environments", client.list_environments(installed=True)
+    yield "collect_garbage", client.collect_garbage(dry_run=True, steps=["runs"])
     token = client.create_token(name, ["read"], expires="1d")
     yield "create_token", token
     yield "list_tokens", client.list_tokens()
@@ -649,6 +650,8 @@ def tools_story(client: Client) -> Iterator[tuple[str, Any]]:
 
 STEPS = {"submit_version", "approve_version", "reject_version", "cancel_run"}
 """Answer as others do: drafts take several people, and a run that is cancelled answers as get_run."""
+STEPS |= {"describe_environment", "rebuild_environment"}
+"""Of a server that has some: tests/test_named_environments.py."""
 
 
 def test_what_methods_answer_is_what_their_types_say(server: Server, new_name: str) -> None:

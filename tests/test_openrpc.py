@@ -180,13 +180,15 @@ def test_what_the_server_answers_is_what_the_document_says(rpc: Rpc, new_name: s
     call("list_waivers", name=name)
     call("revoke_waiver", id=waiver["id"])
     call("list_audit", subject=name)
+    call("list_environments", installed=True)
     call("collect_garbage", dry_run=True)
     token = call("create_token", name=f"{new_name}x", scopes=["read"], expires="1h")
     call("list_tokens")
     call("revoke_token", id=token["id"])
     call("rpc.discover")
 
-    assert set(CALLABLE) - told == {"submit_version", "approve_version", "reject_version", "cancel_run"}
+    elsewhere = {"describe_environment", "rebuild_environment"}
+    assert set(CALLABLE) - told == {"submit_version", "approve_version", "reject_version", "cancel_run", *elsewhere}
 
 
 # -- fuzz ------------------------------------------------------------

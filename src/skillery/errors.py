@@ -144,6 +144,12 @@ class WaiverNotFound(NotFound):
     type = "waiver_not_found"
 
 
+class EnvironmentNotFound(NotFound):
+    """There is no named environment of that name, and no lock of that digest that the caller may see."""
+
+    type = "environment_not_found"
+
+
 class ContentMissing(NotFound):
     """A storage backend holds nothing under this digest."""
 

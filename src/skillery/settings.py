@@ -22,6 +22,7 @@ URL_VARIABLE = "SKILLERY_URL"
 _NO_SETTINGS = frozenset({TOKEN_VARIABLE, URL_VARIABLE})
 SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of secrets, not one
 BACKENDS_PREFIX = "SKILLERY_BACKENDS_"
+ENVIRONMENTS_PREFIX = "SKILLERY_ENVIRONMENTS_"
 CONFIG_NAME = "skillery.toml"
 RENAMED_IN_ENVIRONMENT = {"SKILLERY_CONFIG": "--config"}
 
@@ -160,6 +161,15 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_mb: Positive = 2_048
 
 
+class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Packages that `run_code` may ask for by a name."""
+
+    dependencies: tuple[str, ...]
+    preload: tuple[str, ...] = ()
+    description: str = ""
+    default: bool = False
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every setting of a server; docs/settings.md explains each."""
 
@@ -203,6 +213,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gc: Garbage = Garbage()
     imports: Imports = Imports()
     packages: Packages = Packages()
+    environments: dict[str, NamedEnvironment] = {}
     backends: dict[str, dict[str, dict[str, Any]]] = {}
 
     @property
@@ -216,10 +227,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.concurrent_runs or 2 * (os.cpu_count() or 1)
 
 
-# Tables whose keys are patterns: they stand in skillery.toml only.
+# Tables whose keys are patterns or names of one's own. Those of patterns stand in skillery.toml only.
 ENTRIES: dict[str, type[msgspec.Struct]] = {
     "quotas.identities": IdentityQuotas,
     "quotas.namespaces": NamespaceQuotas,
+    "environments": NamedEnvironment,
 }
 
 
@@ -243,7 +255,8 @@ class LoadedSettings(typing.NamedTuple):
 
 def _source_of(name: str, sources: Mapping[str, str]) -> str:
     table = next((table for table in ENTRIES if name.startswith(f"{table}.")), name)
-    return sources.get(table, "default")
+    entry = next((entry for entry in sources if entry.startswith(f"{table}.") and name.startswith(f"{entry}.")), table)
+    return sources.get(entry, "default")
 
 
 def load_settings(
@@ -308,6 +321,9 @@ def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
         if variable.startswith(BACKENDS_PREFIX):
             values[_backend_setting(variable)] = text
             continue
+        if variable.startswith(ENVIRONMENTS_PREFIX):
+            values[_environment_setting(variable)] = _environment(variable, text)
+            continue
         name = by_variable.get(variable)
         if name is None:
             raise StartupError(f"unknown setting {variable} in the environment{_nearest(variable, by_variable)}")
@@ -320,6 +336,19 @@ def _backend_setting(variable: str) -> str:
     if len(parts) != 3:
         raise StartupError(f"unknown setting {variable}: write {BACKENDS_PREFIX}<KIND>_<NAME>_<SETTING>")
     return "backends." + ".".join(parts)
+
+
+def _environment_setting(variable: str) -> str:
+    return "environments." + variable.removeprefix(ENVIRONMENTS_PREFIX).lower().replace("_", "-")
+
+
+def _environment(variable: str, text: str) -> dict[str, Any]:
+    """All of one environment as an object: requirements hold commas."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        example = '{"dependencies": ["numpy>=2,<3"], "preload": ["numpy"]}'
+        raise StartupError(f"{variable} is no JSON object ({error}): write one such as {example}") from None
 
 
 def _from_text(kind: Any, text: str) -> Any:
@@ -358,13 +387,13 @@ def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
 
 def _take_entries(path: Path, document: dict[str, Any], table: str) -> dict[str, Any]:
     """The entries of a table by pattern, taken out of the document: a pattern may hold any character, points too."""
-    above, _, last = table.partition(".")
-    section = document.get(above)
+    above, _, last = table.rpartition(".")
+    section = document.get(above) if above else document
     entries = section.pop(last, {}) if isinstance(section, dict) else {}
     known = ENTRIES[table].__struct_fields__
-    example = f'[{table}."{{}}"]'
+    example = f'[{table}."{{}}"]' if above else f"[{table}.{{}}]"
     if not isinstance(entries, dict):
-        raise StartupError(f"{path}: '{table}' must be a table: {example.format('<pattern>')}")
+        raise StartupError(f"{path}: '{table}' must be a table: {example.format('<pattern>' if above else '<name>')}")
     for pattern, entry in entries.items():
         where = example.format(pattern)
         if not isinstance(entry, dict):
@@ -401,12 +430,28 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
         if name == "backends":
             # The whole tree stands there, a backend's passwords and keys with it.
             raise StartupError(f"the sections [backends.<kind>.<name>] are not valid: {reason.lower()}") from None
+        if name == "environments":
+            raise _no_environment(tree[name], sources) from None
         value: Any = tree
         for part in name.split("."):
             value = value[part] if isinstance(value, dict) else value
         raise StartupError(
             f"setting '{name}' ({sources.get(name, 'default')}) is {value!r}: {reason.lower()}"
         ) from None
+
+
+def _no_environment(entries: dict[str, Any], sources: Mapping[str, str]) -> StartupError:
+    """For the first that is none: which it is, and which of its settings is to blame."""
+    for name, entry in entries.items():
+        try:
+            msgspec.convert(entry, NamedEnvironment, strict=False)
+        except msgspec.ValidationError as error:
+            reason, _, where = str(error).partition(" - at `$.")
+            source = _source_of(f"environments.{name}.", sources)
+            key = where.removesuffix("`").partition("[")[0]
+            shown = f"setting 'environments.{name}.{key}'" if key else f"setting 'environments.{name}'"
+            return StartupError(f"{shown} ({source}) is {entry.get(key, entry)!r}: {reason.lower()}")
+    return StartupError("setting 'environments' is not valid")
 
 
 def _nearest(name: str, known: typing.Iterable[str]) -> str:

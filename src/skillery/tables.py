@@ -402,6 +402,8 @@ runs = Table(
     Column("network_json", Text, nullable=False, server_default="[]"),
     # What it may use: Limits.
     Column("limits_json", Text, nullable=True),
+    # The named environment that run_code was given, and the lock that it had.
+    Column("environment_json", Text, nullable=True),
     # The blob that holds the whole log, where the preview does not.
     Column("logs_blob", String(64), nullable=True),
     # Since when it is on record: what listings are sorted by.
@@ -625,6 +627,35 @@ environments = Table(
     Column("changed_at", Moment, nullable=False),
     CheckConstraint("state IN ('building', 'ready', 'failed')", name="state"),
     comment="The installed packages of each server, by their lock.",
+)
+
+named_locks = Table(
+    "named_locks",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    # SHA-256 of what it is a lock of, and for which Python: skillery.environments.
+    Column("key", String(64), primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("made_at", Moment, nullable=False),
+    comment="The lock of each named environment: one for all servers, until somebody asks for another.",
+)
+Index("ix_named_locks_sha256", named_locks.c.sha256)
+
+environment_rebuilds = Table(
+    "environment_rebuilds",
+    metadata,
+    # A named environment, or the SHA-256 of a lock.
+    Column("subject", String(64), primary_key=True),
+    Column("state", String(16), nullable=False),
+    # Why it failed.
+    Column("message", Text, nullable=False),
+    Column("server", String(64), nullable=False),
+    Column("identity", String(255), nullable=False),
+    Column("began_at", Moment, nullable=False),
+    Column("ended_at", Moment, nullable=True),
+    CheckConstraint("state IN ('running', 'done', 'failed')", name="state"),
+    comment="The last time that somebody had an environment built anew.",
 )
 
 audit = Table(

@@ -137,6 +137,13 @@ class _Now(Collector):
         yield lacking
         for name, value in sorted(sandbox.figures().items()) if isinstance(sandbox, Measured) else ():
             yield GaugeMetricFamily(f"skillery_sandbox_{name}", "What the sandbox says of itself.", value=value)
+        states = Counter(self._services.named.states.values())
+        environments = GaugeMetricFamily(
+            "skillery_environments", "Named environments, as this server has them.", labels=["state"]
+        )
+        for state in ("pending", "building", "ready", "failed"):
+            environments.add_metric([state], states[state])
+        yield environments
         used, kept = database.connections()
         connections = GaugeMetricFamily(
             "skillery_database_connections", "Connections to the database.", labels=["state"]

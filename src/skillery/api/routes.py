@@ -38,6 +38,7 @@ from skillery.api.prompt import PROMPT
 from skillery.api.refusing import note_knock
 from skillery.api.rpc.calling import Caller
 from skillery.api.rpc.envelope import answer
+from skillery.api.rpc.environment_params import shown_properties
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services
@@ -144,7 +145,8 @@ async def _tools(services: Services, scope: Any, _receive: Any, send: Any, heade
         raise HttpRefusal(
             400, plain_error(INVALID_PARAMS, f"there is no method {unknown[0][:40]!r} to include", "invalid_params")
         )
-    shown = [tool(name, one.params, form) for name, one in METHODS.items() if one.is_tool or name in asked_for]
+    more = shown_properties(services.named.defined)
+    shown = [tool(name, one.params, form, more) for name, one in METHODS.items() if one.is_tool or name in asked_for]
     await send_bytes(send, 200, encode(shown))
 
 

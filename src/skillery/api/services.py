@@ -11,6 +11,9 @@ from skillery.backends import Authenticator, Sandbox, Storage
 from skillery.blobs import Blobs
 from skillery.database import Database
 from skillery.environments import Environments
+from skillery.environments.named import NamedEnvironments
+from skillery.environments.rebuilding import Rebuilds
+from skillery.environments.showing import Showing
 from skillery.exports import Exports
 from skillery.garbage import Collector
 from skillery.idempotency import Once
@@ -36,6 +39,9 @@ class Services(NamedTuple):
     importer: Importer
     tools: ToolMaker
     environments: Environments
+    named: NamedEnvironments
+    showing: Showing
+    rebuilds: Rebuilds
     exports: Exports
     refusals: Refusals
     once: Once

@@ -28,6 +28,7 @@ from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.bundled import publish_bundled
 from skillery.app.environments import packages_of
 from skillery.app.home import Home
+from skillery.app.named_environments import defined_in, named_of
 from skillery.app.quotas import quotas_of
 from skillery.app.upkeep import Upkeep
 from skillery.audit import Refusals
@@ -75,6 +76,7 @@ MIB = 1024 * 1024
 async def open_services(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[Services]:
     """Everything that a server needs, migrated and ready; all of it closed at the end. Raises StartupError."""
     plugins.check_settings(settings)
+    defined_in(settings)
     tracing = open_tracing(settings.traces)
     async with AsyncExitStack() as stack:
         if tracing is not None:
@@ -96,11 +98,14 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         stack.callback(services.once.close)
         stack.push_async_callback(asyncio.to_thread, services.collector.close)
         stack.push_async_callback(services.environments.close)
+        stack.push_async_callback(services.named.close)
+        stack.push_async_callback(services.rebuilds.close)
         stack.push_async_callback(services.runner.close, settings.grace_seconds)
         closed = await database.write(lambda connection: close_left_over(connection, home.server_id))
         if closed:
             log.warning("%d runs that the last server left open are recorded as failed", closed)
         await services.environments.start()
+        await services.rebuilds.start()
         await publish_bundled(services.publisher, database)
         upkeep = Upkeep(database, services.runner, home.server_id)
         stack.push_async_callback(upkeep.close)
@@ -123,6 +128,7 @@ def _services(
     blobs = Blobs(database, storage, _lifetimes(settings), quotas)
     cache = Cache(home.path / "cache", database, storage, blobs)
     packages = packages_of(settings, home, database)
+    parts = named_of(settings, home, database, storage, packages)
     runner = Runner(
         database=database,
         blobs=blobs,
@@ -136,6 +142,7 @@ def _services(
         quotas=quotas,
         server=home.server_id,
         environments=packages.environments,
+        named=parts.named,
     )
     bundles = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
     publisher = Publisher(
@@ -168,6 +175,9 @@ def _services(
             frozenset(METHODS),
         ),
         environments=packages.environments,
+        named=parts.named,
+        showing=parts.showing,
+        rebuilds=parts.rebuilds,
         exports=Exports(database, storage, settings.index_skills),
         refusals=Refusals(database),
         once=Once(database, home.server_id),

@@ -61,6 +61,7 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
 
             async with open_services(settings, plugins, home) as services:
                 await services.sandbox.start()
+                services.named.start()
                 # Last, so that a start that fails has used up no token.
                 token = await _first_token(services.authenticator)
                 server = _Server(_config(settings, create_app(services)), on_start)

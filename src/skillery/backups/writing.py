@@ -14,10 +14,21 @@ from skillery.backends import Storage
 from skillery.backups.archive import FORMAT, SECRET_KEY, ArchiveHead, ArchiveWriter, encode_row
 from skillery.database import Database
 from skillery.errors import ContentMissing, StartupError
-from skillery.tables import environments, exports, locks, metadata, objects, search_words, servers, uploads
+from skillery.tables import (
+    environment_rebuilds,
+    environments,
+    exports,
+    locks,
+    metadata,
+    objects,
+    search_words,
+    servers,
+    uploads,
+)
 
 ROWS_AT_ONCE = 200
-LEFT_OUT = {servers.name, uploads.name, search_words.name, exports.name, locks.name, environments.name}
+_OF_MACHINES = (servers, uploads, locks, environments, environment_rebuilds)
+LEFT_OUT = {table.name for table in (*_OF_MACHINES, search_words, exports)}
 """What is true of the machines that serve now, and of no other; and the words that skills are found by, which each kind
 of database holds in its own way: restoring makes them anew."""
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -87,7 +88,8 @@ def doctor(target: Target, as_json: bool) -> None:
 
     settings = target.load().settings
     loaded = load_plugins(settings.plugins_folder)
-    probes = [_python(), _home(settings), _database(settings), _secrets(loaded, settings), *_sandbox(loaded, settings)]
+    probes = [_python(), _home(settings), _database(settings), _secrets(loaded, settings), _packages(settings)]
+    probes += _sandbox(loaded, settings)
     able, ready = _capabilities(loaded, settings)
     probes.append(ready)
     healthy = all(probe.ok or not probe.required for probe in probes)
@@ -167,6 +169,31 @@ def _secrets(plugins: Plugins, settings: Settings) -> Probe:
     except (StartupError, SkilleryError) as error:
         return Probe("secrets", False, str(error), fix)
     return Probe("secrets", True, settings.secrets)
+
+
+def _packages(settings: Settings) -> Probe:
+    """Whether what skills and environments need can be had: a source, and uv."""
+    from skillery.app.named_environments import defined_in
+
+    wanted = settings.packages
+    try:
+        named = len(defined_in(settings))
+    except StartupError as error:
+        return Probe("packages", False, str(error), "Look at the settings [environments.<name>] and [packages].")
+    if not (wanted.index_urls or wanted.wheelhouse):
+        return Probe("packages", True, "none: neither packages.index_urls nor packages.wheelhouse is set")
+    if wanted.wheelhouse and not Path(wanted.wheelhouse).expanduser().is_dir():
+        fix = "Look at the setting 'packages.wheelhouse'."
+        return Probe("packages", False, f"there is no folder '{wanted.wheelhouse}'", fix)
+    try:
+        from uv import find_uv_bin
+
+        program = find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        return Probe("packages", False, "uv is missing, which locks packages", "pip install 'skillery[packages]'")
+    hosts = ", ".join(urlsplit(address).hostname or "an index" for address in wanted.index_urls)
+    source = f"the wheelhouse {wanted.wheelhouse}" if wanted.wheelhouse else f"from {hosts}"
+    return Probe("packages", True, f"{source}, by {program}; named environments: {named}")
 
 
 def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:

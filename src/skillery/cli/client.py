@@ -22,8 +22,10 @@ UNTIL_FURTHER = httpx.Timeout(None, connect=CONNECT_SECONDS)
 class Client:
     """Speaks to one server. Every error answer is raised as AnsweredError, a lost connection as StartupError."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, *, is_alone: bool = False) -> None:
         self._http = http
+        self.is_alone = is_alone
+        """Whether what answers is this process: what it has begun ends with it."""
 
     async def call(self, method: str, /, **params: Any) -> Any:
         """The `result` of a method. A parameter that is None is left out."""
@@ -124,7 +126,7 @@ async def client_of(
         trust_env=not is_loopback(host),
         verify=not plain,
     ) as http:
-        yield Client(http)
+        yield Client(http, is_alone=transport is not None)
 
 
 def _reason(error: Exception) -> str:

@@ -21,18 +21,25 @@ T = TypeVar("T")
 WAIT_SECONDS = 15.0
 
 
-def with_client(target: Target, work: Callable[[Client], Coroutine[Any, Any, T]], *, sandbox: bool = False) -> T:
-    """What `work` makes of a client. `sandbox`: it runs code, so a home without a server gets its sandbox started."""
+def with_client(
+    target: Target,
+    work: Callable[[Client], Coroutine[Any, Any, T]],
+    *,
+    sandbox: bool = False,
+    environments: bool = False,
+) -> T:
+    """What `work` makes of a client. `sandbox`: it runs code, so a home without a server gets its sandbox started.
+    `environments`: such a home begins to install those that have a name."""
 
     async def connected() -> T:
-        async with connect(target, sandbox=sandbox) as client:
+        async with connect(target, sandbox=sandbox, environments=environments) as client:
             return await work(client)
 
     return asyncio.run(connected())
 
 
 @asynccontextmanager
-async def connect(target: Target, *, sandbox: bool = False) -> AsyncIterator[Client]:
+async def connect(target: Target, *, sandbox: bool = False, environments: bool = False) -> AsyncIterator[Client]:
     """Raises StartupError where there is nobody to talk to and the home cannot be opened."""
     async with AsyncExitStack() as stack:
         if target.url:
@@ -45,11 +52,13 @@ async def connect(target: Target, *, sandbox: bool = False) -> AsyncIterator[Cli
             yield await stack.enter_async_context(client_of(found, target.token))
             return
         stack.callback(found.close)
-        yield await stack.enter_async_context(_in_process(settings, found, target.token, sandbox))
+        yield await stack.enter_async_context(_in_process(settings, found, target.token, sandbox, environments))
 
 
 @asynccontextmanager
-async def _in_process(settings: Settings, home: Home, token: str | None, sandbox: bool) -> AsyncIterator[Client]:
+async def _in_process(
+    settings: Settings, home: Home, token: str | None, sandbox: bool, environments: bool
+) -> AsyncIterator[Client]:
     import msgspec
 
     from skillery.app.building import create_app, open_services
@@ -62,6 +71,8 @@ async def _in_process(settings: Settings, home: Home, token: str | None, sandbox
     async with open_services(settings, plugins, home) as services:
         if sandbox:
             await services.sandbox.start()
+        if environments:
+            services.named.start()
         transport = InProcessTransport(create_app(services))
         async with client_of(BASE_URL, token, transport) as client:
             yield client

@@ -123,6 +123,9 @@ def _of_script(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
     type=click.Choice(typing.get_args(Language)),
     help="What FILE is written in.  [default: by its ending; .js, .mjs, .sh, else python]",
 )
+@click.option(
+    "--environment", metavar="NAME", help="Packages that Python code may import; '' is none.  [default: the server's]"
+)
 @target_options
 @json_option
 def code(
@@ -133,6 +136,7 @@ def code(
     blobs: Sequence[str],
     entrypoint: str | None,
     language: Language | None,
+    environment: str | None,
     timeout_ms: int | None,
     target: Target,
     as_json: bool,
@@ -154,6 +158,7 @@ def code(
             mount_skills=list(mounts),
             input_blobs=blob_ids,
             limits=None if timeout_ms is None else {"timeout_ms": timeout_ms},
+            environment=environment,
         )
         return answer
 
@@ -252,6 +257,8 @@ def _print_success(answer: Mapping[str, Any]) -> None:
     ]
     if answer["logs_preview"]:
         fields.append(("logs", answer["logs_preview"]))
+    if answer.get("environment"):
+        fields.append(("environment", answer["environment"]["name"]))
     if answer.get("degraded"):
         fields.append(("degraded", ", ".join(answer["degraded"])))
     print_fields([*fields, ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms")])

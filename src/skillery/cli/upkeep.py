@@ -47,7 +47,10 @@ def gc(dry_run: bool, target: Target, as_json: bool) -> None:
 
     A server does so by itself every gc.interval_minutes.
     """
-    answer = _call(target, "collect_garbage", dry_run=dry_run)
+    print_sweep(_call(target, "collect_garbage", dry_run=dry_run), dry_run, as_json)
+
+
+def print_sweep(answer: dict[str, Any], dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return

@@ -257,6 +257,11 @@ class OutputFile(TypedDict):
     size_bytes: int
 
 
+class GivenEnvironment(TypedDict):
+    name: str
+    lock: str | None
+
+
 class Run(TypedDict):
     """A run that failed is an answer and no exception: look at `status`."""
 
@@ -270,6 +275,7 @@ class Run(TypedDict):
     error: NotRequired[RunError]
     skill: NotRequired[ExactSkill]
     logs_blob: NotRequired[str | None]
+    environment: NotRequired[GivenEnvironment]
     waited_for_packages_ms: NotRequired[float]
     degraded: NotRequired[list[str]]
     network: NotRequired[list[HostUse]]
@@ -454,6 +460,72 @@ class IdentityUse(TypedDict):
 class Removed(TypedDict):
     count: int
     bytes: int
+
+
+class EnvironmentLock(TypedDict):
+    sha256: str
+    packages: list[LockedPackage] | None
+
+
+class BuildProgress(TypedDict):
+    step: str
+    done: int
+    total: int
+
+
+class EnvironmentOnServer(TypedDict):
+    state: Literal["building", "ready", "failed"]
+    message: str
+    size_bytes: int
+    changed_at: str | None
+    here: bool
+    progress: BuildProgress | None
+
+
+class EnvironmentRebuild(TypedDict):
+    state: Literal["running", "done", "failed"]
+    message: str
+    by: str
+    began_at: str | None
+    ended_at: str | None
+
+
+class WarmProcess(TypedDict):
+    state: Literal["starting", "ready", "failed"]
+    memory_mb: float
+    message: str
+
+
+class Environment(TypedDict):
+    name: str | None
+    description: str
+    default: bool
+    dependencies: list[str]
+    preload: list[str]
+    state: Literal["pending", "building", "ready", "failed"]
+    message: str
+    progress: BuildProgress | None
+    lock: EnvironmentLock | None
+    size_bytes: int | None
+    servers: list[EnvironmentOnServer]
+    rebuild: EnvironmentRebuild | None
+    warm: WarmProcess | None
+
+
+class VersionWithLock(TypedDict):
+    name: str
+    version: str
+    status: str
+
+
+class DescribedEnvironment(Environment):
+    used_at: str | None
+    versions: list[VersionWithLock]
+
+
+class EnvironmentPage(TypedDict):
+    environments: list[Environment]
+    next_cursor: str | None
 
 
 class Sweep(TypedDict):

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from skillery.backends import Failure, PackageMount
 from skillery.database import Database
@@ -28,6 +29,11 @@ AGAIN_SECONDS = 60.0
 """A build that has failed is not tried again sooner, unless the reason was passing."""
 NOTED_EVERY = 600.0
 NOT_READY, FAILED = "EnvironmentNotReady", "EnvironmentFailed"
+
+
+class Installed(NamedTuple):
+    lock: str
+    used_at: datetime
 
 
 class Environments:
@@ -93,6 +99,30 @@ class Environments:
             task.add_done_callback(lambda _: self._building.pop(sha256, None))
         return task
 
+    async def rebuild(self, lock: bytes) -> PackageMount | Failure:
+        """Install it once more, also where it is there or has just failed: that stays until the new one is whole."""
+        sha256 = hashlib.sha256(lock).hexdigest()
+        while (task := self._building.get(sha256)) is not None:
+            await asyncio.wait({task})
+        if self._closed:
+            return Failure(FAILED, "the server is stopping")
+        before = self.find(sha256)
+        task = self._building[sha256] = asyncio.create_task(self._build(sha256, lock))
+        task.add_done_callback(lambda _: self._building.pop(sha256, None))
+        failure = await asyncio.shield(task)
+        if failure is not None and before is not None:
+            self._failed.pop(sha256, None)
+            await self._note(sha256, "ready", size=await asyncio.to_thread(_size, self._path(sha256)))
+        return failure or self.find(sha256) or Failure(FAILED, "its packages could not be installed")
+
+    def installed(self) -> list[Installed]:
+        """Blocking: the environments of this server, the last used ones first."""
+        found = []
+        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
+            used_at = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+            found.append(Installed(folder.name.partition("-")[0], used_at))
+        return sorted(found, key=lambda one: one.used_at, reverse=True)
+
     async def close(self) -> None:
         self._closed = True
         tasks = list(self._building.values())
@@ -142,7 +172,7 @@ class Environments:
             since = unused_since if needed else grace_until
             if since is None or not _is_older(folder, since):
                 continue
-            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            size = _size(folder)
             if dry_run or self._drop(folder, sha256, since):
                 dropped = dropped or not dry_run
                 yield size
@@ -161,6 +191,11 @@ class Environments:
         self._database.write_now(partial(forget_state, sha256=sha256, server=self._server))
         shutil.rmtree(away)
         return True
+
+
+def _size(folder: Path) -> int:
+    """Blocking."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _is_older(path: Path, moment: datetime) -> bool:

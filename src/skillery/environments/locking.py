@@ -31,12 +31,15 @@ class Locks:
         self._seconds = seconds
         self._reuse_for = reuse_for
 
-    async def make(self, requirements: Sequence[str]) -> bytes:
-        """The file `requirements.lock`. Raises UnresolvableDependencies, Refused, PackagesNotOffered,
-        PackageIndexUnavailable."""
+    async def make(self, requirements: Sequence[str], *, anew: bool = False) -> bytes:
+        """The file `requirements.lock`; with `anew` not the one of before.
+
+        Raises UnresolvableDependencies, Refused, PackagesNotOffered, PackageIndexUnavailable.
+        """
         self._check_sources()
         key, now = self._sources.key(requirements), datetime.now(UTC)
-        lock = await self._database.read(partial(find_lock, key=key, made_after=now - self._reuse_for))
+        made_after = now if anew else now - self._reuse_for
+        lock = await self._database.read(partial(find_lock, key=key, made_after=made_after))
         if lock is None:
             lock = _with_head(await self._resolve(requirements))
             await self._database.write(partial(keep_lock, key=key, content=lock, now=now))

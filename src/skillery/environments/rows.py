@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.formats.requirements import LOCK
-from skillery.tables import environments, skill_files
+from skillery.tables import environments, named_locks, skill_files
 
 State = Literal["building", "ready", "failed"]
 
@@ -37,6 +37,7 @@ def forget_unfinished(connection: Connection, server: str) -> None:
 
 
 def needed_of(connection: Connection, digests: list[str]) -> set[str]:
-    """Those of the locks that a version has."""
+    """Those of the locks that a version has, or a named environment."""
     found = select(skill_files.c.sha256).where(skill_files.c.sha256.in_(digests), skill_files.c.path == LOCK)
-    return set(connection.scalars(found))
+    of_named = select(named_locks.c.sha256).where(named_locks.c.sha256.in_(digests))
+    return {*connection.scalars(found), *connection.scalars(of_named)}

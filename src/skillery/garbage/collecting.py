@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -12,7 +12,8 @@ from skillery import audit
 from skillery.audit import SERVER
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import Busy
+from skillery.errors import Busy, InvalidParams
+from skillery.formats.wording import did_you_mean, quoted
 
 BUSY_RETRY_MS = 5_000
 
@@ -52,9 +53,10 @@ class Collector:
         self._stopping = threading.Event()
         self._at_work = threading.Lock()
 
-    def collect(self, *, by: Identity = SERVER, dry_run: bool = False) -> dict[str, Swept]:
-        """Blocking: every step, by its name. `by` is who asked for it. Raises Busy where another sweep of this database
-        is under way."""
+    def collect(self, *, by: Identity = SERVER, dry_run: bool = False, only: Sequence[str] = ()) -> dict[str, Swept]:
+        """Blocking: every step, or only those, by its name. `by` is who asked for it. Raises Busy where another sweep
+        of this database is under way, and InvalidParams for a step that there is not."""
+        steps = self._chosen(only)
         with self._database.alone("garbage") as is_alone:
             if not is_alone:
                 raise Busy(
@@ -62,11 +64,19 @@ class Collector:
                     hint="What it finds is taken away. Try again after retry_after_ms.",
                     retry_after_ms=BUSY_RETRY_MS,
                 )
-            return self._take(self._steps, by, dry_run)
+            return self._take(steps, by, dry_run)
 
     def collect_own(self) -> dict[str, Swept]:
         """Blocking: the steps that are about this machine alone."""
         return self._take([step for step in self._steps if step.own], SERVER, dry_run=False)
+
+    def _chosen(self, only: Sequence[str]) -> list[Step]:
+        names = [step.name for step in self._steps]
+        unknown = next((name for name in only if name not in names), None)
+        if unknown is not None:
+            message = f"a sweep has no step {quoted(unknown)}{did_you_mean(unknown, names)}"
+            raise InvalidParams(message, hint=f"There are {', '.join(names)}.", param="steps")
+        return [step for step in self._steps if not only or step.name in only]
 
     def close(self) -> None:
         """Blocking: no step goes on after this."""

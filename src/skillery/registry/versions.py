@@ -10,12 +10,13 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, literal_col
 
 from skillery.backends import Identity
 from skillery.database import in_utc
+from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolving import find_skill, resolve, skill_not_found
 from skillery.registry.seeing import is_own, parameters, seen_by_name, seen_version, view_of
-from skillery.tables import skill_versions, skills
+from skillery.tables import skill_files, skill_versions, skills
 
 Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
 
@@ -126,3 +127,18 @@ def _row(row: Row[Any]) -> dict[str, Any]:
         "created_at": in_utc(row.created_at),
         "size_bytes": row.size_bytes,
     }
+
+
+def versions_with_lock(connection: Connection, identity: Identity, sha256: str, limit: int) -> list[dict[str, str]]:
+    """Of those that the identity sees, whose skills need packages and have that lock: `name, version, status`, by name
+    and then the newest first."""
+    statement = (
+        select(skills.c.name, skill_versions.c.version, skill_versions.c.status)
+        .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
+        .join(skill_files, skill_files.c.version_id == skill_versions.c.id)
+        .where(skill_files.c.sha256 == sha256, skill_files.c.path == LOCK)
+        .where(skill_versions.c.manifest_json.contains('"dependencies":'), *_seen(identity))
+        .order_by(skills.c.name, skill_versions.c.id.desc())
+        .limit(limit)
+    )
+    return [dict(row._mapping) for row in connection.execute(statement, parameters(identity))]

@@ -12,6 +12,9 @@ import msgspec
 
 from skillery.backends import Failure, Job, PackageMount
 from skillery.environments import FAILED, Environments, fits_this_python
+from skillery.environments.defined import Named
+from skillery.environments.named import NamedEnvironments, pins_of
+from skillery.environments.named_rows import NamedLock
 from skillery.errors import InvalidParams
 from skillery.formats.manifest import Manifest
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, clash, read_lock
@@ -25,18 +28,28 @@ class Needing(NamedTuple):
     folder: Path
 
 
+class GivenEnvironment(msgspec.Struct, frozen=True):
+    """The named environment of a run, and the lock that it had: None where it never got so far."""
+
+    name: str
+    lock: str | None = None
+
+
 class Packages(NamedTuple):
     """What a run is given; or why it cannot be, after how long a wait."""
 
     mounts: tuple[PackageMount, ...] = ()
     failure: Failure | None = None
     waited_ms: float = 0.0
+    preload: tuple[str, ...] = ()
+    environment: GivenEnvironment | None = None
 
     def in_job(self, job: Job) -> Job:
-        return msgspec.structs.replace(job, packages=self.mounts) if self.mounts else job
+        return msgspec.structs.replace(job, packages=self.mounts, preload=self.preload) if self.mounts else job
 
 
 NONE = Packages()
+_ENVIRONMENT = "the environment '{}'"
 
 
 async def packages_of(environments: Environments, skills: Sequence[Needing], timeout_ms: int) -> Packages:
@@ -44,21 +57,48 @@ async def packages_of(environments: Environments, skills: Sequence[Needing], tim
 
     Raises InvalidParams where two skills pin one package at two versions: in one process there is one of it.
     """
-    locks = {one.name: lock for one in skills if needs_packages(one.manifest) and (lock := lock_in(one.folder))}
+    return await _packages_of(environments, skills, timeout_ms, time.monotonic(), None)
+
+
+async def _packages_of(
+    environments: Environments,
+    skills: Sequence[Needing],
+    timeout_ms: int,
+    began: float,
+    first: tuple[Named, NamedLock] | None,
+) -> Packages:
+    locks: dict[str, tuple[bytes, tuple[Pin, ...]]] = {}
+    if first is not None:
+        locks[_ENVIRONMENT.format(first[0].name)] = first[1].content, pins_of(first[1].content)
+    locks |= {f"'{one.name}'": lock for one in skills if needs_packages(one.manifest) and (lock := lock_in(one.folder))}
     failure = next((unfit for one in skills if (unfit := _unfit(one))), None)
     if failure is not None or not locks:
         return Packages(failure=failure) if failure else NONE
-    _check_clash({name: pins for name, (_, pins) in locks.items()})
-    began, mounts = time.monotonic(), dict[str, PackageMount]()
+    _check_clash({name: pins for name, (_, pins) in locks.items()}, with_environment=first is not None)
+    mounts = dict[str, PackageMount]()
     for name, (content, pins) in locks.items():
         left = max(0.0, timeout_ms / 1000 - (time.monotonic() - began))
         found = await environments.ready(content, left) if pins else None
         waited = (time.monotonic() - began) * 1000
         if isinstance(found, Failure):
-            return Packages((), Failure(found.type, f"'{name}': {found.message}"), waited)
+            return Packages((), Failure(found.type, f"{name}: {found.message}"), waited)
         if found is not None:
             mounts[found.lock] = found
     return Packages(tuple(mounts.values()), None, (time.monotonic() - began) * 1000)
+
+
+async def packages_of_code(
+    environments: Environments, named: NamedEnvironments, chosen: Named, skills: Sequence[Needing], timeout_ms: int
+) -> Packages:
+    """As packages_of, for code with a named environment: its packages come first, and it may clash with the skills."""
+    given, began = GivenEnvironment(chosen.name), time.monotonic()
+    lock = await named.lock(chosen, timeout_ms / 1000)
+    if isinstance(lock, Failure):
+        return Packages((), lock, (time.monotonic() - began) * 1000, environment=given)
+    given = GivenEnvironment(chosen.name, lock.sha256)
+    found = await _packages_of(environments, skills, timeout_ms, began, (chosen, lock))
+    preload = chosen.preload if found.mounts and found.mounts[0].lock == lock.sha256 else ()
+    return found._replace(preload=preload, environment=given)
 
 
 def needs_packages(manifest: Manifest) -> bool:
@@ -85,12 +125,16 @@ def _unfit(skill: Needing) -> Failure | None:
     return Failure(FAILED, f"'{skill.name}' requires Python {runtime.requires_python}, which this server does not have")
 
 
-def _check_clash(locks: dict[str, tuple[Pin, ...]]) -> None:
+def _check_clash(locks: dict[str, tuple[Pin, ...]], *, with_environment: bool) -> None:
     found = clash(locks)
-    if found is not None:
-        package, one, version, other, other_version = found
-        raise InvalidParams(
-            f"'{one}' needs {package} {version} and '{other}' needs {package} {other_version}: one run has one of them",
-            hint="Mount them in two runs, or run each with execute_skill.",
-            package=package,
-        )
+    if found is None:
+        return
+    package, one, version, other, other_version = found
+    hint = "Mount them in two runs, or run each with execute_skill."
+    if with_environment and one.startswith(_ENVIRONMENT[:10]):
+        hint = "Take another environment, or none (environment: ''), or run the skill with execute_skill."
+    raise InvalidParams(
+        f"{one} needs {package} {version} and {other} needs {package} {other_version}: one run has one of them",
+        hint=hint,
+        package=package,
+    )

@@ -23,6 +23,8 @@ from skillery.backends import (
 from skillery.blobs import BlobRow, find_blob
 from skillery.database import Database
 from skillery.environments import Environments
+from skillery.environments.defined import Named
+from skillery.environments.named import NamedEnvironments
 from skillery.errors import InvalidParams, NotExecutable
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
@@ -35,7 +37,7 @@ from skillery.runs.cache import Cache
 from skillery.runs.calling import called_job, has_permissions
 from skillery.runs.limits import LimitRules
 from skillery.runs.mounting import check_mounts, parse_mounts
-from skillery.runs.packages import NONE, Needing, packages_of
+from skillery.runs.packages import NONE, GivenEnvironment, Needing, Packages, packages_of, packages_of_code
 from skillery.runs.recording import Method
 from skillery.runs.requests import CodeRequest, SkillRequest
 from skillery.runs.scripts import script_call
@@ -66,14 +68,23 @@ class Prepared(msgspec.Struct, frozen=True):
     """The tool that was called."""
     waited_ms: float = 0.0
     """For its packages."""
+    environment: GivenEnvironment | None = None
 
 
 class Preparer:
     """Each method raises SkilleryError for what stands against starting a run; what the code itself would be told
     (args that do not fit) is a `failure` of a run that is recorded as any other."""
 
-    def __init__(self, database: Database, cache: Cache, limits: LimitRules, environments: Environments) -> None:
+    def __init__(
+        self,
+        database: Database,
+        cache: Cache,
+        limits: LimitRules,
+        environments: Environments,
+        named: NamedEnvironments,
+    ) -> None:
         self._environments = environments
+        self._named = named
         self._database = database
         self._cache = cache
         self._limits = limits
@@ -173,6 +184,7 @@ class Preparer:
 
     async def code(self, identity: Identity, request: CodeRequest) -> Prepared:
         limits = self._limits.for_code(request.limits)
+        chosen = self._named.defined.chosen(request.environment, request.language)
         references = parse_mounts(request.mount_skills)
         versions = [
             await self._database.read(partial(resolve, identity=identity, name=one.name, spec=one.spec))
@@ -194,7 +206,7 @@ class Preparer:
             for version, mount in zip(mounted, job.skills, strict=True)
             if not mount.stub
         ]
-        return await self._with_packages(Prepared("run_code", job, stubs=stubs), needing)
+        return await self._with_packages(Prepared("run_code", job, stubs=stubs), needing, chosen)
 
     async def called(
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
@@ -217,14 +229,24 @@ class Preparer:
         )
         return await self._with_packages(made, [Needing(one.name, manifest, one.folder) for one in job.skills])
 
-    async def _with_packages(self, made: Prepared, skills: Sequence[Needing]) -> Prepared:
-        if made.failure is not None or not any(one.manifest.runtime for one in skills):
+    async def _with_packages(self, made: Prepared, skills: Sequence[Needing], chosen: Named | None = None) -> Prepared:
+        if chosen is None and (made.failure is not None or not any(one.manifest.runtime for one in skills)):
             return made
-        found = await packages_of(self._environments, skills, made.job.limits.timeout_ms)
+        found = await self._packages(skills, made.job.limits.timeout_ms, chosen)
         if found is NONE:
             return made
-        job = found.in_job(made.job)
-        return msgspec.structs.replace(made, job=job, failure=found.failure, waited_ms=found.waited_ms)
+        return msgspec.structs.replace(
+            made,
+            job=found.in_job(made.job),
+            failure=found.failure,
+            waited_ms=found.waited_ms,
+            environment=found.environment,
+        )
+
+    async def _packages(self, skills: Sequence[Needing], timeout_ms: int, chosen: Named | None) -> Packages:
+        if chosen is None:
+            return await packages_of(self._environments, skills, timeout_ms)
+        return await packages_of_code(self._environments, self._named, chosen, skills, timeout_ms)
 
     # -- what a job needs ----------------------------------------------------------------------------------------
 

@@ -104,6 +104,8 @@ def answer_of(connection: Connection, row: Row[Any]) -> dict[str, Any]:
         answer["error"] = _raw(row.error_json)
     if row.skill_name is not None:
         answer["skill"] = _skill(row)
+    if row.environment_json:
+        answer["environment"] = _raw(row.environment_json)
     for field, text in (("degraded", row.degraded_json), ("network", row.network_json)):
         if text != "[]":
             answer[field] = _raw(text)

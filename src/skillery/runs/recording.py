@@ -14,6 +14,7 @@ from skillery.database import Change, in_utc
 from skillery.idempotency import Claim, note_run
 from skillery.quotas import Quotas, check_run
 from skillery.registry.usage import Outcome, count_run
+from skillery.runs.packages import GivenEnvironment
 from skillery.tables import runs
 
 Method = Literal["execute_skill", "run_code", "call_tool"]
@@ -29,6 +30,7 @@ class NewRun(msgspec.Struct, frozen=True):
     skill_id: int | None = None
     tool: str | None = None
     parent_run_id: str | None = None
+    environment: GivenEnvironment | None = None
     claim: Claim | None = None
     """Of the call that is to be made only once, and becomes this run."""
 
@@ -47,6 +49,7 @@ _STARTED = (
     "limits_json",
     "started_at",
     "queued",
+    "environment_json",
 )
 _FINISHED = (
     "status",
@@ -86,6 +89,7 @@ def start_run(connection: Connection, run: NewRun, *, quotas: Quotas, queued: bo
         limits_json=_limits.encode(run.limits).decode(),
         started_at=datetime.now(UTC),
         queued=queued,
+        environment_json=msgspec.json.encode(run.environment).decode() if run.environment else None,
     )
     if run.claim is not None and not queued:
         note_run(connection, run.claim, run.run_id)

@@ -28,3 +28,5 @@ class CodeRequest(msgspec.Struct, frozen=True):
     input_blobs: Sequence[str]
     limits: Mapping[str, Any]
     language: Language = "python"
+    environment: str | None = None
+    """A named environment; "" is none, None the default."""

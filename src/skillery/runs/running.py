@@ -28,6 +28,7 @@ from skillery.backends import (
 from skillery.blobs import Blobs, outputs_of
 from skillery.database import Database
 from skillery.environments import Environments
+from skillery.environments.named import NamedEnvironments
 from skillery.errors import QuotaExceeded, RunEnded, RunNotFound, SkilleryError, Unavailable
 from skillery.idempotency import claimed
 from skillery.quotas import Quotas
@@ -100,11 +101,12 @@ class Runner:
         quotas: Quotas,
         server: str,
         environments: Environments,
+        named: NamedEnvironments,
     ) -> None:
         self._database = database
         self._blobs = blobs
         self._sandbox = sandbox
-        self._preparer = Preparer(database, cache, limits, environments)
+        self._preparer = Preparer(database, cache, limits, environments, named)
         self._outcomes = Outcomes(sandbox, sandbox_name, secrets)
         self._moments = moments
         self._queue = queue
@@ -279,6 +281,7 @@ class Runner:
             skill_id=version.skill_id if version else None,
             tool=prepared.tool,
             parent_run_id=parent,
+            environment=prepared.environment,
             # The call that publishes is not answered by the runs that try its examples.
             claim=None if parent or isinstance(version, Unpublished) else claimed.get(),
         )
@@ -387,6 +390,8 @@ class Runner:
         if prepared.version:
             version = prepared.version
             answer["skill"] = {"name": version.name, "version": version.version, "digest": version.digest}
+        if prepared.environment:
+            answer["environment"] = msgspec.structs.asdict(prepared.environment)
         if prepared.waited_ms >= WAITED_MS:
             answer["waited_for_packages_ms"] = round(prepared.waited_ms, 3)
         if outcome.degraded:

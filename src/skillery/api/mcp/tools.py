@@ -20,6 +20,7 @@ from skillery.api.mcp.pictures import with_pictures
 from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
 from skillery.api.mcp.visits import CREATE_SKILL, CallKey, Visit, visit_of
 from skillery.api.rpc.calling import perform
+from skillery.api.rpc.environment_params import shown_properties
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import tool
 from skillery.runs.stopping import begun_runs
@@ -32,7 +33,8 @@ PROGRESS_SECONDS = 5.0
 
 async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, Any]:
     visit = visit_of(context)
-    shown = [tool(name, METHODS[name].params, "mcp") for name in _names(visit)]
+    more = shown_properties(visit.services.named.defined)
+    shown = [tool(name, METHODS[name].params, "mcp", more) for name in _names(visit)]
     offered = await skill_tools(visit)
     return {"tools": [*shown, *(one.shown() for one in offered.values())], **FRESHNESS}
 

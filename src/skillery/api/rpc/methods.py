@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from skillery.api.rpc import params, tool_params
-from skillery.api.rpc.calls import administration, blobs, discovery, lifecycle, pins, runs, skills, tools
+from skillery.api.rpc import environment_params, params, tool_params
+from skillery.api.rpc.calls import administration, blobs, discovery, environments, lifecycle, pins, runs, skills, tools
 from skillery.api.services import Services
 from skillery.backends import Identity, Scope
 
@@ -65,6 +65,13 @@ METHODS: dict[str, Method] = {
     "call_tool": Method(tools.call_tool, tool_params.CallTool, "run", audits="", once=True),
     "define_tool": Method(tools.define_tool, tool_params.DefineTool, "run", audits="name", once=True),
     "remove_tool": Method(tools.remove_tool, tool_params.RemoveTool, "run", audits="name"),
+    "list_environments": Method(environments.list_environments, environment_params.ListEnvironments, "run", audits=""),
+    "describe_environment": Method(
+        environments.describe_environment, environment_params.DescribeEnvironment, "run", audits=""
+    ),
+    "rebuild_environment": Method(
+        environments.rebuild_environment, environment_params.RebuildEnvironment, "admin", audits="name"
+    ),
     "delete_blob": Method(blobs.delete_blob, params.DeleteBlob, "run", audits="blob_id"),
     "get_usage": Method(blobs.get_usage, params.GetUsage, "read", audits=""),
     "collect_garbage": Method(administration.collect_garbage, params.CollectGarbage, "admin", audits=""),

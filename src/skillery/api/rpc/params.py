@@ -84,6 +84,11 @@ class RunCode(Params, frozen=True, kw_only=True):
         dict[str, Any],
         shown("Execution limits", type="object", properties={"timeout_ms": {"type": "integer"}}),
     ] = {}
+    environment: Annotated[
+        Annotated[str, Meta(max_length=100)] | msgspec.UnsetType,
+        HIDDEN,
+        shown("Named environment whose Python packages the code may import; '' for none, omit for the default"),
+    ] = msgspec.UNSET
 
 
 class CreateBlob(Params, frozen=True, kw_only=True):
@@ -331,6 +336,7 @@ class CollectGarbage(Params, frozen=True, kw_only=True):
     """Remove what nothing refers to any more."""
 
     dry_run: Annotated[bool, shown("Only say what would be removed", default=False)] = False
+    steps: Annotated[list[str], shown("Only these steps of a sweep, by their names; omit for all")] = []
 
 
 class CreateToken(Params, frozen=True, kw_only=True):

@@ -36,6 +36,13 @@ class OutputFile(Answer):
     size_bytes: int
 
 
+class GivenEnvironment(Answer):
+    """The named environment of a run, and the lock that it had."""
+
+    name: str
+    lock: str | None
+
+
 class Run(Answer):
     """A run that has ended."""
 
@@ -48,6 +55,8 @@ class Run(Answer):
     duration_ms: float
     error: RunError | UnsetType = UNSET
     skill: RunSkill | UnsetType = UNSET
+    environment: GivenEnvironment | UnsetType = UNSET
+    waited_for_packages_ms: float | UnsetType = UNSET
     degraded: list[str] | UnsetType = UNSET
     network: list[NetworkUse] | UnsetType = UNSET
     logs_blob: str | UnsetType = UNSET
@@ -66,6 +75,7 @@ class RunRecord(Answer, kw_only=True):
     duration_ms: float | None
     error: RunError | UnsetType = UNSET
     skill: RunSkill | UnsetType = UNSET
+    environment: GivenEnvironment | UnsetType = UNSET
     degraded: list[str] | UnsetType = UNSET
     network: list[NetworkUse]
     logs_blob: str | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -13,12 +14,16 @@ from skillery.api.rpc.params import Params
 
 Format = Literal["openai", "anthropic", "mcp", "jsonschema"]
 FORMATS: tuple[Format, ...] = typing.get_args(Format)
+_NOTHING: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({})
 _JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
-def tool(name: str, params: type[Params], form: Format) -> dict[str, Any]:
-    """One tool in the shape that the given kind of client takes."""
+def tool(
+    name: str, params: type[Params], form: Format, more: Mapping[str, Mapping[str, Any]] = _NOTHING
+) -> dict[str, Any]:
+    """One tool in the shape that the given kind of client takes. `more` has further properties by the tool's name."""
     description, schema = inspect.cleandoc(params.__doc__ or "").replace("\n", " "), parameters_schema(params)
+    schema["properties"] |= more.get(name, {})
     match form:
         case "openai":
             return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}

@@ -12,7 +12,9 @@ from skillery.client.results import (
     CheckedSkill,
     DefinedTool,
     DeletedBlob,
+    DescribedEnvironment,
     DescribedSkill,
+    EnvironmentPage,
     FoundSkillPage,
     Guide,
     IdentityUse,
@@ -135,6 +137,7 @@ class AsyncMethods:
         mount_skills: list[str] | None = None,
         input_blobs: list[str] | None = None,
         limits: Mapping[str, Any] | None = None,
+        environment: str | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
         """Execute LLM-written code in a sandbox with specified skills and blobs mounted.
@@ -146,6 +149,7 @@ class AsyncMethods:
         mount_skills: Skill names to mount in sandbox
         input_blobs: Blob IDs to mount in sandbox
         limits: Execution limits
+        environment: Named environment whose Python packages the code may import; '' for none, omit for the default
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
         answer: Run = await self.call(
@@ -158,6 +162,7 @@ class AsyncMethods:
                 "mount_skills": mount_skills,
                 "input_blobs": input_blobs,
                 "limits": limits,
+                "environment": environment,
             },
             idempotency_key=idempotency_key,
         )
@@ -624,6 +629,36 @@ class AsyncMethods:
         answer: DefinedTool = await self.call("remove_tool", {"name": name, "session": session})
         return answer
 
+    async def list_environments(
+        self, *, installed: bool | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> EnvironmentPage:
+        """List the named environments: packages that the code of run_code may import.
+
+        installed: All locks that servers have installed instead (for admins)
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: EnvironmentPage = await self.call(
+            "list_environments", {"installed": installed, "limit": limit, "cursor": cursor}
+        )
+        return answer
+
+    async def describe_environment(self, name: str) -> DescribedEnvironment:
+        """Show one environment, and the skills that have its packages.
+
+        name: Name of an environment, or the SHA-256 of a lock
+        """
+        answer: DescribedEnvironment = await self.call("describe_environment", {"name": name})
+        return answer
+
+    async def rebuild_environment(self, name: str) -> DescribedEnvironment:
+        """Lock a named environment anew and install that, or install a lock of skills anew.
+
+        name: Name of an environment, or the SHA-256 of a lock
+        """
+        answer: DescribedEnvironment = await self.call("rebuild_environment", {"name": name})
+        return answer
+
     async def delete_blob(self, blob_id: str) -> DeletedBlob:
         """Delete a blob of one's own.
 
@@ -641,12 +676,13 @@ class AsyncMethods:
         answer: IdentityUse = await self.call("get_usage", {"identity": identity, "namespace": namespace})
         return answer
 
-    async def collect_garbage(self, *, dry_run: bool | None = None) -> Sweep:
+    async def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Sweep:
         """Remove what nothing refers to any more.
 
         dry_run: Only say what would be removed
+        steps: Only these steps of a sweep, by their names; omit for all
         """
-        answer: Sweep = await self.call("collect_garbage", {"dry_run": dry_run})
+        answer: Sweep = await self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
         return answer
 
     async def create_token(

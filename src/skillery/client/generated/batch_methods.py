@@ -12,7 +12,9 @@ from skillery.client.results import (
     CheckedSkill,
     DefinedTool,
     DeletedBlob,
+    DescribedEnvironment,
     DescribedSkill,
+    EnvironmentPage,
     FoundSkillPage,
     Guide,
     IdentityUse,
@@ -137,6 +139,7 @@ class BatchMethods:
         mount_skills: list[str] | None = None,
         input_blobs: list[str] | None = None,
         limits: Mapping[str, Any] | None = None,
+        environment: str | None = None,
     ) -> Pending[Run]:
         """Execute LLM-written code in a sandbox with specified skills and blobs mounted.
 
@@ -147,6 +150,7 @@ class BatchMethods:
         mount_skills: Skill names to mount in sandbox
         input_blobs: Blob IDs to mount in sandbox
         limits: Execution limits
+        environment: Named environment whose Python packages the code may import; '' for none, omit for the default
         """
         answer: Pending[Run] = self.call(
             "run_code",
@@ -158,6 +162,7 @@ class BatchMethods:
                 "mount_skills": mount_skills,
                 "input_blobs": input_blobs,
                 "limits": limits,
+                "environment": environment,
             },
         )
         return answer
@@ -604,6 +609,36 @@ class BatchMethods:
         answer: Pending[DefinedTool] = self.call("remove_tool", {"name": name, "session": session})
         return answer
 
+    def list_environments(
+        self, *, installed: bool | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> Pending[EnvironmentPage]:
+        """List the named environments: packages that the code of run_code may import.
+
+        installed: All locks that servers have installed instead (for admins)
+        limit: Maximum number of results
+        cursor: Pagination cursor from previous response
+        """
+        answer: Pending[EnvironmentPage] = self.call(
+            "list_environments", {"installed": installed, "limit": limit, "cursor": cursor}
+        )
+        return answer
+
+    def describe_environment(self, name: str) -> Pending[DescribedEnvironment]:
+        """Show one environment, and the skills that have its packages.
+
+        name: Name of an environment, or the SHA-256 of a lock
+        """
+        answer: Pending[DescribedEnvironment] = self.call("describe_environment", {"name": name})
+        return answer
+
+    def rebuild_environment(self, name: str) -> Pending[DescribedEnvironment]:
+        """Lock a named environment anew and install that, or install a lock of skills anew.
+
+        name: Name of an environment, or the SHA-256 of a lock
+        """
+        answer: Pending[DescribedEnvironment] = self.call("rebuild_environment", {"name": name})
+        return answer
+
     def delete_blob(self, blob_id: str) -> Pending[DeletedBlob]:
         """Delete a blob of one's own.
 
@@ -621,12 +656,13 @@ class BatchMethods:
         answer: Pending[IdentityUse] = self.call("get_usage", {"identity": identity, "namespace": namespace})
         return answer
 
-    def collect_garbage(self, *, dry_run: bool | None = None) -> Pending[Sweep]:
+    def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Pending[Sweep]:
         """Remove what nothing refers to any more.
 
         dry_run: Only say what would be removed
+        steps: Only these steps of a sweep, by their names; omit for all
         """
-        answer: Pending[Sweep] = self.call("collect_garbage", {"dry_run": dry_run})
+        answer: Pending[Sweep] = self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
         return answer
 
     def create_token(

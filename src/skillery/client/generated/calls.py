@@ -21,6 +21,8 @@ REPEATABLE = frozenset(
         "check_skill",
         "list_waivers",
         "list_tools",
+        "list_environments",
+        "describe_environment",
         "get_usage",
         "collect_garbage",
         "list_tokens",

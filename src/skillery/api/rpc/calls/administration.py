@@ -18,7 +18,8 @@ from skillery.tokens import CreatedToken, Token
 
 
 async def collect_garbage(services: Services, identity: Identity, asked: params.CollectGarbage) -> Any:
-    swept = await asyncio.to_thread(services.collector.collect, by=identity, dry_run=asked.dry_run)
+    collect = partial(services.collector.collect, by=identity, dry_run=asked.dry_run, only=asked.steps)
+    swept = await asyncio.to_thread(collect)
     return {"dry_run": asked.dry_run, "removed": swept}
 
 

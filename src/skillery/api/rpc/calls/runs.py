@@ -37,6 +37,7 @@ async def run_code(services: Services, identity: Identity, asked: params.RunCode
         asked.input_blobs,
         asked.limits,
         asked.language,
+        None if asked.environment is msgspec.UNSET else asked.environment,
     )
     return await services.runner.run_code(identity, request)
 

@@ -1,0 +1,57 @@
+"""The parameters of the methods for environments, and what models are shown of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from skillery.api.rpc.params import Params, shown
+from skillery.environments.defined import Defined, Named
+from skillery.formats.requirements import package_of
+
+MOST_SHOWN = 20
+"""Packages of one environment that a model is shown beforehand; list_environments has all."""
+Subject = Annotated[str, Meta(min_length=1, max_length=100)]
+
+
+class ListEnvironments(Params, frozen=True, kw_only=True):
+    """List the named environments: packages that the code of run_code may import."""
+
+    installed: Annotated[bool, shown("All locks that servers have installed instead (for admins)", default=False)] = (
+        False
+    )
+    limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
+    cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
+
+
+class DescribeEnvironment(Params, frozen=True, kw_only=True):
+    """Show one environment, and the skills that have its packages."""
+
+    name: Annotated[Subject, shown("Name of an environment, or the SHA-256 of a lock")]
+
+
+class RebuildEnvironment(Params, frozen=True, kw_only=True):
+    """Lock a named environment anew and install that, or install a lock of skills anew."""
+
+    name: Annotated[Subject, shown("Name of an environment, or the SHA-256 of a lock")]
+
+
+def shown_properties(defined: Defined) -> dict[str, dict[str, Any]]:
+    """By tool, what a server with named environments shows in addition; nothing on others."""
+    if not len(defined):
+        return {}
+    default = defined.default
+    names = [*(one.name for one in defined), *([""] if default else [])]
+    described = "Environment whose Python packages the code may import. " + " ".join(map(_described, defined))
+    if default is not None:
+        described += f" Without it Python has '{default.name}'; '' is none."
+    more = {"default": default.name} if default else {}
+    return {"run_code": {"environment": {"type": "string", "enum": names, **more, "description": described}}}
+
+
+def _described(one: Named) -> str:
+    packages = [package_of(dependency) for dependency in one.dependencies]
+    more = " and more" if len(packages) > MOST_SHOWN else ""
+    purpose = f": {one.description.rstrip('.')}" if one.description else ""
+    return f"'{one.name}' has {', '.join(packages[:MOST_SHOWN])}{more}{purpose}."

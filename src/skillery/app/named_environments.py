@@ -1,0 +1,44 @@
+"""Named environments, from the settings."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from skillery.app.environments import Packages
+from skillery.app.home import Home
+from skillery.backends import Storage
+from skillery.database import Database
+from skillery.environments.defined import Defined, Named
+from skillery.environments.named import NamedEnvironments
+from skillery.environments.rebuilding import Rebuilds
+from skillery.environments.showing import Showing
+from skillery.errors import StartupError
+from skillery.settings import Settings
+
+
+class NamedParts(NamedTuple):
+    named: NamedEnvironments
+    showing: Showing
+    rebuilds: Rebuilds
+
+
+def defined_in(settings: Settings) -> Defined:
+    """Raises StartupError."""
+    asked = settings.environments
+    defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in asked.items()])
+    if len(defined) and not (settings.packages.index_urls or settings.packages.wheelhouse):
+        raise StartupError(
+            f"setting 'environments.{next(iter(asked))}' needs packages, and there are none: set packages.index_urls, "
+            "for instance to https://pypi.org/simple, or packages.wheelhouse"
+        )
+    return defined
+
+
+def named_of(settings: Settings, home: Home, database: Database, storage: Storage, packages: Packages) -> NamedParts:
+    """Raises StartupError."""
+    locks, environments, server = packages.locks, packages.environments, home.server_id
+    named = NamedEnvironments(database, locks, environments, defined_in(settings))
+    showing = Showing(database, storage, environments, named, server)
+    return NamedParts(named, showing, Rebuilds(database, storage, locks, environments, named, server))

@@ -1,0 +1,188 @@
+"""`skillery env`: packages that runs find, by the names that admins gave them or by their locks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.failing import CHECK_FAILED
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.printing import clean, print_fields, print_json, print_rows
+from skillery.cli.upkeep import print_sweep
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
+
+STEPS = ("old_locks", "environments")
+"""Of a sweep, those that are about packages."""
+LOOK_SECONDS = 0.3
+MIB = 1024 * 1024
+
+
+@click.group()
+def env() -> None:
+    """Environments: packages that the code of runs may import."""
+
+
+@env.command("list")
+@click.option("--installed", is_flag=True, help="All locks that servers have installed, of skills too (for admins).")
+@click.option("--limit", type=click.IntRange(1, 1000), help="At most so many.  [default: 50]")
+@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@target_options
+@json_option
+def list_(installed: bool, limit: int | None, cursor: str | None, target: Target, as_json: bool) -> None:
+    """List the environments that have a name."""
+    from skillery.cli.connecting import with_client
+
+    async def asked(client: Client) -> dict[str, Any]:
+        answer: dict[str, Any] = await client.call(
+            "list_environments", installed=installed or None, limit=limit, cursor=cursor
+        )
+        return answer
+
+    answer = with_client(target, asked)
+    if as_json:
+        print_json(answer)
+        return
+    print_rows(
+        ["name", "state", "lock", "MiB", "warm", "dependencies"],
+        [
+            (
+                f"{one['name'] or '-'}{' (default)' if one['default'] else ''}",
+                one["state"],
+                one["lock"]["sha256"] if one["lock"] else "-",
+                "-" if one["size_bytes"] is None else round(one["size_bytes"] / MIB),
+                _warm(one),
+                ", ".join(one["dependencies"]) or "-",
+            )
+            for one in answer["environments"]
+        ],
+    )
+    if answer["next_cursor"]:
+        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+
+
+@env.command("show")
+@click.argument("name", metavar="NAME|LOCK")
+@click.option("--wait", is_flag=True, help="Follow its installation; exit code 1 where it is not ready then.")
+@target_options
+@json_option
+def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
+    """Show an environment by its name, or by the SHA-256 of its lock: its packages, its servers, its skills."""
+    from skillery.cli.connecting import with_client
+
+    async def shown(client: Client) -> dict[str, Any]:
+        answer = await _described(client, name)
+        while wait and (answer["state"] == "building" or (answer["state"] == "pending" and answer["name"])):
+            _tell(answer)
+            answer = await _described_soon(client, name)
+        return answer
+
+    answer = with_client(target, shown, sandbox=wait, environments=wait)
+    _print(answer, as_json)
+    if wait and answer["state"] != "ready":
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+@env.command("rebuild")
+@click.argument("name", metavar="NAME|LOCK")
+@click.option("--wait", is_flag=True, help="Until it has taken its place; exit code 1 where it fails.")
+@target_options
+@json_option
+def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
+    """Lock an environment anew and install that, or install the lock of skills anew.
+
+    What is there stays in use until the new one is whole, and stays where that fails. A home without a server is
+    always waited for.
+    """
+    from skillery.cli.connecting import with_client
+
+    async def rebuilt(client: Client) -> dict[str, Any]:
+        answer: dict[str, Any] = await client.call("rebuild_environment", name=name)
+        while (wait or client.is_alone) and answer["rebuild"]["state"] == "running":
+            _tell(answer)
+            answer = await _described_soon(client, name)
+        return answer
+
+    answer = with_client(target, rebuilt, sandbox=True)
+    _print(answer, as_json)
+    if answer["rebuild"]["state"] == "failed":
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+@env.command("gc")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@target_options
+@json_option
+def gc(dry_run: bool, target: Target, as_json: bool) -> None:
+    """Remove packages that no skill needs and no environment has, and those that no run has used for gc.cache_days."""
+    from skillery.cli.connecting import with_client
+
+    async def collected(client: Client) -> dict[str, Any]:
+        answer: dict[str, Any] = await client.call("collect_garbage", dry_run=dry_run, steps=STEPS)
+        return answer
+
+    print_sweep(with_client(target, collected), dry_run, as_json)
+
+
+async def _described(client: Client, name: str) -> dict[str, Any]:
+    answer: dict[str, Any] = await client.call("describe_environment", name=name)
+    return answer
+
+
+async def _described_soon(client: Client, name: str) -> dict[str, Any]:
+    import asyncio
+
+    await asyncio.sleep(LOOK_SECONDS)
+    return await _described(client, name)
+
+
+def _tell(answer: dict[str, Any]) -> None:
+    """To whoever watches: what it does now, on one line where that is a terminal."""
+    progress = answer["progress"]
+    if progress is None or not sys.stderr.isatty():
+        return
+    of = f" {progress['done']} of {progress['total']}" if progress["total"] > 1 else ""
+    click.echo(f"\r\x1b[K{clean(progress['step'])}{of} …", nl=False, err=True)
+
+
+def _print(answer: dict[str, Any], as_json: bool) -> None:
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", nl=False, err=True)
+    if as_json:
+        print_json(answer)
+    else:
+        print_fields(_fields(answer))
+
+
+def _fields(one: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    if one["name"]:
+        yield "name", f"{one['name']}{' (default)' if one['default'] else ''}"
+    for key in ("description", "dependencies", "preload"):
+        if one[key]:
+            yield key, one[key] if isinstance(one[key], str) else ", ".join(one[key])
+    yield "state", f"{one['state']}: {one['message']}" if one["message"] else one["state"]
+    rebuild = one["rebuild"]
+    if rebuild:
+        why = f": {rebuild['message']}" if rebuild["message"] else ""
+        yield "rebuild", f"{rebuild['state']}{why} ({rebuild['by']}, {rebuild['began_at']})"
+    if one["lock"]:
+        yield "lock", one["lock"]["sha256"]
+        yield "packages", "\n".join(f"{pin['name']} {pin['version']}" for pin in one["lock"]["packages"] or [])
+    for server in one["servers"]:
+        where = "this server" if server["here"] else "another server"
+        yield where, f"{server['state']}, {server['size_bytes']} bytes, since {server['changed_at']}"
+    if one["warm"]:
+        yield "warm", _warm(one)
+    if one["used_at"]:
+        yield "used", one["used_at"]
+    if one["versions"]:
+        yield "skills", "\n".join(f"{version['name']} {version['version']}" for version in one["versions"])
+
+
+def _warm(one: dict[str, Any]) -> str:
+    warm = one["warm"]
+    return f"{warm['state']}, {round(warm['memory_mb'])} MB" if warm else "-"

@@ -1,0 +1,126 @@
+"""Environments that an admin has defined by a name: packages for the code of `run_code`."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn
+
+import msgspec
+
+from skillery.backends import Language
+from skillery.environments.sources import this_python
+from skillery.errors import InvalidParams, StartupError
+from skillery.formats.requirements import LONGEST, MOST, normalised, requirement_problem
+from skillery.formats.wording import quoted
+
+MOST_ENVIRONMENTS = 50
+MOST_DESCRIPTION = 300
+LONGEST_NAME = 40
+"""Shorter than the SHA-256 of a lock, so that nobody takes one for the other."""
+_NAME = re.compile(rf"[a-z](?:[a-z0-9-]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?")
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+class Named(msgspec.Struct, frozen=True):
+    """As the settings have it, and sound."""
+
+    name: str
+    dependencies: tuple[str, ...]
+    preload: tuple[str, ...] = ()
+    description: str = ""
+    default: bool = False
+
+    @property
+    def key(self) -> str:
+        """What its lock is good for: these dependencies, in whatever order, on such a machine."""
+        asked = [normalised(self.dependencies), this_python()]
+        return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()
+
+
+class Defined:
+    """All of a server. Raises StartupError that names the setting, its value, and the way out."""
+
+    def __init__(self, named: Sequence[Named] = ()) -> None:
+        if len(named) > MOST_ENVIRONMENTS:
+            raise StartupError(f"there are {len(named)} settings [environments.<name>], at most {MOST_ENVIRONMENTS}")
+        for one in named:
+            _check(one)
+        defaults = [one.name for one in named if one.default]
+        if len(defaults) > 1:
+            names = " and ".join(f"environments.{name}.default" for name in defaults[:2])
+            raise StartupError(f"settings {names} are both true: one environment at most is the default")
+        self._named: Mapping[str, Named] = {one.name: one for one in named}
+
+    @property
+    def default(self) -> Named | None:
+        return next((one for one in self if one.default), None)
+
+    def __iter__(self) -> Iterator[Named]:
+        return iter(self._named.values())
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def get(self, name: str) -> Named | None:
+        return self._named.get(name)
+
+    def near(self, name: str) -> str:
+        """For whoever asked for one that there is not."""
+        if not self._named:
+            return "This server has no named environments: leave 'environment' out."
+        near = difflib.get_close_matches(name[:LONGEST_NAME], self._named, n=1)
+        suggestion = f" Did you mean '{near[0]}'?" if near else ""
+        return f"There are {', '.join(self._named)}.{suggestion}"
+
+    def chosen(self, name: str | None, language: Language) -> Named | None:
+        """What code is given: by name, "" for none; None is the default, for Python. Raises InvalidParams."""
+        if name is None:
+            return self.default if language == "python" else None
+        if not name:
+            return None
+        found = self._named.get(name)
+        if found is None:
+            message = f"there is no environment {quoted(name)}"
+            raise InvalidParams(message, hint=self.near(name), param="environment", environments=list(self._named))
+        if language != "python":
+            raise InvalidParams(
+                f"the environment '{name}' has packages for Python, and the language of the code is {language}",
+                hint="Leave 'environment' out, or write Python.",
+                param="environment",
+            )
+        return found
+
+
+def _check(one: Named) -> None:
+    setting = f"environments.{one.name}"
+    if not _NAME.fullmatch(one.name):
+        raise StartupError(
+            f"setting 'environments' has {one.name!r}: a name has small letters, digits and '-' between them, "
+            f"begins with a letter, and has at most {LONGEST_NAME} characters"
+        )
+    if not one.dependencies:
+        raise StartupError(f"setting '{setting}.dependencies' is empty: write packages, such as ['numpy>=2,<3']")
+    for text in one.dependencies:
+        problem = f"is longer than {LONGEST} characters" if len(text) > LONGEST else requirement_problem(text)
+        if problem is not None:
+            _refuse(f"{setting}.dependencies", text, problem)
+    for module in one.preload:
+        if not _MODULE.fullmatch(module) or len(module) > LONGEST:
+            _refuse(
+                f"{setting}.preload", module, "is no name of a module; expected is one such as 'numpy' or 'os.path'"
+            )
+    for key, entries in (("dependencies", one.dependencies), ("preload", one.preload)):
+        if len(entries) > MOST:
+            raise StartupError(f"setting '{setting}.{key}' has {len(entries)} entries, at most {MOST} are allowed")
+    if len(one.description) > MOST_DESCRIPTION or not one.description.isprintable():
+        raise StartupError(
+            f"setting '{setting}.description' is {one.description[:60]!r}…: one line of at most {MOST_DESCRIPTION} "
+            "characters is allowed"
+        )
+
+
+def _refuse(setting: str, value: str, problem: str) -> NoReturn:
+    raise StartupError(f"setting '{setting}' has {value[:LONGEST]!r}, which {problem}")
