@@ -306,8 +306,8 @@ class Job(msgspec.Struct, frozen=True):
     packages: tuple[PackageMount, ...] = ()
     """On `sys.path` in this order. They clash in nothing."""
     preload: tuple[str, ...] = ()
-    """Modules of the first of `packages` that a backend may have imported before the run came. The code finds them as if
-    it were the first to import them; a backend that keeps nothing warm need not care."""
+    """Modules of the first of `packages` that a backend may have imported before the run came. The code finds them as
+    if it were the first to import them; a backend that keeps nothing warm need not care."""
 
 
 class Failure(msgspec.Struct, frozen=True):
