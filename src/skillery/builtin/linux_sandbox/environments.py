@@ -11,8 +11,9 @@ from typing import Any, Literal
 from skillery.backends import CodeCall, Job, SkillCall, Warm
 from skillery.builtin.linux_sandbox.plan import MEBIBYTE
 from skillery.builtin.linux_sandbox.pool import Pool
-from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedPool
+from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedPool, in_words
 from skillery.builtin.linux_sandbox.zygotes import CannotStart
+from skillery.errors import SkilleryError
 
 log = logging.getLogger(__name__)
 REMEMBERED_SECONDS = 300.0
@@ -122,8 +123,8 @@ class Environments:
         pool = kept.pool = self._open(kept.environment, lambda reason: self._spoil(kept, reason))
         try:
             await pool.start()
-        except (CannotStart, OSError, TimeoutError) as error:
-            self._spoil(kept, str(error))
+        except (CannotStart, OSError, TimeoutError, SkilleryError) as error:
+            self._spoil(kept, in_words(error))
             return
         if kept.state == "failed":
             return

@@ -30,6 +30,8 @@ PROCESSES = 32
 """Of a zygote with its keeper, beside its runs."""
 LOOK_SECONDS, LATER_SECONDS = 0.1, 1.0
 """Between two looks at its memory where no cgroup holds it: while it imports, and afterwards."""
+GENERATIONS = 8
+END_SECONDS = 5.0
 FORKING = ("mount", "unshare", "setns", "clone", "sched_setaffinity")
 """System calls that runs may not make, and that it takes to fork one."""
 
@@ -105,7 +107,18 @@ class PreloadedZygote(Zygote):
         except CannotStart as error:
             raise CannotStart(self._why(str(error))) from None
         self._inner = (pid, start_time(pid))
+        if not self._is_within(pid):
+            raise CannotStart(f"the process that imported {self.environment.modules} ended")
         self.base_bytes = watchdog.fields(Path(f"/proc/{pid}/status"), ("VmSize",))
+
+    def _is_within(self, pid: int) -> bool:
+        """A number may belong to somebody else by now."""
+        with contextlib.suppress(OSError):
+            for _ in range(GENERATIONS):
+                pid = parent_of(pid)
+                if pid == self.pid:
+                    return True
+        return False
 
     def _why(self, said: str) -> str:
         if self._reason:
@@ -218,7 +231,10 @@ class PreloadedZygote(Zygote):
         keeper."""
         await self._mounts.close()
         self._forks.lose()
-        await asyncio.wait({self._gone})
+        await asyncio.wait({self._gone}, timeout=END_SECONDS)
+        if not self._gone.done():  # somebody stopped it; its keeper dies with it
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            await asyncio.wait({self._gone})
         await self._forks.close()
         if self._guarding is not None:
             await self._guarding
@@ -239,6 +255,13 @@ def told(plan: dict[str, Any], environment: Environment, bounds: Bounds, uid: in
         "address_bytes": 0 if plan["cgroups"] else (bounds.memory_mb + 1024) * MEBIBYTE,
         "filter": program.hex(),
     }
+
+
+def in_words(error: BaseException) -> str:
+    """Without a path of the host."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
 
 
 def parent_of(pid: int) -> int:
@@ -271,7 +294,7 @@ class PreloadedPool(Pool):
             await self._start_another()
             cell = await self._prepared(self._usual)
         except (ZygoteLost, OSError, TimeoutError) as error:
-            raise CannotStart(f"no run could be forked: {type(error).__name__} {error}".rstrip()) from None
+            raise CannotStart(f"no run could be forked: {in_words(error)}") from None
         if self._warmth.prepared:
             self._ready.append(cell)
         else:
@@ -306,6 +329,8 @@ class PreloadedPool(Pool):
             if self._groups is not None:
                 group = await asyncio.to_thread(self._groups.make)
                 group.limit(Limits(memory_mb=self._bounds.memory_mb, processes=PROCESSES, cpus=1.0))
+            if self._closed:
+                raise CannotStart("the sandbox is closed")
             zygote = PreloadedZygote(self._python, self._plan, self.environment, self._bounds, uid, group)
         except BaseException:
             self._give_back(uid)
@@ -336,18 +361,26 @@ class PreloadedPool(Pool):
                 else:
                     self.drop(cell, busy=False)
         except (ZygoteLost, CannotStart, OSError, TimeoutError) as error:
-            self._spoiled(f"no run could be forked: {type(error).__name__} {error}".rstrip())
+            self._spoiled(f"no run could be forked: {in_words(error)}")
 
     def _told(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._spoiled(str(error))
+            self._spoiled(in_words(error))
 
     async def _bury(self, zygote: Zygote) -> None:
         if zygote in self._zygotes:
             await super()._bury(zygote)
             if isinstance(zygote, PreloadedZygote):
                 self._give_back(zygote.uid)
+
+    async def close(self) -> None:
+        """See `Pool`; an import that goes on is not waited for."""
+        self._closed = True
+        for zygote in tuple(self._zygotes):
+            if zygote is not self._current:
+                zygote.lose()
+        await super().close()
 
     def _give_back(self, uid: int | None) -> None:
         if uid is not None:

@@ -195,6 +195,10 @@ class Zygote:
     def pid(self) -> int:
         return self._process.pid
 
+    def lose(self) -> None:
+        """Whoever waits for it, or for a run from it, waits no longer."""
+        self._forks.lose()
+
     @property
     def lost(self) -> bool:
         return self._forks.lost or self._mounts.lost
