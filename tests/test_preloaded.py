@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 from skillery.backends import KeepsWarm, Limits, PackageMount, Place, Warm
-from skillery.builtin.linux_sandbox import groups, skillery_sandbox
+from skillery.builtin.linux_sandbox import groups, skillery_sandbox, zygotes
 from skillery.testing.sandbox import Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
 
@@ -393,11 +394,42 @@ ATTACKS = """
     """
 
 
-async def test_an_import_reaches_nothing(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
+REACHED: dict[str, Any] = {
+    "processes": [1, 3],
+    "kill the server": "ProcessLookupError",
+    "kill the keeper": "PermissionError" if IS_ROOT else "asked",
+    "parent": 1,
+    "read the keeper": "PermissionError",
+    "memory of the keeper": "PermissionError",
+    "root of the keeper": "PermissionError",
+    "ptrace": "EPERM",
+    "connect": "OSError",
+    "unix": "OSError",
+    "host files": [],
+    "write": ["OSError"] * 4,
+    "mount": "EPERM",
+    "umount": "EPERM",
+    "mknod": "PermissionError",
+    "setuid": "OSError",
+    "bpf": "EPERM",
+    "keys": "EPERM",
+    "uncover": 7,
+    "streams": ["/dev/null"] * 3,
+    "descriptors": 5,
+    "environment": ["HOME", "LANG", "PATH"],
+    "ids": ["1000\t1000\t1000\t1000"] * 2,
+    "groups": [],
+    "capabilities": ["0" * 16, f"{1 << 21:016x}", f"{1 << 21:016x}", "0" * 16, "0" * 16],
+    "held": ["1", "2"],
+}
+
+
+async def reached(folder: Path) -> Any:
+    """What a module could do while it was imported; why it was not, where it was not."""
+    secret = folder / "secret"
     secret.write_text("s")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with running(tmp_path) as trial:
+        async with running(folder) as trial:
             mount = trial.packages({"evil.py": ""})
             constants = {
                 "SERVER": os.getpid(),
@@ -408,38 +440,45 @@ async def test_an_import_reaches_nothing(tmp_path: Path) -> None:
             }
             lines = [f"{name} = {value!r}" for name, value in constants.items()]
             (mount.folder / "evil.py").write_text("\n".join([*lines, textwrap.dedent(ATTACKS)]))
-            assert (await imported(trial, mount, "evil")).state == "ready"
-            code = "import evil\ndef main(args): return evil.FOUND"
-            found = await trial.value(code, packages=(mount,), preload=("evil",))
+            state = await imported(trial, mount, "evil")
             await trial.is_well()
-    assert found == {
-        "processes": [1, 3],
-        "kill the server": "ProcessLookupError",
-        "kill the keeper": "PermissionError" if IS_ROOT else "asked",
-        "parent": 1,
-        "read the keeper": "PermissionError",
-        "memory of the keeper": "PermissionError",
-        "root of the keeper": "PermissionError",
-        "ptrace": "EPERM",
-        "connect": "OSError",
-        "unix": "OSError",
-        "host files": [],
-        "write": ["OSError"] * 4,
-        "mount": "EPERM",
-        "umount": "EPERM",
-        "mknod": "PermissionError",
-        "setuid": "OSError",
-        "bpf": "EPERM",
-        "keys": "EPERM",
-        "uncover": 7,
-        "streams": ["/dev/null"] * 3,
-        "descriptors": 5,
-        "environment": ["HOME", "LANG", "PATH"],
-        "ids": ["1000\t1000\t1000\t1000"] * 2,
-        "groups": [],
-        "capabilities": ["0" * 16, f"{1 << 21:016x}", f"{1 << 21:016x}", "0" * 16, "0" * 16],
-        "held": ["1", "2"],
-    }
+            if state.state == "failed":
+                return state.message
+            code = "import evil\ndef main(args): return evil.FOUND"
+            return await trial.value(code, packages=(mount,), preload=("evil",))
+
+
+async def test_an_import_reaches_nothing(tmp_path: Path) -> None:
+    assert await reached(tmp_path) == REACHED
+
+
+UNDONE = {  # a step that is not done, and what shows it; without some nothing is imported at all
+    '        kernel.call("uid", kernel.SYS_SETRESUID, own["uid"], own["uid"], own["uid"])\n': "kill the keeper",
+    " | kernel.NEWNET": "connect",
+    " | kernel.NEWPID": "",
+    "    kernel.unshare(kernel.NEWUSER)\n": "",
+    '        os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), stream)': "streams",
+    "    lockdown.close_bounds()\n": "capabilities",
+    "    lockdown.keep_capabilities(CAP_SYS_ADMIN)\n": "capabilities",
+    '    kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)\n': "held",
+    '    lockdown.load_filter(bytes.fromhex(own["filter"]))\n': "unix",
+}
+
+
+@only_as_root
+@pytest.mark.parametrize("step", UNDONE)
+async def test_a_step_back_that_is_not_made_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(zygotes.HERE / "cell", changed / "cell")
+    program = changed / "cell" / "preloading.py"
+    assert program.read_text().count(step) == 1
+    program.write_text(program.read_text().replace(step, "        pass" if step.startswith("        os") else ""))
+    monkeypatch.setattr(zygotes, "HERE", changed)
+    found = await reached(tmp_path)
+    shown = UNDONE[step]
+    assert found[shown] != REACHED[shown] if shown else isinstance(found, str)
 
 
 LINK = """
