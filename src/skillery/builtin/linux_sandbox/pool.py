@@ -203,6 +203,11 @@ class Pool:
             self._refilling = self._keep(self._refill())
 
     @property
+    def ready(self) -> tuple[Cell, ...]:
+        """The places that wait for a run."""
+        return tuple(self._ready)
+
+    @property
     def is_full(self) -> bool:
         """Whether as many places are ready as are to be."""
         return len(self._ready) >= self._warmth.prepared
