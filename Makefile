@@ -79,7 +79,7 @@ mutations: install $(BWRAP) ## every step of the sandbox switched off, and who o
 
 contract-as-user: install $(BWRAP) ## the whole contract of both sandboxes as an ordinary user; make test runs a part
 	PATH=$(CURDIR)/.tools/bin:$$PATH $(BIN)/python tests/ordinary_user.py $(CURDIR)/$(BIN)/python -m pytest \
-	  tests/test_sandbox_linux.py::TestLinuxSandbox tests/test_sandbox_lockdown.py::TestLockdown
+	  tests/test_sandbox_linux.py::TestLinuxSandbox tests/test_sandbox_lockdown.py::TestLockdown tests/test_preloaded.py
 	PATH=$(CURDIR)/.tools/bin:$$PATH $(BIN)/python tests/ordinary_user.py $(CURDIR)/$(BIN)/python -m pytest \
 	  $(BWRAP_TESTS)/test_bubblewrap_contract.py::TestBubblewrap $(BWRAP_TESTS)/test_bubblewrap_lockdown.py
 

@@ -108,25 +108,25 @@ async def _sandbox(folder: Path, times: int, *, many: bool = True) -> Figures:
     await warm.pool.start()
     for _ in range(times):
         await _all_prepared(warm)
-        taken["prepared"].append(await _one(warm, job))
+        taken["prepared"].append(await one(warm, job))
     idle = await _idle_ms()
     with_places = _memory()
     among = await _many(warm, folder, times) if many else {}
     await warm.close()
     demand = sandbox.look_around(Warmth(prepared=0, recycle_runs=10**6, recycle_seconds=10**6))
     await demand.pool.start()
-    await asyncio.gather(*(_one(demand, job) for _ in range(3)))
+    await asyncio.gather(*(one(demand, job) for _ in range(3)))
     await asyncio.sleep(0.5)
     megabytes = (with_places - _memory()) / 3
     for _ in range(times):
-        taken["on demand"].append(await _one(demand, job))
+        taken["on demand"].append(await one(demand, job))
     started = time.perf_counter()
     await asyncio.gather(*(_several(demand, job, times) for _ in range(4)))
     per_second = 4 * times / (time.perf_counter() - started)
     await demand.close()
     for _ in range(times // 10):
         cold = sandbox.look_around(COLD)
-        taken["cold"].append(await _one(cold, job))
+        taken["cold"].append(await one(cold, job))
         await cold.close()
     return Figures(taken, per_second, megabytes, idle, among)
 
@@ -156,7 +156,7 @@ async def _many(means: Means, folder: Path, times: int) -> dict[str, list[float]
         taken = found[what] = []
         for job in itertools.islice(itertools.cycle(some), max(times, 2 * len(some))):
             await _all_prepared(means)
-            taken.append(await _one(means, job))
+            taken.append(await one(means, job))
         del taken[: len(taken) // 2]  # until each has been seen
     return found
 
@@ -167,7 +167,7 @@ async def _all_prepared(means: Means) -> None:
         await asyncio.sleep(0.001)
 
 
-async def _one(means: Means, job: Job) -> float:
+async def one(means: Means, job: Job) -> float:
     """Milliseconds to the result; what comes after it is not counted."""
     run = Run(means, job, MemoryHost())
     started = time.perf_counter()
@@ -181,7 +181,7 @@ async def _one(means: Means, job: Job) -> float:
 
 async def _several(means: Means, job: Job, times: int) -> None:
     for _ in range(times):
-        await _one(means, job)
+        await one(means, job)
 
 
 def _memory() -> float:

@@ -100,4 +100,13 @@ ATTACKS: tuple[tuple[str, str], ...] = (
     ("an archive that leads back to itself", "test_an_entry_with_less_than_no_bytes_ends_the_reading"),
     ("names of others, asked for by importing", "test_who_may_not_publish_somewhere_does_not_learn_what_is_there"),
     ("tools that take the names of others", "test_no_tool_takes_the_place_of_another"),
+    ("a package that is imported ahead reaches for the host", "test_an_import_reaches_nothing"),
+    ("it takes over the link to the server", "test_an_import_that_takes_over_the_link_gains_nothing"),
+    ("it changes what forks runs", "test_a_module_that_changes_what_forks_runs_spoils_its_own_runs_at_most"),
+    ("a fork bomb while it is imported", "test_a_fork_bomb_in_an_import_is_held"),
+    (
+        "it eats memory, hangs, ends, leaves threads",
+        "test_what_cannot_be_imported_ahead_is_named_and_runs_import_for_themselves",
+    ),
+    ("it outlives the server", "test_all_of_it_ends_with_a_killed_server"),
 )

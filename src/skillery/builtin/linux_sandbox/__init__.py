@@ -11,6 +11,7 @@ from skillery import hookimpl
 from skillery.backends import Offer, Place
 from skillery.builtin.egress.service import Egress
 from skillery.builtin.linux_sandbox.pool import Warmth
+from skillery.builtin.linux_sandbox.preloaded import Bounds
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.errors import StartupError
@@ -32,6 +33,15 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     place. 1: each run has its own, and costs the start of an interpreter."""
     recycle_minutes: int = 60
     """So old it may become while it is in use."""
+    environment_zygotes: int = 4
+    """Of environments whose runs find modules imported, so many keep a process that has imported them; the one that
+    was not used for longest leaves for another. 0: each run imports for itself."""
+    environment_memory_mb: int = 1024
+    """What such a process may use, beside its runs."""
+    environment_idle_seconds: int = 600
+    """After so long without a run it ends."""
+    preload_seconds: int = 60
+    """What imports ahead may take; where they take longer, runs import for themselves."""
     allow_private: tuple[str, ...] = ()
     """Addresses and networks that runs may reach though they are not public (`10.1.2.3`, `10.1.0.0/16`), by a name
     that their skill's `permissions.network` allows."""
@@ -45,7 +55,13 @@ def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
     except ValueError as error:
         raise StartupError(f"[backends.sandbox.linux]: {error}") from None
     warmth = Warmth(settings.prepared, settings.recycle_runs, settings.recycle_minutes * 60.0)
-    return LinuxSandbox(Uids(settings.first_uid, settings.uids), warmth, egress, place)
+    bounds = Bounds(
+        settings.environment_zygotes,
+        settings.environment_memory_mb,
+        settings.preload_seconds,
+        settings.environment_idle_seconds,
+    )
+    return LinuxSandbox(Uids(settings.first_uid, settings.uids), warmth, egress, place, bounds)
 
 
 @hookimpl

@@ -26,6 +26,7 @@ from skillery.threads import Workers
 STATUS = struct.Struct("=i")
 FAILURE = calls.FAILURE
 PATIENCE = 0.1
+MOST_SAID = 300
 UNMOUNTING = Workers("unmounting", 4)
 
 
@@ -38,11 +39,18 @@ class Event(msgspec.Struct, frozen=True):
 
 
 def heard(raw: bytes) -> Event:
-    """What `init` or `calls` wrote."""
+    """What `init` or `calls` wrote. Another may have written it where the zygote has imported what is not ours."""
     if len(raw) == STATUS.size:
         return Event("ended", *STATUS.unpack(raw))
-    step, (answer,) = raw[: -FAILURE.size].decode(), FAILURE.unpack(raw[-FAILURE.size :])
+    if len(raw) < FAILURE.size:
+        return Event("failed", message="the sandbox said what it never says")
+    step, (answer,) = said(raw[: -FAILURE.size].decode(errors="replace")), FAILURE.unpack(raw[-FAILURE.size :])
     return Event("failed", message=f"{step}: {errno.errorcode.get(-answer, f'it answered {answer}')}")
+
+
+def said(text: str) -> str:
+    """In one line, and not long."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:MOST_SAID])
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -56,10 +64,11 @@ class Demand(msgspec.Struct, frozen=True):
 class Ends:
     """The server's ends of what connects it with a place, and the place's own, to be handed over."""
 
-    def __init__(self) -> None:
-        """Raises OSError; nothing is open then."""
+    def __init__(self, *, wary: bool = False) -> None:
+        """Raises OSError; nothing is open then. `wary`: somebody whom nobody trusts may keep the other ends."""
+        self.wary = wary
         with contextlib.ExitStack() as opened:
-            self.control = Packets()
+            self.control = Packets(wary=wary)
             opened.callback(self.control.close)
             self.log = LogPipe()
             opened.callback(self.log.close)
@@ -141,6 +150,8 @@ class Cell:
         """Pid 1 has ended: the kernel has killed and buried everybody else of the run before that."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        if self._ends.wary:
+            self._ends.control.hang_up()
         self._gone.set_result(None)
         for act in self._whenever_gone:
             act(self)

@@ -14,6 +14,7 @@ from skillery.builtin.egress.handing import PORT as PROXY_PORT
 from skillery.builtin.egress.service import Egress, EgressBroken, Session
 from skillery.builtin.linux_sandbox import watchdog
 from skillery.builtin.linux_sandbox.cells import Cell, Demand
+from skillery.builtin.linux_sandbox.environments import Environments
 from skillery.builtin.linux_sandbox.groups import ControlGroups
 from skillery.builtin.linux_sandbox.plan import cpu_seconds, given, shape
 from skillery.builtin.linux_sandbox.pool import Pool
@@ -36,6 +37,8 @@ class Means(msgspec.Struct, frozen=True):
     landlock: bool
     pool: Pool
     egress: Egress
+    environments: Environments | None = None
+    """Places for runs whose packages are imported already."""
 
     @property
     def memory_held(self) -> bool:
@@ -46,7 +49,14 @@ class Means(msgspec.Struct, frozen=True):
         weaker = {"memory_tree": not self.memory_held, "landlock": not self.landlock}
         return tuple(name for name, is_weaker in weaker.items() if is_weaker)
 
+    def pool_for(self, job: Job, attempt: int) -> Pool:
+        """The first attempt may be made where its packages are imported already; nothing waits for that."""
+        warm = self.environments.pool_for(job) if self.environments is not None and attempt == 0 else None
+        return warm or self.pool
+
     async def close(self) -> None:
+        if self.environments is not None:
+            await self.environments.close()
         await self.pool.close()
         if self.groups is not None:
             self.groups.close()
@@ -62,6 +72,7 @@ class Run:
         self._demand = Demand(shape(job.limits), PROXY_PORT if job.network else None)
         self._way_out: Session | None = None
         self._cell: Cell | None = None
+        self._pool = means.pool
         self._course = Course(job.limits)
 
     # -- set-up ------------------------------------------------------------------------------------------------
@@ -84,10 +95,10 @@ class Run:
 
     async def _set_up(self) -> Dialogue:
         """Until the code could start. A place that is lost before that is nothing to the run: it takes another."""
-        entries = given(self._job, root=self._means.root)
         for attempt in range(ATTEMPTS):
+            self._pool = self._means.pool_for(self._job, attempt)
             try:
-                dialogue = await self._enter(entries)
+                dialogue = await self._enter(self._entries())
             except ZygoteLost as lost:
                 if attempt == ATTEMPTS - 1:
                     raise CannotStart(str(lost) or "one zygote after the other was lost") from None
@@ -96,8 +107,13 @@ class Run:
                 return dialogue
         raise AssertionError
 
+    def _entries(self) -> list[dict[str, Any]]:
+        """Its packages are there already where they are imported; beside others all are mounted, over those."""
+        is_there = self._pool is not self._means.pool and len(self._job.packages) == 1
+        return given(self._job, root=self._means.root, packages=not is_there)
+
     async def _enter(self, entries: list[dict[str, Any]]) -> Dialogue:
-        cell = self._cell = await self._means.pool.take(self._demand)
+        cell = self._cell = await self._pool.take(self._demand)
         cell.log.keep(self._job.limits.log_kb * 1024)
         mounting = asyncio.ensure_future(cell.home.mount(cell, entries)) if entries else None
         try:
@@ -134,7 +150,7 @@ class Run:
     async def _leave(self) -> None:
         cell, way_out, self._cell, self._way_out = self._cell, self._way_out, None, None
         if cell is not None:
-            self._means.pool.drop(cell)
+            self._pool.drop(cell)
         if way_out is not None:
             await way_out.close()
 
@@ -169,7 +185,7 @@ class Run:
         network = await self._way_out.close() if self._way_out is not None else ()
         if self._cell is not None:
             log = await self._cell.log.finish(LOG_SECONDS)
-            self._means.pool.drop(self._cell)
+            self._pool.drop(self._cell)
         return self._course.outcome(log=log, degraded=self._means.degraded, oom_killed=oom_killed, network=network)
 
 

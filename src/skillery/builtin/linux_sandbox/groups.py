@@ -185,7 +185,14 @@ class ControlGroup:
         while not await asyncio.to_thread(self.remove_now):
             if time.monotonic() > deadline:
                 return
+            if time.monotonic() > deadline - PATIENCE / 2:  # somebody came in by a door that was kept open
+                self.kill()
             await asyncio.sleep(0.005)
+
+    def kill(self) -> None:
+        for pid in self.members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 # -- finding them ------------------------------------------------------------------------------------------------

@@ -66,14 +66,14 @@ def cpu_seconds(limits: Limits) -> int:
 
 
 @lru_cache(maxsize=64)
-def tree_limits(limits: Limits, *, cgroups: bool) -> dict[str, int]:
+def tree_limits(limits: Limits, *, cgroups: bool, base: int = 0) -> dict[str, int]:
     """The limits as rlimits and mount options. Without cgroups the address space holds each process near the limit of
-    the whole tree; with them it is only a backup."""
+    the whole tree; with them it is only a backup. `base`: bytes of it that a process has from its zygote."""
     memory = limits.memory_mb * MEBIBYTE
     return {
         "processes": limits.processes,
         "file_bytes": max(limits.disk_mb, limits.tmp_mb) * MEBIBYTE,
-        "address_bytes": ADDRESS_SPACE_BACKUP if cgroups else memory + INTERPRETER_BYTES,
+        "address_bytes": ADDRESS_SPACE_BACKUP if cgroups else memory + INTERPRETER_BYTES + base,
         "address_ceiling": ADDRESS_SPACE_BACKUP,
         "disk_bytes": limits.disk_mb * MEBIBYTE,
         "disk_files": limits.disk_files,
@@ -95,13 +95,16 @@ def make_plan(
         "cgroups": cgroups,
         "runtime": str(RUNTIME.resolve()),
         "filter": program.hex(),
+        "environment": None,
     }
 
 
-def given(job: Job, *, root: bool) -> list[dict[str, Any]]:
-    """What is mounted for one run: kind, name, source, and whether only the server's root may read it."""
+def given(job: Job, *, root: bool, packages: bool = True) -> list[dict[str, Any]]:
+    """What is mounted for one run: kind, name, source, and whether only the server's root may read it; without the
+    `packages` where they are there."""
     entries = [entry("skills", skill.name, *seen(str(skill.folder)), root=root) for skill in job.skills]
-    entries += [entry("packages", one.lock, *look(str(one.folder)), root=root) for one in job.packages]
+    if packages:
+        entries += [entry("packages", one.lock, *look(str(one.folder)), root=root) for one in job.packages]
     return entries + [entry("blobs", blob.blob_id, *look(str(blob.path)), root=root) for blob in job.blobs]
 
 

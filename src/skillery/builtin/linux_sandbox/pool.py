@@ -136,7 +136,8 @@ class Pool:
         raise CannotStart("one zygote after the other was lost")
 
     async def _forked(self, zygote: Zygote, demand: Demand, *, ahead: bool) -> Cell:
-        uid = self._uids.take()
+        uids = self._uids_of(zygote)
+        uid = uids.take()
         group: ControlGroup | None = None
         try:
             group = self._group()
@@ -145,12 +146,16 @@ class Pool:
             affinity = self._processors.some(demand.limits.cpus)
             cell = await zygote.cell(demand, uid, affinity, group, ahead=ahead)
         except BaseException:
-            self._uids.give_back(uid)
+            uids.give_back(uid)
             if group is not None:
                 self._keep(group.remove())
             raise
-        cell.when_gone(lambda cell: self._uids.give_back(cell.uid))
+        cell.when_gone(lambda cell: uids.give_back(cell.uid))
         return cell
+
+    def _uids_of(self, zygote: Zygote) -> Uids:
+        """Where the uids of its runs come from."""
+        return self._uids
 
     def _group(self) -> ControlGroup | None:
         """One that was made ahead, or else a new one."""
@@ -196,6 +201,11 @@ class Pool:
         """Prepare ahead what was taken, where there is a processor to spare."""
         if self._wanting() and (self._refilling is None or self._refilling.done()):
             self._refilling = self._keep(self._refill())
+
+    @property
+    def ready(self) -> tuple[Cell, ...]:
+        """The places that wait for a run."""
+        return tuple(self._ready)
 
     @property
     def is_full(self) -> bool:

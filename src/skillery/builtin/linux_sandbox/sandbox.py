@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import skillery
-from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost
+from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, Warm
 from skillery.builtin.egress.service import Egress
 from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
 from skillery.builtin.linux_sandbox.cell import landlock
 from skillery.builtin.linux_sandbox.compiling import compile_ahead
 from skillery.builtin.linux_sandbox.engine import Means, run_job
+from skillery.builtin.linux_sandbox.environments import Environments
 from skillery.builtin.linux_sandbox.plan import RUNTIME, make_plan
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
+from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedPool
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.zygotes import base_python
 from skillery.builtin.python_runner.dialogue import NoHost
@@ -45,7 +47,8 @@ COLD = Warmth(prepared=0, recycle_runs=1, recycle_seconds=60.0)
 class LinuxSandbox:
     """See `skillery.backends.Sandbox`."""
 
-    def __init__(self, uids: Uids, warmth: Warmth, egress: Egress, place: Place) -> None:
+    def __init__(self, uids: Uids, warmth: Warmth, egress: Egress, place: Place, bounds: Bounds | None = None) -> None:
+        self._bounds = bounds or Bounds()
         self.egress = egress
         self._uids = uids
         self._warmth = warmth
@@ -72,7 +75,7 @@ class LinuxSandbox:
         if not interpreter.ok:
             raise SandboxUnavailable(f"the sandbox `linux` cannot use {interpreter.detail}: {interpreter.fix}")
         compile_ahead(Path(cell.__file__).parent, RUNTIME)
-        means = self.look_around(self._warmth)
+        means = self.look_around(self._warmth, self._bounds)
         try:
             self._refuse_what_is_weak(means)
             await self._insist(means)
@@ -82,8 +85,9 @@ class LinuxSandbox:
             raise
         return means
 
-    def look_around(self, warmth: Warmth) -> Means:
-        """What there is, and places for runs that nobody else uses; to be closed."""
+    def look_around(self, warmth: Warmth, bounds: Bounds | None = None) -> Means:
+        """What there is, and places for runs that nobody else uses; to be closed. With `bounds` what jobs preload is
+        kept, unless each run is to have its own zygote."""
         found = groups.find()
         root, held = os.geteuid() == 0, found is not None and "memory" in found.controllers
         has_landlock = landlock.abi() > 0
@@ -91,12 +95,18 @@ class LinuxSandbox:
         plan = make_plan(
             root=root, program=program, cgroups=held, without_landlock=not has_landlock, private=self._private
         )
+        python = base_python()
+
+        def open_pool(environment: Environment, spoiled: Callable[[str], None]) -> PreloadedPool:
+            return PreloadedPool(python, plan, self._uids, found, warmth, environment, bounds or Bounds(), spoiled)
+
         return Means(
             root=root,
             groups=found,
             landlock=has_landlock,
-            pool=Pool(base_python(), plan, self._uids, found, warmth),
+            pool=Pool(python, plan, self._uids, found, warmth),
             egress=self.egress,
+            environments=Environments(open_pool, bounds) if bounds and warmth.recycle_runs > 1 else None,
         )
 
     def _refuse_what_is_weak(self, means: Means) -> None:
@@ -139,7 +149,15 @@ class LinuxSandbox:
 
     def figures(self) -> dict[str, float]:
         """See `skillery.backends.Measured`."""
-        return self._means.pool.figures() if self._means is not None else {}
+        if self._means is None:
+            return {}
+        environments = self._means.environments
+        return self._means.pool.figures() | (environments.figures() if environments is not None else {})
+
+    def warm(self) -> list[Warm]:
+        """See `skillery.backends.KeepsWarm`."""
+        environments = self._means.environments if self._means is not None else None
+        return environments.warm() if environments is not None else []
 
     async def close(self) -> None:
         await self.egress.close()

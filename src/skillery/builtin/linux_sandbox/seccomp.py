@@ -111,7 +111,7 @@ def by_what_a_watchdog_sees() -> dict[str, Code]:
 
 
 def verdicts(machine: str, *, cgroups: bool, also: tuple[str, ...] = (), rights: bool | None = None) -> dict[int, Code]:
-    """What happens to each call that is known, by number. `also`: forbidden ones that are let through."""
+    """What happens to each call that is known, by number. `also`: such that are held otherwise, let through."""
     checks = by_argument(cgroups=cgroups, rights=can_refuse_descriptors() if rights is None else rights)
     allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
     tables: tuple[tuple[str, Code], ...] = (
@@ -123,8 +123,8 @@ def verdicts(machine: str, *, cgroups: bool, also: tuple[str, ...] = (), rights:
     found = {number: checks[name] for name, number in syscalls.numbers(syscalls.BY_ARGUMENT, machine).items()}
     for table, verdict in tables:
         found |= dict.fromkeys(syscalls.numbers(table, machine).values(), verdict)
-    forbidden = syscalls.numbers(syscalls.FORBIDDEN, machine)
-    return found | {forbidden[name]: allow for name in also}
+    held = syscalls.numbers(syscalls.FORBIDDEN + syscalls.BY_ARGUMENT, machine)
+    return found | {held[name]: allow for name in also}
 
 
 def intervals(known: Mapping[int, Code], unknown: Code) -> list[tuple[int, Code]]:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
+from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends, said
 from skillery.builtin.linux_sandbox.groups import ControlGroup
 from skillery.builtin.linux_sandbox.links import Packets, Received
 from skillery.builtin.linux_sandbox.plan import tree_limits
@@ -47,31 +47,37 @@ class CannotMount(Exception):
 class Answers:
     """Questions over one socket, each answered by its number. Silence is as bad as death."""
 
-    def __init__(self) -> None:
-        self.link = Packets()
+    def __init__(self, *, wary: bool = False) -> None:
+        """`wary`: of a process that nobody trusts. One that says what it was not asked is lost."""
+        self._wary = wary
+        self.link = Packets(wary=wary)
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[Received]] = {}
         self._listening: asyncio.Task[None] | None = None
         self.lost = False
         self._answered = 0
 
-    async def wait_ready(self) -> None:
-        """Raises CannotStart."""
+    async def wait_ready(self, seconds: float = START_SECONDS) -> int:
+        """The pid of who says so, where this end is wary. Raises CannotStart."""
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(seconds):
                 first = await self.link.receive()
         except TimeoutError:
-            raise CannotStart(f"the sandbox was not ready after {START_SECONDS:.0f} seconds") from None
+            raise CannotStart(f"the sandbox was not ready after {seconds:.0f} seconds") from None
         if first is None or "ready" not in first.content:
             raise CannotStart(
-                first.content.get("message", "") if first else "the sandbox ended while it was being set up"
+                said(str(first.content.get("message", ""))) if first else "the sandbox ended while it was being set up"
             )
         self._listening = asyncio.ensure_future(self._listen())
+        return first.pid
 
     async def _listen(self) -> None:
         while (received := await self.link.receive()) is not None:
             self._answered += 1
-            asked = self._asked.pop(received.content.get("number", -1), None)
+            number = received.content.get("number", -1)
+            asked = self._asked.pop(number, None) if isinstance(number, int) else None
+            if asked is None and self._wary:
+                break
             if asked is None or asked.done():
                 received.close()
             else:
@@ -80,6 +86,8 @@ class Answers:
 
     def lose(self) -> None:
         self.lost = True
+        if self._wary:
+            self.link.hang_up()  # its keeper ends it then
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_exception(ZygoteLost())
@@ -144,7 +152,7 @@ class Zygote:
     def __init__(self, python: str, plan: dict[str, Any]) -> None:
         """Forks from this very thread, not from a worker: the zygote dies with the thread that forked it."""
         self._plan = plan
-        self._forks = Answers()
+        self._forks = Answers(wary=bool(plan.get("environment")))
         self._mounts = Answers()
         theirs = (self._forks.link.theirs.fileno(), self._mounts.link.theirs.fileno())
         numbers = [str(number) for number in (os.getpid(), *theirs)]
@@ -171,6 +179,8 @@ class Zygote:
         self._free_slots = list(range(SLOTS))
         self.cells: set[Cell] = set()
         self.served = 0
+        self.base_bytes = 0
+        """Address space that each run has from it, beyond that of a bare interpreter."""
         self.started = time.monotonic()
         self.retired = False
 
@@ -184,6 +194,10 @@ class Zygote:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def lose(self) -> None:
+        """Whoever waits for it, or for a run from it, waits no longer."""
+        self._forks.lose()
 
     @property
     def lost(self) -> bool:
@@ -204,29 +218,45 @@ class Zygote:
         self.served += 1
         ends = Ends()
         slot = self._free_slots.pop() if self._free_slots and demand.port is None else -1
-        limits = tree_limits(demand.limits, cgroups=self._plan["cgroups"])
-        order = {
-            "uid": uid,
-            "slot": slot,
-            "limits": limits,
-            "affinity": affinity,
-            "port": demand.port,
-            "ahead": ahead,
-        }
         try:
-            doors: AbstractContextManager[list[int]] = group.doors() if group else nullcontext([])
-            with doors as opened:
-                received = await self._forks.ask([order], (*ends.theirs, *opened))
-            ends.handed_over()
+            received = await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)
         except BaseException:
             ends.close()  # where it was made all the same, that ends it; its slot is given to nobody else
             raise
         pidfd, mounts = received.descriptors
         pid = received.content["pid"]
         cell = Cell(self, demand, ends, pid=pid, pidfd=pidfd, mounts=mounts, uid=uid, slot=slot, group=group)
+        self._add(cell)
+        return cell
+
+    async def _order(
+        self,
+        demand: Demand,
+        uid: int,
+        slot: int,
+        affinity: list[int],
+        group: ControlGroup | None,
+        ends: Ends,
+        *,
+        ahead: bool,
+    ) -> Received:
+        order = {
+            "uid": uid,
+            "slot": slot,
+            "limits": tree_limits(demand.limits, cgroups=self._plan["cgroups"], base=self.base_bytes),
+            "affinity": affinity,
+            "port": demand.port,
+            "ahead": ahead,
+        }
+        doors: AbstractContextManager[list[int]] = group.doors() if group else nullcontext([])
+        with doors as opened:
+            received = await self._forks.ask([order], (*ends.theirs, *opened))
+        ends.handed_over()
+        return received
+
+    def _add(self, cell: Cell) -> None:
         self.cells.add(cell)
         cell.when_gone(self._forget)
-        return cell
 
     def _forget(self, cell: Cell) -> None:
         self.cells.discard(cell)

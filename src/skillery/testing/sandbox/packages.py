@@ -31,6 +31,31 @@ class PackageCases(SandboxCases):
         second = trial.packages({"two.py": "import one\nX = one.X + 1"})
         assert await trial.value("import two\ndef main(args): return two.X", packages=(first, second)) == 2
 
+    async def test_it_is_all_the_same_to_the_code_who_imported_preloaded_modules_first(self, trial: Trial) -> None:
+        files = FRAMES | {"state.py": "import os, random\nSEEN = []\nrandom.seed(1)\nopen('/tmp/state', 'w').close()"}
+        mount = trial.packages(files)
+        code = """
+        import frames, os, random, state, sys
+        def main(args):
+            state.SEEN.append(args['x'])
+            open('left', 'x').close()
+            folders = [entry for entry in sys.path if entry.startswith('/packages/') or 'packages' in entry]
+            return [frames.VERSION, state.SEEN, sys.argv, os.listdir(), len(folders), sorted(os.environ)]
+        """
+        found = [
+            await trial.value(code, {"x": 0}, packages=(mount,), preload=names)
+            for names in ((), *(("frames", "state"),) * 6)
+        ]
+        assert found[0][:2] == ["2.0", [0]]
+        assert all(one == found[0] for one in found)
+
+    async def test_preloading_what_is_not_there_or_breaks_does_not_break_a_run(self, trial: Trial) -> None:
+        mount = trial.packages(FRAMES | {"broken.py": "raise SystemExit(3)"})
+        code = "import frames\ndef main(args): return frames.VERSION"
+        for names in (("no_such_module",), ("broken", "frames"), ("",), ("../frames",)):
+            for _ in range(3):
+                assert await trial.value(code, packages=(mount,), preload=names) == "2.0"
+
     async def test_a_run_without_packages_finds_none_of_another(self, trial: Trial) -> None:
         mount = trial.packages(FRAMES)
         code = """

@@ -126,6 +126,7 @@ class Trial:
         language: Language = "python",
         network: tuple[str, ...] = (),
         packages: tuple[PackageMount, ...] = (),
+        preload: tuple[str, ...] = (),
     ) -> Outcome:
         """Run `code` (indented as you like), as run_code does."""
         call = CodeCall(textwrap.dedent(code), function, language)
@@ -138,6 +139,7 @@ class Trial:
             environment=environment,
             network=network,
             packages=packages,
+            preload=preload,
         )
 
     async def execute(
@@ -162,10 +164,11 @@ class Trial:
         environment: Mapping[str, str] | None = None,
         network: tuple[str, ...] = (),
         packages: tuple[PackageMount, ...] = (),
+        preload: tuple[str, ...] = (),
     ) -> Outcome:
         encoded = json.dumps({} if args is None else args).encode()
         run_id = f"run_{secrets.token_hex(8)}"
-        job = Job(run_id, call, encoded, skills, blobs, limits, environment or {}, network, packages)
+        job = Job(run_id, call, encoded, skills, blobs, limits, environment or {}, network, packages, preload)
         return await self.sandbox.run(job, self.host)
 
     async def value(self, code: str, args: Any = None, **options: Any) -> Any:

@@ -81,6 +81,8 @@ class Part:
             script.add("new namespaces", kernel.SYS_CLONE, *first, kind=calls.FIRST)
             join_groups(doors)
             arrange_descriptors()
+            if plan["environment"]:
+                meet_server()
             wait_at_gate()
             self._settle(plan, message, script)
             self._lock(plan, message)
@@ -133,6 +135,12 @@ def arrange_descriptors() -> None:
     kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL, GATE})
 
 
+def meet_server() -> None:
+    """The kernel tells the server who said this; the server, that it has seen us."""
+    kernel.call("greeting", kernel.SYS_WRITE, calls.CONTROL, b"h", 1, answer=1)
+    kernel.call("greeting", kernel.SYS_READ, calls.CONTROL, bytes(1), 1, answer=1)
+
+
 def wait_at_gate() -> None:
     """Until we have our ids. The other end is the zygote's alone, now that our copy of it is closed: when the zygote
     dies, this ends."""
@@ -154,6 +162,8 @@ def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoRetu
         wrong = posture.faults(plan, {0, 1, 2, CHANNEL}, landlock_abi)
         if wrong:
             raise kernel.SetupError("posture: " + "; ".join(wrong))
+        if plan["environment"]:
+            plan["reseed"]()
         if ahead:  # there is time, and what is done now need not be done later
             run.rehearse()
         os.write(CHANNEL, plan["ready"])

@@ -23,9 +23,11 @@ class Link:
 
     def say(self, descriptors: Iterable[int] = (), **message: Any) -> None:
         """Raises ConnectionError where nobody is left to hear it."""
-        rights = array.array("i", descriptors)
-        extra = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else []
-        self._socket.sendmsg([json.dumps(message).encode()], extra)
+        content, rights = json.dumps(message).encode(), array.array("i", descriptors)
+        if rights:
+            self._socket.sendmsg([content], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+        else:
+            self._socket.send(content)
 
     def hear(self) -> tuple[dict[str, Any], list[int]]:
         """The next message and its descriptors. Raises EOFError where the other end is gone."""

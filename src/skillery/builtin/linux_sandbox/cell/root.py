@@ -92,6 +92,20 @@ def hide(folder: str) -> None:
         kernel.set_mount_attributes(folder, FROZEN, recursive=False)
 
 
+def add_packages(environment: dict[str, Any]) -> None:
+    """Where all runs of this zygote find them."""
+    target, uid = f"/packages/{environment['lock']}", environment["uid"]
+    os.mkdir(target, 0o755)
+    if not environment["closed"]:
+        bind(environment["folder"], target)
+        return
+    from . import idmap  # which needs this module
+
+    namespace = idmap.user_namespace(uid)
+    idmap.bind(OLD + environment["folder"], target, FROZEN, namespace)
+    os.close(namespace)
+
+
 def copy_folder(source: str, target: str) -> None:
     """Files and folders of our own: few, small, and readable inside whatever they are outside."""
     os.makedirs(target, 0o755)
@@ -130,6 +144,8 @@ def build(plan: dict[str, Any]) -> None:
     calls.install()
     for folder in plan["hidden"]:
         hide(folder)
+    if plan["environment"]:
+        add_packages(plan["environment"])
     kernel.detach(OLD)
     os.rmdir(OLD)
     kernel.set_mount_attributes("/", FROZEN, recursive=False)

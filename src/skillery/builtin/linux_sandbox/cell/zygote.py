@@ -2,7 +2,8 @@
 
 It talks to the server over one socket. In: the plan; then, for each run, `number`, `uid`, `slot`, `limits`, `affinity`,
 `port` and `ahead` with the descriptors of its control socket, its channel, its log and the doors of its cgroups. Out:
-`ready`; then, for each run, `number` and `pid` with its pidfd and its mount namespace.
+`ready`; then, for each run, `number` and `pid` with its pidfd and its mount namespace. A zygote that has imported what
+is not ours (`preloading`) answers the `number` alone.
 """
 
 from __future__ import annotations
@@ -50,10 +51,15 @@ def warm_up() -> dict[str, Any]:
     run = importlib.import_module("runtime._run")
     run.set_stage()
     run.rehearse()
-    gc.collect()
-    gc.freeze()  # the collector leaves alone what all runs share, so that it stays shared
+    freeze()
     wire = importlib.import_module("runtime._wire")
     return {"run": run, "wire": wire, "ready": wire.packed({"op": "ready"}, 0)}
+
+
+def freeze() -> None:
+    """The collector leaves alone what all runs share, so that it stays shared."""
+    gc.collect()
+    gc.freeze()
 
 
 class Slots:
@@ -127,6 +133,12 @@ class Forks:
         """It is held at the gate until it has its ids."""
         # Uid 1000 of the run is outside a host uid of its own where the server is root, else our own one.
         write_maps(pid, message["uid"] if self._plan["root"] else posture.UID)
+        if self._plan["environment"]:
+            os.close(pidfd)
+            os.write(opener, b"g")
+            os.close(opener)
+            server.say(number=message["number"])
+            return
         mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         os.write(opener, b"g")
         os.close(opener)
@@ -157,7 +169,9 @@ def make_room_for_descriptors() -> None:
 def prepare(server: Link, room: int) -> dict[str, Any]:
     """Build the place; the plan that it was built by."""
     make_room_for_descriptors()
-    plan, _ = server.hear()
+    plan, doors = server.hear()
+    if plan["environment"]:
+        from . import preloading  # now: afterwards it is out of reach
     plan["program"] = bytes.fromhex(plan.pop("filter"))
     plan["thread_id"] = calls.thread_id_address()
     root.enter_own_mounts(plan)
@@ -171,6 +185,11 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     kernel.set_hostname("sandbox")
     kernel.limit_heaps(2)
     plan |= warm_up()
+    if plan["environment"]:
+        preloading.step_back(server, plan, doors)
+        preloading.preload(plan)
+        freeze()
+        return plan | {"reseed": preloading.reseed}
     lockdown.keep_capabilities(CAP_SETGID | CAP_SETUID | CAP_SYS_ADMIN)
     return plan
 

@@ -184,7 +184,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     if job["environment"]:
         os.environ.update(job["environment"])
     finder = _importing.FINDER
-    sys.path += job["packages"]
+    sys.path += [folder for folder in job["packages"] if folder not in sys.path]  # a preloaded one is there already
     finder.mount(job["skills"], job["code"], job["code_path"])
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # whatever the server does with it
     _wire.receive(channel)

@@ -1,0 +1,167 @@
+"""A zygote of one environment: it imports modules that are not ours, and runs are forked from it then.
+
+Such a module may do what it likes from its import on, so everything is given up before. The process that built the root
+(`outer`) only waits. A keeper, pid 1 of new namespaces, ends with the link to the server, and with it the kernel ends
+everybody else in there. A child of it becomes another host uid (where the server is root) in a user namespace that has
+no other, loses the network and the host's /proc, and has fewer system calls left; it alone goes on, imports, and forks
+runs as the zygote of an ordinary user's server does. It sends the server no descriptors: runs introduce themselves.
+"""
+
+# ruff: noqa: PTH208, S108 - importing pathlib would cost milliseconds; the paths are those of the sandbox
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import select
+import signal
+import sys
+
+from . import kernel, lockdown, root
+
+TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from .link import Link
+
+NAMESPACES = kernel.NEWNS | kernel.NEWPID | kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWCGROUP
+PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+SCRATCH = "mode=1777,size=64m,nr_inodes=4096"
+CAP_SYS_ADMIN = 1 << 21
+"""In its own user namespace, for the net namespaces of runs; it is owner of nothing else."""
+ONE_THREAD_EACH = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+)
+"""Variables that keep libraries from starting threads when they are imported."""
+MOST_SAID = 300
+
+
+def step_back(server: Link, plan: dict[str, Any], doors: list[int]) -> None:
+    """Comes back in the process that may import what is not ours."""
+    for door in doors:
+        os.write(door, b"0")
+        os.close(door)
+    keeper = kernel.clone(NAMESPACES)
+    if keeper > 0:
+        server.close()
+        os.waitpid(keeper, 0)
+        os._exit(0)
+    kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 0)
+    mount_own()
+    child = fork_with_another_number()
+    if child > 0:
+        keep_house(server, child)
+    give_up(server, plan)
+
+
+def mount_own() -> None:
+    """The host's /proc is taken away for good, not covered: who may mount could uncover it."""
+    kernel.mount("proc", "/tmp", "proc", PROC, "subset=pid")
+    kernel.detach("/proc")
+    kernel.mount("/tmp", "/proc", None, kernel.MS_MOVE)
+    for folder in ("/workspace", "/tmp"):
+        kernel.mount("tmpfs", folder, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, SCRATCH)
+
+
+def fork_with_another_number() -> int:
+    """The code of each run is process 2. Libraries that notice a fork by a new number have to notice it."""
+    first = os.fork()
+    if first == 0:
+        os._exit(0)
+    os.waitpid(first, 0)
+    return os.fork()
+
+
+def keep_house(server: Link, child: int) -> NoReturn:
+    """Until the server closes the link, or the child has ended. Nobody inside can end it or read it."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    kernel.ignore(kernel.SIGCHLD)
+    lockdown.drop_capabilities()
+    ends = os.pidfd_open(child)
+    kernel.close_others({0, 1, 2, server.descriptor, ends})
+    poller = select.poll()
+    poller.register(server.descriptor, 0)  # tells of its closing
+    poller.register(ends, select.POLLIN)
+    poller.poll()
+    os._exit(0)
+
+
+def give_up(server: Link, plan: dict[str, Any]) -> None:
+    own = plan["environment"]
+    if own["uid"] is not None:
+        kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)
+        kernel.call("gid", kernel.SYS_SETRESGID, own["uid"], own["uid"], own["uid"])
+        kernel.call("uid", kernel.SYS_SETRESUID, own["uid"], own["uid"], own["uid"])
+    user, group = os.geteuid(), os.getegid()
+    kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)  # or its own maps would not be its own
+    kernel.unshare(kernel.NEWUSER)
+    root.write_own_maps(user, group)
+    kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)
+    for stream in (0, 1, 2):
+        os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), stream)
+    kernel.close_others({0, 1, 2, server.descriptor})
+    lockdown.close_bounds()
+    lockdown.keep_capabilities(CAP_SYS_ADMIN)
+    kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    lockdown.load_filter(bytes.fromhex(own["filter"]))
+    for forgotten in ("runtime", "hidden", "prefixes"):  # where things lie on the host is nobody's business here
+        del plan[forgotten]
+    plan |= {"root": False, "keeps_groups": True}  # from here on this is an ordinary user
+    plan["environment"] = {name: own[name] for name in ("lock", "preload", "address_bytes")}
+
+
+def preload(plan: dict[str, Any]) -> None:
+    """Import the modules. Raises SetupError, with a reason for whoever chose them."""
+    own = plan["environment"]
+    streams, argv = (sys.stdout, sys.stderr), [*sys.argv]
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if own["address_bytes"]:
+        resource.setrlimit(resource.RLIMIT_AS, (own["address_bytes"], hard))
+    added = {name: "1" for name in ONE_THREAD_EACH if name not in os.environ}
+    os.environ.update(added)
+    os.chdir("/workspace")
+    sys.path.append(f"/packages/{own['lock']}")
+    for name in own["preload"]:
+        import_one(name)
+    os.chdir("/")
+    for name in added:
+        os.environ.pop(name, None)
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    sys.stdout, sys.stderr = streams
+    sys.argv[:] = argv
+    check_alone()
+
+
+def import_one(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except BaseException as error:  # noqa: BLE001 - whatever it raises, SystemExit included, it has not been imported
+        raise kernel.SetupError(f"import {name}: {type(error).__name__}: {error}"[:MOST_SAID]) from None
+
+
+def check_alone() -> None:
+    """A fork takes one thread along and the locks of all. What else runs would see all runs go by."""
+    others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in {1, os.getpid()}]
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise kernel.SetupError("the import left threads running")
+    if others:
+        raise kernel.SetupError("the import left processes running")
+
+
+def reseed() -> None:
+    """In each run: `random` does so by itself after a fork."""
+    numbers = sys.modules.get("numpy.random")
+    if numbers is None:
+        return
+    try:
+        numbers.seed()
+    except Exception as error:  # noqa: BLE001 - it is not ours
+        raise kernel.SetupError(f"numpy.random.seed: {type(error).__name__}") from None

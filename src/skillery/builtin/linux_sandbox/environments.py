@@ -1,0 +1,212 @@
+"""Which environments are kept warm: started by their first use, left when nobody uses them, few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+from skillery.backends import CodeCall, Job, SkillCall, Warm
+from skillery.builtin.linux_sandbox.plan import MEBIBYTE
+from skillery.builtin.linux_sandbox.pool import Pool
+from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedPool, in_words
+from skillery.builtin.linux_sandbox.zygotes import CannotStart
+from skillery.errors import SkilleryError
+
+log = logging.getLogger(__name__)
+REMEMBERED_SECONDS = 300.0
+"""How long one that failed is not tried again."""
+LEAVING_SECONDS = 0.05
+
+Open = Callable[[Environment, Callable[[str], None]], PreloadedPool]
+
+
+def environment_of(job: Job) -> Environment | None:
+    """What a zygote may have imported for it. Nothing where the job has variables (secrets) or a network: code of
+    somebody else would be its parent. Nothing either where its code is not a function of Python."""
+    is_python = isinstance(job.call, SkillCall) or (isinstance(job.call, CodeCall) and job.call.language == "python")
+    if not (job.preload and job.packages and is_python) or job.environment or job.network:
+        return None
+    first = job.packages[0]
+    return Environment(first.lock, str(first.folder), job.preload)
+
+
+class Kept:
+    """One environment, from its first use on."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.state: Literal["starting", "ready", "failed"] = "starting"
+        self.message = ""
+        self.pool: PreloadedPool | None = None
+        self.began = self.used = time.monotonic()
+        self.start_seconds = 0.0
+        self.memory = 0
+
+    def shown(self) -> Warm:
+        environment = self.environment
+        megabytes = round(self.memory / MEBIBYTE, 1) if self.state == "ready" else 0.0
+        return Warm(environment.lock, environment.preload, self.state, megabytes, self.message)
+
+
+class Environments:
+    def __init__(self, open_pool: Open, bounds: Bounds) -> None:
+        self._open = open_pool
+        self._bounds = bounds
+        self._kept: dict[tuple[str, tuple[str, ...]], Kept] = {}
+        """The one that was not used for longest comes first."""
+        self._leaving = 0
+        self._served = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def pool_for(self, job: Job) -> PreloadedPool | None:
+        """Places that have what this job asks for, where there are some now; they are on their way otherwise."""
+        environment = environment_of(job)
+        if environment is None or self._closed or not self._bounds.most:
+            return None
+        kept = self._kept.pop(environment.key, None)
+        if kept is not None and kept.state == "failed" and time.monotonic() - kept.used > REMEMBERED_SECONDS:
+            kept = None
+        if kept is None:
+            self._begin(environment)
+            return None
+        self._kept[environment.key] = kept
+        if kept.state != "ready":
+            return None
+        kept.used = time.monotonic()
+        self._served += 1
+        return kept.pool
+
+    def warm(self) -> list[Warm]:
+        """See `skillery.backends.KeepsWarm`."""
+        return [kept.shown() for kept in self._kept.values()]
+
+    def figures(self) -> dict[str, float]:
+        ready = [kept for kept in self._kept.values() if kept.state == "ready"]
+        return {
+            "environments_warm": len(ready),
+            "environments_bytes": sum(kept.memory for kept in ready),
+            "environment_runs": self._served,
+        }
+
+    # -- coming --------------------------------------------------------------------------------------------------
+
+    def _begin(self, environment: Environment) -> None:
+        if not self._has_room():
+            return
+        kept = self._kept[environment.key] = Kept(environment)
+        self._keep(self._start(kept))
+
+    def _has_room(self) -> bool:
+        """Whoever has not been used for longest leaves, if it has been of use: two that take turns in the last place
+        would do nothing but import."""
+        self._forget_failures()
+        living = [kept for kept in self._kept.values() if kept.state != "failed"]
+        if len(living) + self._leaving < self._bounds.most:
+            return True
+        now = time.monotonic()
+        idle = [kept for kept in living if kept.state == "ready" and now - kept.used > kept.start_seconds]
+        if idle and not self._leaving:
+            self._dismiss(min(idle, key=lambda kept: kept.used))
+        return False
+
+    def _forget_failures(self) -> None:
+        past = time.monotonic() - REMEMBERED_SECONDS
+        for key in [key for key, kept in self._kept.items() if kept.state == "failed" and kept.used < past]:
+            del self._kept[key]
+
+    async def _start(self, kept: Kept) -> None:
+        pool = kept.pool = self._open(kept.environment, lambda reason: self._spoil(kept, reason))
+        try:
+            await pool.start()
+        except (CannotStart, OSError, TimeoutError, SkilleryError) as error:
+            self._spoil(kept, in_words(error))
+            return
+        if kept.state == "failed":
+            return
+        kept.start_seconds = time.monotonic() - kept.began
+        kept.memory = pool.memory
+        kept.used = time.monotonic()
+        kept.state = "ready"
+        log.info(
+            "%s of %s are imported: %.1f MiB, %.1f s",
+            kept.environment.modules,
+            kept.environment.lock[:12],
+            kept.memory / MEBIBYTE,
+            kept.start_seconds,
+        )
+        self._look_again()
+
+    # -- going ---------------------------------------------------------------------------------------------------
+
+    def _spoil(self, kept: Kept, reason: str) -> None:
+        if kept.state == "failed" or self._closed:
+            return
+        kept.state, kept.message, kept.used = "failed", reason, time.monotonic()
+        log.warning(
+            "%s of %s cannot be kept imported, runs import for themselves: %s",
+            kept.environment.modules,
+            kept.environment.lock[:12],
+            reason,
+        )
+        self._let_go(kept)
+
+    def _dismiss(self, kept: Kept) -> None:
+        self._kept.pop(kept.environment.key, None)
+        self._let_go(kept)
+
+    def _let_go(self, kept: Kept) -> None:
+        pool, kept.pool = kept.pool, None
+        if pool is not None:
+            self._leaving += 1
+            self._keep(self._leave(pool))
+
+    async def _leave(self, pool: PreloadedPool) -> None:
+        """When the last of its runs has ended."""
+        try:
+            while pool.is_busy:  # noqa: ASYNC110 - it is rare, and nobody waits for it
+                await asyncio.sleep(LEAVING_SECONDS)
+            await pool.close()
+        finally:
+            self._leaving -= 1
+
+    def _look_again(self) -> None:
+        """Once at least, when the next one may be due to leave."""
+        if self._timer is not None:
+            self._timer.cancel()
+        ready = [kept for kept in self._kept.values() if kept.state == "ready"]
+        if not ready or self._closed:
+            self._timer = None
+            return
+        due = min(kept.used for kept in ready) + self._bounds.idle_seconds
+        self._timer = asyncio.get_running_loop().call_later(max(0.01, due - time.monotonic()), self._let_idle_go)
+
+    def _let_idle_go(self) -> None:
+        past = time.monotonic() - self._bounds.idle_seconds
+        for kept in [kept for kept in self._kept.values() if kept.state == "ready" and kept.used <= past]:
+            if kept.pool is not None and kept.pool.is_busy:
+                kept.used = time.monotonic()
+            else:
+                self._dismiss(kept)
+        self._look_again()
+
+    def _keep(self, doing: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Nothing is left when this returns."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        pools: list[Pool] = [kept.pool for kept in self._kept.values() if kept.pool is not None]
+        self._kept.clear()
+        for pool in pools:
+            await pool.close()
+        while self._tasks:
+            await asyncio.wait(self._tasks)

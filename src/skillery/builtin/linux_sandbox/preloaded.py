@@ -1,0 +1,387 @@
+"""The server's side of a zygote that has imported modules of an environment: nothing that it says is trusted.
+
+It has a host uid, a cgroup and a pid namespace of its own. What the server knows of its runs (pid, pidfd, mount
+namespace) comes from the kernel; descriptors are never taken from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from skillery.backends import Limits
+from skillery.builtin.linux_sandbox import seccomp, watchdog
+from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
+from skillery.builtin.linux_sandbox.groups import ControlGroup, ControlGroups, start_time
+from skillery.builtin.linux_sandbox.plan import MEBIBYTE, look
+from skillery.builtin.linux_sandbox.pool import Pool, Warmth
+from skillery.builtin.linux_sandbox.uids import Uids
+from skillery.builtin.linux_sandbox.zygotes import ANSWER_SECONDS, CannotStart, Zygote, ZygoteLost
+
+PROCESSES = 32
+"""Of a zygote with its keeper, beside its runs."""
+LOOK_SECONDS, LATER_SECONDS = 0.1, 1.0
+"""Between two looks at its memory where no cgroup holds it: while it imports, and afterwards."""
+GENERATIONS = 8
+END_SECONDS = 5.0
+FORKING = ("mount", "unshare", "setns", "clone", "sched_setaffinity")
+"""System calls that runs may not make, and that it takes to fork one."""
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """What a zygote is to have imported, and where from."""
+
+    lock: str
+    folder: str
+    preload: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...]]:
+        return self.lock, self.preload
+
+    @property
+    def modules(self) -> str:
+        return ", ".join(self.preload)
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """What such zygotes may use."""
+
+    most: int = 4
+    memory_mb: int = 1024
+    preload_seconds: float = 60.0
+    idle_seconds: float = 600.0
+
+
+class OneUid(Uids):
+    """The runs of one zygote are one host uid: it is their parent, and could not have more."""
+
+    def __init__(self, uid: int) -> None:
+        self._uid = uid
+
+    def take(self) -> int:
+        return self._uid
+
+    def give_back(self, uid: int) -> None:
+        """It is the zygote's."""
+
+
+class PreloadedZygote(Zygote):
+    """`uid` is None where the server is an ordinary user."""
+
+    def __init__(
+        self,
+        python: str,
+        plan: dict[str, Any],
+        environment: Environment,
+        bounds: Bounds,
+        uid: int | None,
+        group: ControlGroup | None,
+    ) -> None:
+        self.environment = environment
+        self.group = group
+        self.uid = uid
+        self._bounds = bounds
+        self._held = plan["cgroups"] and group is not None
+        self._reason = ""
+        self._inner: tuple[int, str | None] = (0, None)
+        super().__init__(python, plan | {"environment": told(plan, environment, bounds, uid)})
+        self._guarding = None if self._held else asyncio.ensure_future(self._guard())
+
+    async def prepare(self) -> None:
+        """Raises CannotStart, and says why."""
+        with contextlib.suppress(ConnectionError), contextlib.ExitStack() as opened:
+            doors = opened.enter_context(self.group.doors()) if self.group else []
+            self._forks.link.send(self._plan, doors)
+        await self._mounts.wait_ready()
+        try:
+            pid = await self._forks.wait_ready(self._bounds.preload_seconds)
+        except CannotStart as error:
+            raise CannotStart(self._why(str(error))) from None
+        self._inner = (pid, start_time(pid))
+        if not self._is_within(pid):
+            raise CannotStart(f"the process that imported {self.environment.modules} ended")
+        self.base_bytes = watchdog.fields(Path(f"/proc/{pid}/status"), ("VmSize",))
+
+    def _is_within(self, pid: int) -> bool:
+        """A number may belong to somebody else by now."""
+        with contextlib.suppress(OSError):
+            for _ in range(GENERATIONS):
+                pid = parent_of(pid)
+                if pid == self.pid:
+                    return True
+        return False
+
+    def _why(self, said: str) -> str:
+        if self._reason:
+            return self._reason
+        if self.group is not None and self.group.oom_kills():
+            return self._too_much()
+        if said.startswith("the sandbox was not ready"):
+            return f"importing {self.environment.modules} took longer than {self._bounds.preload_seconds:g} seconds"
+        if said.startswith("the sandbox ended"):
+            return f"the process that imported {self.environment.modules} ended"
+        return said
+
+    def _too_much(self) -> str:
+        return f"importing {self.environment.modules} took more than {self._bounds.memory_mb} MiB of memory"
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are its own, and that its runs share."""
+        return watchdog.rough_memory(self._inner[0]) if self._inner[0] else 0
+
+    # -- runs ----------------------------------------------------------------------------------------------------
+
+    async def cell(
+        self, demand: Demand, uid: int, affinity: list[int], group: ControlGroup | None, *, ahead: bool
+    ) -> Cell:
+        """See `Zygote`."""
+        self.served += 1
+        ends = Ends(wary=True)
+        slot = self._free_slots.pop() if self._free_slots else -1
+        try:
+            (await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)).close()
+            pid, pidfd, mounts = await self._meet(ends)
+        except BaseException:
+            ends.close()
+            raise
+        cell = Cell(self, demand, ends, pid=pid, pidfd=pidfd, mounts=mounts, uid=uid, slot=slot, group=group)
+        self._add(cell)
+        return cell
+
+    async def _meet(self, ends: Ends) -> tuple[int, int, int]:
+        """Pid 1 of a run greets us, and waits until we have seen it. Raises ZygoteLost."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                greeting = await ends.control.receive()
+            if greeting is None or greeting.pid <= 0:
+                raise ZygoteLost
+            known = self._descriptors(greeting.pid)
+        except (TimeoutError, OSError):
+            raise self._lose() from None
+        except ZygoteLost:
+            raise self._lose() from None
+        try:
+            ends.control.send({})
+        except OSError:
+            for descriptor in known:
+                os.close(descriptor)
+            raise self._lose() from None
+        return greeting.pid, *known
+
+    def _descriptors(self, pid: int) -> tuple[int, int]:
+        """Of the process and of its mount namespace. A pid means nothing until a descriptor holds it: who has it by
+        then must be a child of the zygote. Raises OSError, ZygoteLost."""
+        pidfd = os.pidfd_open(pid)
+        try:
+            parent = parent_of(pid)
+            mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        except BaseException:
+            os.close(pidfd)
+            raise
+        try:
+            if (parent, start_time(parent)) != self._inner:
+                raise ZygoteLost
+            signal.pidfd_send_signal(pidfd, 0)  # it has been this one all the time
+        except BaseException:
+            os.close(pidfd)
+            os.close(mounts)
+            raise
+        return pidfd, mounts
+
+    def _lose(self) -> ZygoteLost:
+        self._forks.lose()
+        return ZygoteLost("the process that had imported its packages is lost")
+
+    # -- where no cgroup holds it --------------------------------------------------------------------------------
+
+    async def _guard(self) -> None:
+        while not self._gone.done():
+            held, processes = await asyncio.to_thread(self._look)
+            if held > self._bounds.memory_mb * MEBIBYTE or processes > PROCESSES:
+                self._reason = self._too_much() if processes <= PROCESSES else "the import started too many processes"
+                self._forks.lose()
+            await asyncio.wait({self._gone}, timeout=LATER_SECONDS if self._inner[0] else LOOK_SECONDS)
+
+    def _look(self) -> tuple[int, int]:
+        """Bytes and processes of all that is in there, without the runs."""
+        runs = {cell.pid for cell in tuple(self.cells)}
+        left = [pid for pid in watchdog.children(self.pid) if pid not in runs]
+        held = processes = 0
+        while left and processes <= PROCESSES:
+            pid = left.pop()
+            held += watchdog.memory_of(pid, watchdog.rough_memory)
+            processes += 1
+            left += [child for child in watchdog.children(pid) if child not in runs]
+        return held, processes
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """All of it is gone when this returns: its keeper waits for everybody, and the process that we know for the
+        keeper."""
+        await self._mounts.close()
+        self._forks.lose()
+        await asyncio.wait({self._gone}, timeout=END_SECONDS)
+        if not self._gone.done():  # somebody stopped it; its keeper dies with it
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            await asyncio.wait({self._gone})
+        await self._forks.close()
+        if self._guarding is not None:
+            await self._guarding
+        if self.group is not None:
+            await self.group.remove()
+
+
+def told(plan: dict[str, Any], environment: Environment, bounds: Bounds, uid: int | None) -> dict[str, Any]:
+    """What a plan says of an environment."""
+    source, is_open = look(environment.folder)
+    program = seccomp.program(platform.machine(), cgroups=plan["cgroups"], also=FORKING)
+    return {
+        "lock": environment.lock,
+        "folder": source,
+        "closed": uid is not None and not is_open,
+        "preload": list(environment.preload),
+        "uid": uid,
+        "address_bytes": 0 if plan["cgroups"] else (bounds.memory_mb + 1024) * MEBIBYTE,
+        "filter": program.hex(),
+    }
+
+
+def in_words(error: BaseException) -> str:
+    """Without a path of the host."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
+
+
+def parent_of(pid: int) -> int:
+    """Raises OSError where it has ended."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class PreloadedPool(Pool):
+    """Places of one environment. It never lets a run wait for an import: without a zygote, ZygoteLost says so."""
+
+    def __init__(
+        self,
+        python: str,
+        plan: dict[str, Any],
+        uids: Uids,
+        groups: ControlGroups | None,
+        warmth: Warmth,
+        environment: Environment,
+        bounds: Bounds,
+        spoiled: Callable[[str], None],
+    ) -> None:
+        super().__init__(python, plan, uids, groups, warmth)
+        self.environment = environment
+        self._bounds = bounds
+        self._spoiled = spoiled
+
+    async def start(self) -> None:
+        """One whole place has been made ready when this returns. Raises CannotStart."""
+        try:
+            await self._start_another()
+            cell = await self._prepared(self._usual)
+        except (ZygoteLost, OSError, TimeoutError) as error:
+            raise CannotStart(f"no run could be forked: {in_words(error)}") from None
+        if self._warmth.prepared:
+            self._ready.append(cell)
+        else:
+            self.drop(cell, busy=False)
+        self._consider()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._busy > 0
+
+    @property
+    def memory(self) -> int:
+        return self._current.memory if isinstance(self._current, PreloadedZygote) else 0
+
+    def _uids_of(self, zygote: Zygote) -> Uids:
+        uid = zygote.uid if isinstance(zygote, PreloadedZygote) else None
+        return self._uids if uid is None else OneUid(uid)
+
+    async def _zygote(self) -> Zygote:
+        zygote = self._current
+        if self._closed or zygote is None or zygote.lost:
+            self._spoiled("the process that had imported it ended")
+            raise ZygoteLost
+        if self._is_due(zygote) and not self._closed:
+            self._replace()
+        return zygote
+
+    async def _start_another(self) -> None:
+        uid = self._uids.take() if self._plan["root"] else None
+        group: ControlGroup | None = None
+        try:
+            if self._groups is not None:
+                group = await asyncio.to_thread(self._groups.make)
+                group.limit(Limits(memory_mb=self._bounds.memory_mb, processes=PROCESSES, cpus=1.0))
+            if self._closed:
+                raise CannotStart("the sandbox is closed")
+            zygote = PreloadedZygote(self._python, self._plan, self.environment, self._bounds, uid, group)
+        except BaseException:
+            self._give_back(uid)
+            if group is not None:
+                await group.remove()
+            raise
+        self._zygotes.add(zygote)
+        try:
+            await zygote.prepare()
+        except BaseException:
+            await self._bury(zygote)
+            raise
+        before, self._current = self._current, zygote
+        if before is not None:
+            self._retire(before)
+
+    def _replace(self) -> asyncio.Task[None]:
+        task = super()._replace()
+        task.add_done_callback(self._told)
+        return task
+
+    async def _refill(self) -> None:
+        try:
+            while self._wanting():
+                cell = await self._prepared(self._usual)
+                if cell.demand == self._usual:
+                    self._ready.append(cell)
+                else:
+                    self.drop(cell, busy=False)
+        except (ZygoteLost, CannotStart, OSError, TimeoutError) as error:
+            self._spoiled(f"no run could be forked: {in_words(error)}")
+
+    def _told(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._spoiled(in_words(error))
+
+    async def _bury(self, zygote: Zygote) -> None:
+        if zygote in self._zygotes:
+            await super()._bury(zygote)
+            if isinstance(zygote, PreloadedZygote):
+                self._give_back(zygote.uid)
+
+    async def close(self) -> None:
+        """See `Pool`; an import that goes on is not waited for."""
+        self._closed = True
+        for zygote in tuple(self._zygotes):
+            if zygote is not self._current:
+                zygote.lose()
+        await super().close()
+
+    def _give_back(self, uid: int | None) -> None:
+        if uid is not None:
+            self._uids.give_back(uid)
