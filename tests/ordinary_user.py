@@ -9,6 +9,7 @@ command finds them at their usual places all the same.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import NoReturn
 from skillery.builtin.linux_sandbox.cell import kernel
 
 USER = 65533
+PROCESSES = 8192
+"""Of all that it runs: a test that goes wrong must not take the machine along."""
 
 
 def closed_ancestor(path: Path) -> Path | None:
@@ -48,6 +51,7 @@ def open_up(paths: list[Path]) -> None:
 
 def become_ordinary(home: str) -> NoReturn:
     os.chown(home, USER, USER)
+    resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES, PROCESSES))
     os.setgroups([])
     os.setresgid(USER, USER, USER)
     os.setresuid(USER, USER, USER)

@@ -617,6 +617,31 @@ async def test_a_fork_bomb_in_an_import_is_held(tmp_path: Path) -> None:
         assert message
 
 
+async def test_the_kernel_counts_the_processes_of_an_import(tmp_path: Path) -> None:
+    """The server looks as well, and a bomb keeps it from looking."""
+    async with running(tmp_path) as trial:
+        message = await spoiled(
+            trial,
+            """
+            import os, resource, signal
+            hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+            resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
+            count = 0
+            try:
+                while count < 1000:
+                    if os.fork() == 0: signal.pause()
+                    count += 1
+            except OSError as error:
+                raise RuntimeError(f'{error.strerror} after {count}') from None
+            """,
+        )
+        if message == "the import started too many processes":
+            assert not IS_ROOT
+            return
+        assert "Resource temporarily unavailable after " in message
+        assert int(message.rpartition(" ")[2]) <= 256
+
+
 async def test_all_of_it_ends_with_a_killed_server(tmp_path: Path) -> None:
     script = f"""
 import asyncio, os, sys
@@ -654,7 +679,10 @@ asyncio.run(main())
 @pytest.mark.long
 def test_all_this_holds_for_an_ordinary_user_too() -> None:
     command = (sys.executable, str(TESTS / "ordinary_user.py"), sys.executable, "-m", "pytest", "-q")
-    chosen = "reaches_nothing or limits_hold or ahead_is_named or fork_bomb or for_itself or killed or greets or later"
+    chosen = (
+        "reaches_nothing or limits_hold or ahead_is_named or fork_bomb or kernel_counts or for_itself or killed "
+        "or greets or later"
+    )
     arguments = ("-p", "no:cacheprovider", str(TESTS / "test_preloaded.py"), "-k", chosen)
     done = subprocess.run((*command, *arguments), capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
