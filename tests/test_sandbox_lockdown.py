@@ -120,7 +120,7 @@ class TestLockdown(SandboxCases):
 
     async def test_the_root_holds_what_it_should_and_nothing_else(self, trial: Trial) -> None:
         allowed = {"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
-        allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "blobs"}
+        allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "packages", "blobs"}
         allowed |= {Path(sys.base_prefix).resolve().parts[1]}
         found = await trial.value("import os\ndef main(args): return [os.listdir(p) for p in ('/', '/dev', '/run')]")
         assert set(found[0]) <= allowed

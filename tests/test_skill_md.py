@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidBundle
-from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, parse_skill_md
+from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, body_of, head_of, parse_skill_md
 
 
 def refusal(text: str) -> InvalidBundle:
@@ -143,3 +145,28 @@ def test_what_a_yaml_writer_writes_reads_back(value: dict[str, object]) -> None:
         assert "deeper" in error.message or "\n---" in written  # noqa: PT017 - nothing else may be wrong with it
     else:
         assert parsed.frontmatter == value
+
+
+def test_a_body_of_many_short_lines_is_read_as_one_text() -> None:
+    body = "a\n" * (4 << 20)
+    text = f"---\nname: x\n---\n{body}"
+    tracemalloc.start()
+    parsed = parse_skill_md(text)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (parsed.frontmatter, parsed.body) == ({"name": "x"}, body)
+    assert body_of(text) == body
+    assert body_of(body) == body
+    assert most < 8 * len(text)  # a list of its lines takes thirty times its size
+
+
+def test_frontmatter_whose_end_is_far_is_too_long_and_not_without_an_end() -> None:
+    with pytest.raises(InvalidBundle, match="more than 65536 bytes"):
+        parse_skill_md("---\n" + "a: b\n" * 400_000 + "---\n")
+
+
+@given(st.text(alphabet="-a:\n \r\x0b\x85", max_size=60), st.integers(0, 60))
+def test_where_the_head_ends_cuts_no_line(text: str, most: int) -> None:
+    lines, rest = head_of(text, most)
+    assert [*lines, *rest.splitlines(keepends=True)] == text.splitlines(keepends=True)
+    assert not rest or sum(map(len, lines)) >= most

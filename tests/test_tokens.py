@@ -583,6 +583,12 @@ def test_params_that_cannot_be_are_refused_by_name(rpc: Rpc) -> None:
         assert word in failed.value.error["message"] + str(failed.value.error["data"])
 
 
+def test_a_reviewer_who_cannot_read_is_told_so(tmp_path: Path) -> None:
+    create = ("token", "create", "--home", str(tmp_path / "home"), "--name", "rita", "--scope")
+    assert "--scope read" in skillery(*create, "review").err
+    assert "--scope read" not in skillery(*create, "review,read").err
+
+
 def test_a_terminal_shows_scopes_and_moments_whole(tmp_path: Path) -> None:
     home = ("--home", str(tmp_path / "home"))
     created = ("--name", "ann", "--scope", "read,run,publish", "--namespace", "team.*", "--expires", "90d")
@@ -591,7 +597,7 @@ def test_a_terminal_shows_scopes_and_moments_whole(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "skillery", "token", "list", *home],
         stdout=theirs,
-        env=clean_environment({"TERM": "xterm-256color", "COLUMNS": "100"}),
+        env=clean_environment({"TERM": "xterm-256color", "COLUMNS": "60"}),
     )
     os.close(theirs)
     seen = b""

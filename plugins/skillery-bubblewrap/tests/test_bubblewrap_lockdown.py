@@ -153,7 +153,7 @@ class TestLockdown(SandboxCases):
 
     async def test_what_lies_in_the_root_and_in_run(self, trial: Trial) -> None:
         allowed = {"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", Path(sys.base_prefix).resolve().parts[1]}
-        allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "blobs"}
+        allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "packages", "blobs"}
         found = await trial.value("import os\ndef main(args): return [os.listdir(p) for p in ('/', '/dev', '/run')]")
         assert set(found[0]) <= allowed
         assert set(found[1]) <= {"null", "zero", "full", "random", "urandom", "shm", "fd", "stdin", "stdout", "stderr"}

@@ -47,7 +47,9 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")  # half a digest is none
     for row in rows:
         table.add_row(*(Text(_MOMENT.sub(r"\1 \2Z", clean(field))) for field in row))
     Console().print(table)

@@ -75,6 +75,8 @@ def create(
     click.echo(clean(f"{created['id']}: {created['name']} ({created['kind']}) may {may}{until}."), err=True)
     if "publish" in created["scopes"] and not where:
         click.echo("It can publish nothing yet: that takes --namespace.", err=True)
+    if "review" in created["scopes"] and "read" not in created["scopes"]:
+        click.echo("It can read nothing of what it reviews: that takes --scope read as well.", err=True)
     click.echo("Keep it now: it is not shown again.", err=True)
 
 

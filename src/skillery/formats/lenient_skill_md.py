@@ -24,8 +24,10 @@ from skillery.formats.skill_md import (
     MAX_FRONTMATTER_BYTES,
     Builder,
     SkillMd,
+    head_of,
     parse_skill_md,
     text_of,
+    without_mark,
 )
 from skillery.formats.wording import printable, quoted
 
@@ -112,15 +114,15 @@ def _first_bad(data: bytes) -> int:
 
 
 def _mended(text: str, repairs: Repairs) -> SkillMd:
-    lines = text.removeprefix("\ufeff").splitlines(keepends=True)
+    lines, rest = head_of(text)
     start = _start(lines, repairs)
     if start is None:
         repairs.note("missing_frontmatter", "it has no frontmatter; all of it is the body", 1)
-        return SkillMd({}, "".join(lines))
+        return SkillMd({}, without_mark(text))
     end, after = _end(lines, start, repairs)
     if not any(line.strip() for line in lines[start:end]):
         repairs.note("empty_frontmatter", "the frontmatter is empty", start)
-    return SkillMd(_frontmatter(lines[start:end], start + 1, repairs), "".join(lines[after:]))
+    return SkillMd(_frontmatter(lines[start:end], start + 1, repairs), "".join([*lines[after:], rest]))
 
 
 def _start(lines: list[str], repairs: Repairs) -> int | None:

@@ -20,6 +20,8 @@ from skillery.formats.wording import quoted
 FILE = "SKILL.md"
 MAX_FRONTMATTER_BYTES = 64 * 1024
 MAX_DEPTH = 8
+HEAD_CHARACTERS = 1024 * 1024
+"""Frontmatter is looked for in no more than that: a list of lines takes many times what a text of short ones does."""
 
 _FENCE = "---"
 _HINT = "Frontmatter stands between two lines of '---' and is a YAML mapping of plain values, e.g. 'name: My skill'."
@@ -39,24 +41,24 @@ def parse_skill_md(text: str) -> SkillMd:
     problem = text_problem(text)
     if problem:
         _refuse(problem, None)
-    lines = _lines(text)
+    lines, rest = head_of(text)
     end = _end_of_frontmatter(lines)
     if end == 0:
-        return SkillMd({}, "".join(lines))
-    if end is None:
+        return SkillMd({}, without_mark(text))
+    if end is None and not rest:
         _refuse("has frontmatter without an end (a second line of '---')", 1)
     source = "".join(lines[1:end])
-    if len(source.encode()) > MAX_FRONTMATTER_BYTES:
+    if len(source.encode()) > MAX_FRONTMATTER_BYTES or end is None:
         _refuse(f"has more than {MAX_FRONTMATTER_BYTES} bytes of frontmatter", 1)
     frontmatter = _frontmatter(source)
-    return SkillMd(frontmatter, "".join(lines[end + 1 :]), tuple(_warnings(frontmatter)))
+    return SkillMd(frontmatter, "".join([*lines[end + 1 :], rest]), tuple(_warnings(frontmatter)))
 
 
 def body_of(text: str) -> str:
     """The body of a SKILL.md that was checked when it was published, without a look at its frontmatter."""
-    lines = _lines(text)
+    lines, rest = head_of(text)
     end = _end_of_frontmatter(lines)
-    return "".join(lines[end + 1 :] if end else lines)
+    return "".join([*lines[end + 1 :], rest]) if end else without_mark(text)
 
 
 def text_of(data: bytes) -> str:
@@ -67,8 +69,15 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _lines(text: str) -> list[str]:
-    return text.removeprefix("\ufeff").splitlines(keepends=True)
+def without_mark(text: str) -> str:
+    return text.removeprefix("\ufeff")
+
+
+def head_of(text: str, most: int = HEAD_CHARACTERS) -> tuple[list[str], str]:
+    """The whole lines at the top where frontmatter may stand, with their ends, and the text behind them."""
+    bare = without_mark(text)
+    end = len(bare) if len(bare) <= most else bare.find("\n", most) + 1 or len(bare)
+    return bare[:end].splitlines(keepends=True), bare[end:]
 
 
 def _end_of_frontmatter(lines: list[str]) -> int | None:
