@@ -24,6 +24,8 @@ from skillery.backends import KeepsWarm, Limits, PackageMount, Place, Warm
 from skillery.builtin.linux_sandbox import groups, skillery_sandbox, zygotes
 from skillery.testing.sandbox import Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
+from tests import test_sandbox_lockdown as lockdown
+from tests.preloading_everywhere import PreloadingEverywhere
 
 TESTS = Path(__file__).parent
 IS_ROOT = os.geteuid() == 0
@@ -507,7 +509,7 @@ ABUSES = {
     "says a strange reason": "LINK.send(json.dumps({'message': {'a': 1}}).encode()); time.sleep(60)",
     "sends descriptors": """
 try:
-    for _ in range(1000):
+    for _ in range(300):
         rights = array.array('i', [os.open('/dev/null', 0)] * 8)
         LINK.sendmsg([b'{"ready": true}'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 finally:
@@ -573,7 +575,7 @@ json.dumps = lambda value, **options: '[' * 9 if 'number' in value else real(val
     "leaves processes later": """
 import os, time
 def bomb():
-    for _ in range(1000):
+    for _ in range(300):
         try:
             if os.fork() == 0: time.sleep(600)
         except OSError: break
@@ -608,10 +610,11 @@ async def test_a_fork_bomb_in_an_import_is_held(tmp_path: Path) -> None:
         message = await spoiled(
             trial,
             """
-            import os
-            while True:
+            import os, time
+            for _ in range(10):  # a thousand, if nobody holds it
                 try: os.fork()
                 except OSError: pass
+            time.sleep(10)
             """,
         )
         assert message
@@ -673,6 +676,43 @@ asyncio.run(main())
         started = {pid: groups.start_time(pid) for pid in below}
         server.kill()
     await until(lambda: not [pid for pid in below if groups.start_time(pid) == started[pid] is not None])
+
+
+class TestLockdownOfPreloaded(lockdown.TestLockdown):
+    """A run of it is locked in as every run is."""
+
+    @pytest.fixture
+    async def sandbox(self, tmp_path: Path) -> AsyncIterator[Any]:
+        async with lockdown.unprepared(tmp_path) as sandbox:
+            everywhere = PreloadingEverywhere(sandbox, tmp_path)
+            await everywhere.warm_up()
+            yield everywhere
+
+    # these look for the processes of runs where only those of the common zygote are
+    test_seen_from_the_host_every_process_of_a_run_is_locked = None  # type: ignore[assignment]
+    test_seen_from_the_host_pid_1_is_nobodys_to_read = None  # type: ignore[assignment]
+    test_the_process_that_runs_are_forked_from_keeps_three_rights = None  # type: ignore[assignment]
+
+    async def test_seen_from_the_host_each_process_has_what_it_needs_and_no_more(self, trial: Trial) -> None:
+        running = asyncio.ensure_future(trial.code(lockdown.WAIT))
+        seen = [
+            entry for entry in await lockdown.run_processes(running) if len(entry["NSpid"].split()) > lockdown.depth()
+        ]
+        owners = {entry["Pid"]: Path(f"/proc/{entry['Pid']}/environ").stat().st_uid for entry in seen}
+        await running
+        runs = [entry for entry in seen if len(entry["NSpid"].split()) == lockdown.depth() + 2]
+        zygotes = [entry for entry in seen if entry not in runs]
+        assert sorted(entry["NSpid"].split()[-1] for entry in runs) == ["1", "2"]
+        assert sorted(entry["NSpid"].split()[-1] for entry in zygotes) == ["1", "3"]
+        for entry in runs:
+            assert [int(entry[name], 16) for name in lockdown.CAPABILITIES] == [0] * 5
+            assert (entry["NoNewPrivs"], entry["Seccomp"]) == ("1", "2")
+        assert len({entry["Uid"] for entry in (*runs, *zygotes)}) == (2 if IS_ROOT else 1)  # the keeper is root's
+        for entry in zygotes:
+            kept = lockdown.SYS_ADMIN if entry["NSpid"].split()[-1] == "3" else 0
+            assert [int(entry[name], 16) for name in lockdown.CAPABILITIES] == [0, kept, kept, 0, 0]
+        first = {owners[entry["Pid"]] for entry in (*runs, *zygotes) if entry["NSpid"].split()[-1] == "1"}
+        assert first <= {0, 65534}
 
 
 @only_as_root

@@ -28,10 +28,13 @@ from skillery.builtin.linux_sandbox.zygotes import ANSWER_SECONDS, CannotStart, 
 
 PROCESSES = 32
 """Of a zygote with its keeper, beside its runs."""
+MOST_PROCESSES = 256
+"""Of a zygote together with its runs, where no cgroup holds them: a watchdog alone would come too late."""
 LOOK_SECONDS, LATER_SECONDS = 0.1, 1.0
 """Between two looks at its memory where no cgroup holds it: while it imports, and afterwards."""
 GENERATIONS = 8
 END_SECONDS = 5.0
+LOST = "the process that had imported it ended"
 FORKING = ("mount", "unshare", "setns", "clone", "sched_setaffinity")
 """System calls that runs may not make, and that it takes to fork one."""
 
@@ -59,6 +62,10 @@ class Bounds(msgspec.Struct, frozen=True):
     memory_mb: int = 1024
     preload_seconds: float = 60.0
     idle_seconds: float = 600.0
+
+
+class Crowded(ZygoteLost):
+    """It lives, and has no process left for another run."""
 
 
 class OneUid(Uids):
@@ -149,7 +156,9 @@ class PreloadedZygote(Zygote):
         ends = Ends(wary=True)
         slot = self._free_slots.pop() if self._free_slots else -1
         try:
-            (await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)).close()
+            answer = await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)
+            if "crowded" in answer.content:
+                raise Crowded
             pid, pidfd, mounts = await self._meet(ends)
         except BaseException:
             ends.close()
@@ -253,6 +262,7 @@ def told(plan: dict[str, Any], environment: Environment, bounds: Bounds, uid: in
         "preload": list(environment.preload),
         "uid": uid,
         "address_bytes": 0 if plan["cgroups"] else (bounds.memory_mb + 1024) * MEBIBYTE,
+        "processes": 0 if plan["cgroups"] else MOST_PROCESSES,
         "filter": program.hex(),
     }
 
@@ -316,11 +326,23 @@ class PreloadedPool(Pool):
     async def _zygote(self) -> Zygote:
         zygote = self._current
         if self._closed or zygote is None or zygote.lost:
-            self._spoiled("the process that had imported it ended")
+            self._spoiled(LOST)
             raise ZygoteLost
         if self._is_due(zygote) and not self._closed:
             self._replace()
         return zygote
+
+    async def _make(self, demand: Demand, *, ahead: bool) -> Cell:
+        """Tried once: where there is none, the run imports for itself."""
+        zygote = await self._zygote()
+        try:
+            return await self._forked(zygote, demand, ahead=ahead)
+        except Crowded:
+            raise
+        except ZygoteLost:
+            self._retire(zygote)
+            self._spoiled(LOST)
+            raise
 
     async def _start_another(self) -> None:
         uid = self._uids.take() if self._plan["root"] else None
@@ -360,6 +382,8 @@ class PreloadedPool(Pool):
                     self._ready.append(cell)
                 else:
                     self.drop(cell, busy=False)
+        except Crowded:
+            return  # a run that ends makes room
         except (ZygoteLost, CannotStart, OSError, TimeoutError) as error:
             self._spoiled(f"no run could be forked: {in_words(error)}")
 

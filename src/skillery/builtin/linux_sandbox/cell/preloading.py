@@ -111,6 +111,9 @@ def give_up(server: Link, plan: dict[str, Any]) -> None:
     lockdown.keep_capabilities(CAP_SYS_ADMIN)
     kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    if own["processes"]:
+        resource.setrlimit(resource.RLIMIT_NPROC, (own["processes"], own["processes"]))
+    os.setsid()  # some kernels share processors out by sessions: the server then keeps its own part
     lockdown.load_filter(bytes.fromhex(own["filter"]))
     for forgotten in ("runtime", "hidden", "prefixes"):  # where things lie on the host is nobody's business here
         del plan[forgotten]

@@ -114,11 +114,20 @@ class Forks:
         for descriptor, place in zip((control, channel, log, gate, *doors), places, strict=True):
             os.dup2(descriptor, place, inheritable=False)
             os.close(descriptor)
-        pid = kernel.forked(lambda: self._do(part.written.address))
+        try:
+            pid = kernel.forked(lambda: self._do(part.written.address))
+        except kernel.SetupError:
+            if not self._plan["environment"]:
+                raise
+            pid = -1  # its runs have as many processes as they may all together
         if pid == 0:
             inmate.be_second(self._plan, part.landlock_abi, ahead=message["ahead"])
         for place in places:
             os.close(place)
+        if pid < 0:
+            os.close(opener)
+            server.say(number=message["number"], crowded=True)
+            return
         self._let_go(server, message, pid, part.pidfd.value, opener)
 
     def _part(self, flags: int, message: dict[str, Any], doors: int) -> inmate.Part:
