@@ -225,7 +225,7 @@ def test_an_index_that_is_away_is_an_error_that_shows_no_login(
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        url = f"http://somebody:geheim@127.0.0.1:{port}/simple"
+        url = f"http://somebody:geheim@localhost:{port}/simple"
         running = start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": url})
 
         error = refused(running.rpc, needing(new_name, "frames"))
@@ -263,7 +263,7 @@ class Index(http.server.SimpleHTTPRequestHandler):
 def index(wheelhouse: Path) -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Index, directory=str(wheelhouse)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/simple"
+    yield f"http://localhost:{server.server_address[1]}/simple"
     server.shutdown()
     server.server_close()
 

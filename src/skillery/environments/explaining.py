@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from skillery.environments.failing import BuildFailed
+from skillery.environments.jobs import Stopped
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable, UnresolvableDependencies
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import DEPENDENCIES, package_of
@@ -72,6 +74,20 @@ def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
     return unresolvable("unsatisfiable", package, requirements, f"the dependencies cannot be met: {cause}")
 
 
+def elsewhere(hosts: Sequence[str]) -> SkilleryError:
+    """The index leads to hosts that are not those of the settings."""
+    return Unavailable(
+        f"the package index keeps its files at {', '.join(hosts[:3])}, which packages may not come from",
+        hint="The server's admin can allow it with the setting packages.file_hosts.",
+    )
+
+
+def not_locked(what: str, stopped: Stopped) -> SkilleryError:
+    """For the end of a job that was to lock."""
+    log.error("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
+    return Unavailable(f"{what}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")
+
+
 def unresolvable(reason: str, package: str, requirements: Iterable[str], message: str) -> UnresolvableDependencies:
     names = [package_of(one) for one in requirements]
     path = f"{DEPENDENCIES}[{names.index(package)}]" if package in names else DEPENDENCIES
@@ -98,15 +114,23 @@ def _package(cause: str, requirements: Iterable[str]) -> str:
     return min(named)[1] if named else next(iter(names), "")
 
 
-def install_failure(said: str) -> tuple[str, bool]:
-    """Why a lock could not be installed, and whether another try may go better."""
-    log.warning("installing failed: %s", cleaned(said, 2000))
-    if "Hash mismatch" in said or "hash" in said.lower().partition("cause:")[0]:
-        found = re.search(r"`([A-Za-z0-9._-]+==[^`]+)`", said)
-        package = found[1] if found else "a package"
-        return f"{package}: the file that the index has is not the one that was locked (its hash differs)", False
+def uv_failure(said: str) -> tuple[str, bool]:
+    """Why uv could not do what it was asked for a lock, and whether another try may go better."""
+    log.warning("uv: %s", cleaned(said, 2000))
     if any(sign in said for sign in _NETWORK):
         return "the package index cannot be reached; try again later", True
     if "os error 28" in said or "No space left" in said:
-        return "the server has no space left", True
+        return "it needs more disk than a build may use", False
     return cause_of(said), False
+
+
+def job_failure(what: str, stopped: Stopped) -> BuildFailed:
+    """Why a job in the sandbox did not come to its end."""
+    log.warning("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
+    if stopped.kind == "TimeoutError":
+        return BuildFailed(f"{what} in time (the setting packages.build_seconds)")
+    if stopped.kind == "MemoryLimitExceeded":
+        return BuildFailed(f"{what}: {stopped.message}")
+    if stopped.kind == "SandboxError":
+        return BuildFailed(f"{what}: the sandbox failed ({cleaned(stopped.message, 200)})", passing=True)
+    return BuildFailed(f"{what}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")
