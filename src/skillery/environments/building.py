@@ -18,7 +18,7 @@ from skillery.environments.fetching import Fetched, Incoming, Progress, build_wh
 from skillery.environments.jobs import Jobs, Stopped, workers
 from skillery.environments.sources import Sources
 from skillery.environments.trees import Tree, Trees, TreeWriter, key_of, link, settle, too_large
-from skillery.environments.wheels import MOST_ENTRIES, read_wheel
+from skillery.environments.wheels import MOST_FILES, read_wheel
 from skillery.errors import SkilleryError
 from skillery.formats.requirements import InvalidLock, Pin, read_lock
 from skillery.formats.wording import printable
@@ -157,7 +157,7 @@ class Builder:
         left = self._max_mb * MIB - spent
         wheel = await asyncio.to_thread(read_wheel, fetched.path, fetched.pin)
         writer = TreeWriter(wheel, aside, left, self._max_mb)
-        args = {"max_bytes": left, "max_files": MOST_ENTRIES, "workers": workers()}
+        args = {"max_bytes": left, "max_files": MOST_FILES, "workers": workers()}
         what = f"{wheel.package} could not be unpacked"
         try:
             answer = await self._jobs.run(
@@ -183,7 +183,7 @@ class Builder:
             case "too_large":
                 return too_large(self._max_mb)
             case "too_many_files":
-                return BuildFailed(f"{package} has {detail} files, at most {MOST_ENTRIES // 2} are allowed")
+                return BuildFailed(f"{package} has {detail} files, at most {MOST_FILES} are allowed")
             case "no_file":
                 return BuildFailed(f"{package} has '{detail}', which is a link or no file at all")
             case "encrypted":

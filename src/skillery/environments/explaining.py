@@ -19,6 +19,10 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s`'\")]+", re.IGNORECASE)
 _PATH = re.compile(r"(?<![\w.])(?:~|\.{1,2})?/[^\s`'\",:;)]+")
 _CAUSE = re.compile(r"(?:cause:|╰─▶|▶)\s*(.*?)(?:\n\s*\n|\nhint:|\Z)", re.DOTALL)
 _YANKED = re.compile(r"warning: `?([A-Za-z0-9._-]+)==([^\s`]+)`? is yanked(?: \(reason: \"(.*?)\"\))?")
+_BAD_FILE = re.compile(
+    r"(?:(Failed to download) `([^`]+)`\s+cause: Failed to extract archive|Failed to build `([^`]+)`)"
+)
+_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:==[^\s]+)?$")
 _NETWORK = (
     "Failed to fetch",
     "error sending request",
@@ -42,6 +46,13 @@ def cause_of(said: str) -> str:
     return cleaned(found[1] if found else said.partition("error:")[2] or said)
 
 
+def _last_cause(said: str) -> str:
+    """What was wrong in the end, without what that was in the way of."""
+    if "Failed to build" in said:
+        return build_failure(said)
+    return cleaned(said.rpartition("cause:")[2].partition("hint:")[0], 300)
+
+
 def check_yanked(said: str, requirements: Iterable[str]) -> None:
     """Raises UnresolvableDependencies where uv warns of a release that was taken back."""
     found = _YANKED.search(said)
@@ -52,6 +63,12 @@ def check_yanked(said: str, requirements: Iterable[str]) -> None:
 
 def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
     """The error for what uv says when it ends in failure; `what` has failed."""
+    bad = _BAD_FILE.search(said)
+    if bad is not None:
+        reason, words = ("damaged", "is damaged") if bad[1] else ("build_failed", "could not be built from source")
+        file = printable(bad[2] or bad[3], 200)
+        package = package_of(file) if _NAMED.match(file) else file
+        return unresolvable(reason, package, requirements, f"{file} {words}: {_last_cause(said)}")
     if any(sign in said for sign in _NETWORK):
         log.warning("%s: the package index: %s", what, cleaned(said, 2000))
         login = " (it does not accept the login of this server)" if _LOGIN.search(said) else ""
@@ -122,6 +139,14 @@ def uv_failure(said: str) -> tuple[str, bool]:
     if "os error 28" in said or "No space left" in said:
         return "it needs more disk than a build may use", False
     return cause_of(said), False
+
+
+def build_failure(said: str) -> str:
+    """Why a package could not be built, with the last line that its own build printed."""
+    log.warning("a build: %s", cleaned(said, 4000))
+    before, _, after = said.partition("error: Failed to build")
+    printed = (after.partition("[stderr]")[2].partition("\nhint:")[0] or before).strip()
+    return f"its build said '{cleaned(printed.splitlines()[-1], 200)}'" if printed else cause_of(said)
 
 
 def job_failure(what: str, stopped: Stopped) -> BuildFailed:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from packaging.tags import sys_tags
 
-from skillery.environments.explaining import job_failure, uv_failure
+from skillery.environments.explaining import build_failure, job_failure, uv_failure
 from skillery.environments.failing import BuildFailed
 from skillery.environments.jobs import Jobs, Receiver, Stopped
 from skillery.environments.sources import Sources, base_python
@@ -214,7 +214,7 @@ def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: Incoming)
                 passing=True,
             )
         case "build":
-            return BuildFailed(f"{package} could not be built from source: {uv_failure(detail)[0]}")
+            return BuildFailed(f"{package} could not be built from source: {build_failure(detail)}")
         case "uv":
             message, passing = uv_failure(detail)
             return BuildFailed(message, passing=passing)

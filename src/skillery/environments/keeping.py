@@ -220,7 +220,7 @@ class Environments:
         BuildFailed."""
         limit = self._total_mb * MIB
         while (used := self._used_bytes()) + size > limit:
-            if not self._drop_least_used(sha256) and not self._drop_tree(needed):
+            if not self._drop_tree(needed) and not self._drop_least_used(sha256):
                 raise BuildFailed(
                     f"the packages of this server would take {(used + size) // MIB} MiB, at most {self._total_mb} are "
                     "allowed (the setting packages.total_mb), and all that are there are needed",
