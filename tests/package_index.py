@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.server
 import json
@@ -33,6 +34,10 @@ class PackageIndex:
         """File -> when it is served."""
         self.uploaded: dict[str, str] = {}
         """File -> when it was uploaded."""
+        self.login = ""
+        """Who may come in, as `name:password`; "": everybody."""
+        self.files_at = ""
+        """Another origin for the files."""
         self.asked: list[str] = []
         index = self
 
@@ -48,8 +53,16 @@ class PackageIndex:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @property
+    def port(self) -> int:
+        return self._server.server_address[1]
+
+    @property
     def url(self) -> str:
-        return f"http://localhost:{self._server.server_address[1]}/simple"
+        return f"http://{self.login}{'@' if self.login else ''}localhost:{self.port}/simple"
+
+    def _lets_in(self, handler: http.server.BaseHTTPRequestHandler) -> bool:
+        shown = f"Basic {base64.b64encode(self.login.encode()).decode()}"
+        return not self.login or handler.headers.get("Authorization") == shown
 
     def close(self) -> None:
         for event in self.held.values():
@@ -59,6 +72,11 @@ class PackageIndex:
 
     def answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         self.asked.append(handler.path)
+        if not self._lets_in(handler):
+            handler.send_response(401)
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return
         kind, _, name = handler.path.strip("/").partition("/")
         status, body = self._files_of(name) if kind == "simple" else self._file(name)
         try:
@@ -83,7 +101,7 @@ class PackageIndex:
         content = path.read_bytes()
         return {
             "filename": path.name,
-            "url": f"/files/{path.name}",
+            "url": f"{self.files_at}/files/{path.name}",
             "hashes": {"sha256": hashlib.sha256(content).hexdigest()},
             "size": len(content),
             "core-metadata": path.suffix == ".whl",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
 from skillery.database import Database
 from skillery.environments import Builder, Environments, Jobs, Locks, Sources
+from skillery.errors import PackageIndexUnavailable, Unavailable
+from tests.package_index import PackageIndex
 from tests.wheels import make_wheel
 
 MIB = 1024 * 1024
@@ -25,11 +27,13 @@ MIB = 1024 * 1024
 class Keeping:
     """Locks and environments of one server over a wheelhouse of its own."""
 
-    def __init__(self, folder: Path, sandbox: Sandbox, database: Database, total_mb: int = 1024) -> None:
+    def __init__(
+        self, folder: Path, sandbox: Sandbox, database: Database, total_mb: int = 1024, sources: Sources | None = None
+    ) -> None:
         self.house, self.folder = folder / "house", folder / "environments"
         self.house.mkdir(exist_ok=True)
         self.sandbox = sandbox
-        sources = Sources(wheelhouse=self.house)
+        sources = sources or Sources(wheelhouse=self.house)
         jobs = Jobs(sandbox, sources, 2)
         self.locks = Locks(database, jobs, sources, 60, timedelta(0))
         builder = Builder(self.folder, jobs, sources, 60, 512)
@@ -250,3 +254,48 @@ async def test_the_unsafe_sandbox_locks_and_builds_as_well(tmp_path: Path, datab
 
     assert sorted(path.name for path in mount.folder.iterdir()) == ["__pycache__", "one-1.0.dist-info", "one.py"]
     await keeping.environments.close()
+
+
+# -- indexes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[PackageIndex]:
+    house = tmp_path / "house"
+    house.mkdir()
+    make_wheel(house, "one", "1.0")
+    made = PackageIndex(house)
+    yield made
+    made.close()
+
+
+async def test_an_index_with_a_login_is_shown_it_and_nobody_else_is(
+    tmp_path: Path, linux: Sandbox, database: Database, index: PackageIndex
+) -> None:
+    index.login = "ann:ge-heim"
+    good = Keeping(tmp_path, linux, database, sources=Sources((index.url,)))
+    bad = Keeping(tmp_path, linux, database, sources=Sources((index.url.replace("ge-heim", "falsch"),)))
+
+    mount = await good.built("one")
+    with pytest.raises(PackageIndexUnavailable, match="does not accept the login"):
+        await bad.locks.make(["one"])
+
+    assert (mount.folder / "one.py").is_file()
+
+
+async def test_files_on_another_host_need_a_setting(tmp_path: Path, database: Database, index: PackageIndex) -> None:
+    sandbox = open_sandbox(LinuxSandboxSettings(hosts={"files.test": ("127.0.0.1",)}), Place(tmp_path))
+    index.files_at = f"http://files.test:{index.port}"
+    closed = Keeping(tmp_path, sandbox, database, sources=Sources((index.url,)))
+    opened = Keeping(tmp_path, sandbox, database, sources=Sources((index.url,), file_hosts=(index.files_at,)))
+
+    with pytest.raises(Unavailable, match=r"files\.test") as refusal:
+        await closed.locks.make(["one"])
+    failure = await closed.environments.ready(await opened.locks.make(["one"]), 60)
+    mount = await opened.built("one")
+    await sandbox.close()
+
+    assert "packages.file_hosts" in (refusal.value.hint or "")
+    assert isinstance(failure, Failure)
+    assert "packages.file_hosts" in failure.message
+    assert (mount.folder / "one.py").is_file()

@@ -31,6 +31,7 @@ _NETWORK = (
     "tcp connect error",
     "dns error",
     "operation timed out",
+    "lack of valid authentication credentials",
 )
 _LOGIN = re.compile(r"\b(?:401|403)\b")
 

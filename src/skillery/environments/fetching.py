@@ -99,6 +99,7 @@ class Incoming(Receiver):
             raise BuildFailed(f"{printable(begun.name, 100)} is not in the lock, or came twice")
         if self._file is not None:
             self._file.close()
+            Path(self._file.name).unlink()
         self._size = 0
         self._file = (self._aside / f"{secrets.token_hex(8)}.part").open("xb+")
         self._progress.step = f"fetching {begun.name} {printable(begun.version, 100)}"

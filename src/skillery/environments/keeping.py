@@ -22,6 +22,7 @@ from skillery.environments.failing import BuildFailed
 from skillery.environments.fetching import Progress
 from skillery.environments.rows import State, forget_state, forget_unfinished, needed_of, note_state
 from skillery.environments.shelf import Installed, Shelf
+from skillery.environments.trees import remove
 from skillery.errors import SkilleryError
 
 log = logging.getLogger(__name__)
@@ -126,8 +127,9 @@ class Environments:
 
     def installed(self) -> list[Installed]:
         """Blocking: the environments of this server, the last used ones first."""
+        there = self._shelf.all()
         with self._lock:
-            found = [one._replace(in_use=one.folder in self._mounts) for one in self._shelf.all()]
+            found = [one._replace(in_use=one.folder in self._mounts) for one in there]
         return sorted(found, key=lambda one: one.used_at, reverse=True)
 
     async def close(self) -> None:
@@ -171,12 +173,12 @@ class Environments:
     def _settled(self, sha256: str) -> None:
         """The newest one counts; older ones go, now or with their last run."""
         with self._lock:
-            for folder in self._shelf.older(sha256):
-                mount = self._mounts.get(folder)
-                if mount is None:
-                    self._shelf.drop(folder)
-                else:
-                    weakref.finalize(mount, self._shelf.drop_soon, folder)
+            older = [(folder, self._mounts.get(folder)) for folder in self._shelf.older(sha256)]
+        for folder, mount in older:
+            if mount is None:
+                self._shelf.drop(folder)
+            else:  # where the server ends before, the next start sees to it
+                weakref.finalize(mount, self._shelf.drop_soon, folder).atexit = False
 
     async def _note_failure(self, sha256: str, failure: Failure, message: str, *, passing: bool = False) -> Failure:
         there = self._shelf.find(sha256) is not None
@@ -238,14 +240,13 @@ class Environments:
 
     def _drop_tree(self, needed: frozenset[str], before: float | None = None) -> bool:
         """One that no environment has."""
-        with self._lock:
-            had = {key for one in self._shelf.all() for key in one.trees}
-            busy = {key for found in list(self._builder.busy) for key in list(found.values())}
-            for key in self._builder.trees.all():
-                old = before is None or self._builder.trees.is_older(key, before)
-                if key not in had | busy | needed and old:
-                    self._builder.trees.drop(key)
-                    return True
+        had = {key for one in self._shelf.all() for key in one.trees}
+        busy = {key for found in list(self._builder.busy) for key in list(found.values())}
+        for key in self._builder.trees.all():
+            old = before is None or self._builder.trees.is_older(key, before)
+            if key not in had | busy | needed and old:
+                remove(self._builder.trees.take_away(key))
+                return True
         return False
 
     def drop_unused(self, grace_until: datetime, unused_since: datetime | None, *, dry_run: bool) -> Iterator[int]:
@@ -263,13 +264,20 @@ class Environments:
 
     def _drop(self, one: Installed, since: datetime | None) -> bool:
         with self._lock:
-            if one.folder in self._mounts or (since is not None and self._shelf.used_at(one.folder) >= since):
+            if one.folder in self._mounts or (since is not None and not self._is_older(one.folder, since)):
                 return False
             self._used.pop(one.folder, None)
-            if not self._shelf.drop(one.folder):
-                return False
+            taken = self._shelf.take_away(one.folder)
+        if taken is None:
+            return False
+        remove(taken)
         self._database.write_now(partial(forget_state, sha256=one.lock, server=self._server))
         return True
+
+    def _is_older(self, folder: Path, since: datetime) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return self._shelf.used_at(folder) < since
+        return False
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.environments.building import ABOUT, Built
-from skillery.environments.trees import drop
+from skillery.environments.trees import remove, take_away
 
 _NAME = re.compile(r"([0-9a-f]{64})-([A-Za-z0-9_-]+)(?:\.([0-9]+))?")
 
@@ -87,12 +87,12 @@ class Shelf:
     def used_at(self, folder: Path) -> datetime:
         return datetime.fromtimestamp(folder.stat().st_mtime, UTC)
 
-    def drop(self, folder: Path) -> bool:
-        """False where it has gone already."""
-        if not folder.is_dir():
-            return False
-        drop(folder, self._away)
-        return True
+    def take_away(self, folder: Path) -> Path | None:
+        """Where it is now, to be removed; None where it has gone already."""
+        return take_away(folder, self._away)
+
+    def drop(self, folder: Path) -> None:
+        remove(self.take_away(folder))
 
     def drop_soon(self, folder: Path) -> None:
         """From wherever the last one who had it has let it go."""

@@ -40,6 +40,7 @@ class Trees:
     def __init__(self, folder: Path, away: Path) -> None:
         self._folder = folder
         self._away = away
+        self._known: dict[str, Tree] = {}
 
     def find(self, hashes: Iterable[str]) -> str | None:
         """The key of the one that there is."""
@@ -50,7 +51,11 @@ class Trees:
         return self._folder / key / FILES
 
     def about(self, key: str) -> Tree:
-        return msgspec.json.decode((self._folder / key / ABOUT).read_bytes(), type=Tree)
+        known = self._known.get(key)
+        if known is None:
+            known = msgspec.json.decode((self._folder / key / ABOUT).read_bytes(), type=Tree)
+            self._known[key] = known
+        return known
 
     def all(self) -> dict[str, Tree]:
         """Those that there are."""
@@ -63,15 +68,17 @@ class Trees:
     def keep(self, aside: Path, key: str) -> None:
         """Give it its name, in place of one that is there."""
         settle(aside, self._folder / key, self._away)
+        self._known.pop(key, None)
 
     def is_older(self, key: str, moment: float) -> bool:
         with contextlib.suppress(FileNotFoundError):
             return (self._folder / key).stat().st_mtime < moment
         return False
 
-    def drop(self, key: str) -> None:
+    def take_away(self, key: str) -> Path | None:
         """Environments that have its files keep them."""
-        drop(self._folder / key, self._away)
+        self._known.pop(key, None)
+        return take_away(self._folder / key, self._away)
 
 
 def key_of(sha256: str) -> str:
@@ -85,19 +92,25 @@ def settle(aside: Path, target: Path, away: Path) -> None:
     """On the disk before it has its name: a power cut must not leave one with holes."""
     sync(aside)
     target.parent.mkdir(parents=True, exist_ok=True)
-    drop(target, away)
+    old = take_away(target, away)
     aside.rename(target)
+    remove(old)
 
 
-def drop(folder: Path, away: Path) -> None:
-    """Its name goes at once, so that nobody finds half of it."""
+def take_away(folder: Path, away: Path) -> Path | None:
+    """Its name goes at once, so that nobody finds half of it: where it is now, None where there was nothing."""
     going = away / secrets.token_hex(16)
     away.mkdir(parents=True, exist_ok=True)
     try:
-        folder.rename(going)
+        return folder.rename(going)
     except FileNotFoundError:
-        return
-    shutil.rmtree(going, ignore_errors=True)
+        return None
+
+
+def remove(taken: Path | None) -> None:
+    """Blocking, perhaps for long: what was taken away."""
+    if taken is not None:
+        shutil.rmtree(taken, ignore_errors=True)
 
 
 def sync(folder: Path) -> None:
