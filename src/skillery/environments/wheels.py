@@ -4,10 +4,12 @@ and where each belongs. No other content is looked at here."""
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -27,6 +29,18 @@ LONGEST_PATH, LONGEST_NAME = 1_000, 255
 _RECORD = re.compile(r"([^/]+)-([^/-]+)\.dist-info/RECORD")
 _SIGNED = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s"})
 """Of a `.dist-info`: no list can hold its own hash."""
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    csv.Error,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    EOFError,
+    OverflowError,
+)
+_PLAIN = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _PLACES = {"purelib": "", "platlib": "", "data": "", "scripts": "bin/"}
 
 
@@ -52,7 +66,11 @@ def read_wheel(path: Path, pin: Pin) -> Wheel:
             _check_directory(file, package)
             with zipfile.ZipFile(file) as archive:
                 return Wheel(package, dict(_recorded(archive, pin, package)))
-    except (zipfile.BadZipFile, NotImplementedError, UnicodeError, csv.Error, EOFError, RuntimeError, ValueError):
+    except _DAMAGED:
+        raise BuildFailed(f"{package} is no wheel, or a damaged one") from None
+    except OSError as error:
+        if error.errno not in {None, errno.EINVAL}:  # a place in the file that cannot be
+            raise
         raise BuildFailed(f"{package} is no wheel, or a damaged one") from None
 
 
@@ -79,6 +97,8 @@ def _is_of(pin: Pin, name: str, version: str) -> bool:
 
 
 def _rows(archive: zipfile.ZipFile, name: str, package: str) -> Iterator[tuple[str, str, str]]:
+    if archive.getinfo(name).compress_type not in _PLAIN:
+        raise BuildFailed(f"{package} has a list of files that is packed in an unusual way")
     with archive.open(name) as file:
         content = file.read(MOST_RECORD_BYTES + 1)
     if len(content) > MOST_RECORD_BYTES:

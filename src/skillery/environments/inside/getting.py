@@ -66,6 +66,8 @@ def uv(arguments: list[str], stdin: str = "") -> dict[str, Any]:
         "UV_PYTHON_DOWNLOADS": "never",
         "UV_HTTP_RETRIES": "3",
         "UV_LINK_MODE": "copy",
+        "RAYON_NUM_THREADS": "4",
+        "TOKIO_WORKER_THREADS": "4",
     }
     command = [given("uv"), *arguments, *_ALWAYS]
     ran = subprocess.run(command, input=stdin.encode(), capture_output=True, env=os.environ | own, check=False)
