@@ -17,7 +17,7 @@ from pathlib import Path
 
 from skillery.backends import Failure, PackageMount
 from skillery.database import Database
-from skillery.environments.building import PACKAGES, Builder
+from skillery.environments.building import PACKAGES, Builder, Built
 from skillery.environments.failing import BuildFailed
 from skillery.environments.fetching import Progress
 from skillery.environments.rows import State, forget_state, forget_unfinished, needed_of, note_state
@@ -145,30 +145,38 @@ class Environments:
         self._failed.pop(sha256, None)
         progress = self._progress[sha256] = Progress()
         task = self._building[sha256] = asyncio.create_task(self._build(sha256, lock, progress, anew=anew))
-        task.add_done_callback(lambda _: (self._building.pop(sha256, None), self._progress.pop(sha256, None)))
+        task.add_done_callback(partial(self._ended, sha256))
         return task
 
+    def _ended(self, sha256: str, _: asyncio.Task[Failure | None]) -> None:
+        self._building.pop(sha256, None)
+        self._progress.pop(sha256, None)
+
     async def _build(self, sha256: str, lock: bytes, progress: Progress, *, anew: bool) -> Failure | None:
-        telling = asyncio.create_task(self._tell(sha256, progress))
         try:
-            async with self._turns:
-                target = await asyncio.to_thread(self._shelf.next_folder, sha256)
-                built = await self._builder.build(lock, target, progress, partial(self._make_room, sha256), anew=anew)
+            built = await self._built(sha256, lock, progress, anew=anew)
         except BuildFailed as error:
             log.warning("the packages of lock %s could not be installed: %s", sha256[:12], error.message)
             failure = Failure(FAILED, f"its packages could not be installed: {error.message}")
-            await _ended(telling)
             return await self._note_failure(sha256, failure, error.message, passing=error.passing)
         except Exception:
             log.exception("the packages of lock %s could not be installed", sha256[:12])
             failure = Failure(FAILED, "its packages could not be installed: the reason is in the server's log")
-            await _ended(telling)
             return await self._note_failure(sha256, failure, failure.message)
-        finally:
-            await _ended(telling)
         await asyncio.to_thread(self._settled, sha256)
         await self._note(sha256, "ready", size=built.size_bytes)
         return None
+
+    async def _built(self, sha256: str, lock: bytes, progress: Progress, *, anew: bool) -> Built:
+        telling = asyncio.create_task(self._tell(sha256, progress))
+        try:
+            async with self._turns:
+                target = await asyncio.to_thread(self._shelf.next_folder, sha256)
+                make_room = partial(self._make_room, sha256)
+                return await self._builder.build(lock, target, progress, make_room, anew=anew)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
 
     def _settled(self, sha256: str) -> None:
         """The newest one counts; older ones go, now or with their last run."""
@@ -278,8 +286,3 @@ class Environments:
         with contextlib.suppress(FileNotFoundError):
             return self._shelf.used_at(folder) < since
         return False
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -135,7 +135,7 @@ def in_folder(pins: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
         wheel = WHEEL.fullmatch(file)
         name = normal(wheel[1]) if wheel else normal(re.sub(r"-[^-]+\.(?:tar\.gz|zip)$", "", file))
         path = os.path.join(folder("wheelhouse"), file)
-        if name in wanted and file.endswith((".whl", ".tar.gz", ".zip")):
+        if name in wanted and file.endswith((".whl", ".tar.gz", ".zip")) and os.path.isfile(path):  # noqa: PTH113
             size = os.stat(path).st_size  # noqa: PTH116
             found.setdefault(name, []).append({"file": file, "where": path, "size": size, "sha256": hash_of(path)})
     return found
