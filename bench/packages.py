@@ -1,103 +1,145 @@
-"""Code that imports numpy and pandas: in a run that finds them imported, and in one that imports them itself."""
+"""Skills with packages: what they cost when they are published, built and kept."""
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from bench.report import Report, median, percentile, shown
-from bench.runs import one
-from skillery.backends import CodeCall, Job, PackageMount, Place
-from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.builtin.linux_sandbox.engine import Means
-from skillery.builtin.linux_sandbox.pool import Pool, Warmth
-from skillery.builtin.linux_sandbox.preloaded import Bounds
-from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
-from skillery.testing.sandbox.leftovers import descendants
+import httpx
 
-MODULES = ("numpy", "pandas")
-CODE = "import numpy, pandas\ndef main(args):\n    return {'ok': True}\n"
-EVER = 10**6
+from bench.report import Report, median, percentile
+from tests.conftest import Server, manifest, skill_files
+from tests.wheels import make_wheel
+
+INDEX = "https://pypi.org/simple"
+PANDAS = "pandas>=2,<3"
+SKILLS, LOCKS, SHARED = 100, 20, 10
+CODE = "def main(args):\n    return 1\n"
+MIB = 1024 * 1024
+_numbers = itertools.count()
 
 
 def measure(report: Report, folder: Path, small: bool) -> None:
-    report.heading("Packages that are imported ahead")
-    site = folder / "packages"
-    uv = shutil.which("uv") or ".tools/bin/uv"
-    install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", sys.executable]
-    if subprocess.run([*install, "--target", str(site), *MODULES], check=False).returncode != 0:
-        report.text("Not measured: numpy and pandas could not be installed.")
-        return
-    times = 50 if small else 200
-    rows, facts = asyncio.run(_sandbox(folder, PackageMount("ab" * 32, site), times))
+    report.heading("Packages")
+    house = folder / "house"
+    house.mkdir()
+    for number in range(SHARED):
+        make_wheel(house, f"shared{number}", "1.0", {f"shared{number}/m{one}.py": f"X = {one}\n" for one in range(100)})
+    for number in range(LOCKS):
+        make_wheel(house, f"own{number}", "1.0")
+    rows = _published(folder, house, 20 if small else 100)
     report.text(
-        "`import numpy, pandas` and a function that does nothing, straight to the sandbox. `prepared` and `on demand` "
-        "are forked from a process that has imported both, `cold` is a prepared run that imports them itself."
+        "`create_skill` over HTTP, SQLite, one caller: with no dependencies, and with ten whose lock is known "
+        "(`packages.reuse_hours`) and whose environment is there."
     )
     report.table(["what", "p50 ms", "p99 ms"], rows)
-    report.text(facts)
+    report.table(["on the disk", "MiB", "what it would be without sharing"], _disk(folder, house))
+    built = _pandas(folder) if _is_there() else [["the package index cannot be reached", "", ""]]
+    report.text("The lock of pandas, from the real index: published and run once, start of the server not counted.")
+    report.table(["what", "seconds", ""], built)
 
 
-async def _sandbox(folder: Path, mount: PackageMount, times: int) -> tuple[list[list[object]], str]:
-    offer = skillery_sandbox()
-    sandbox: LinuxSandbox = offer.open(offer.settings(), Place(folder))
-    await sandbox.start()  # compiles ahead, and says where this host cannot do it
-    await sandbox.close()
-    cold = Job("run_0", CodeCall(CODE, "main"), b"{}", packages=(mount,))
-    warm = Job("run_0", CodeCall(CODE, "main"), b"{}", packages=(mount,), preload=MODULES)
-    rows: list[list[object]] = []
-    facts = ""
-    for what, prepared in (("prepared", 3), ("on demand", 0)):
-        means = sandbox.look_around(Warmth(prepared, EVER, EVER), Bounds())
-        await means.pool.start()
-        began = time.perf_counter()
-        pool = await _imported(means, warm)
-        started = time.perf_counter() - began
-        rows.append([what, *_figures([await _one(means, pool, warm) for _ in range(times)])])
-        if prepared:
-            rows.append(["cold", *_figures([await _one(means, means.pool, cold) for _ in range(times // 5)])])
-            facts = await _facts(means, pool, started)
-        await means.close()
-    return rows, facts
+def _published(folder: Path, house: Path, times: int) -> list[list[object]]:
+    server = Server(folder / "published", env={"SKILLERY_PACKAGES_WHEELHOUSE": str(house)})
+    shared = [f"shared{number}" for number in range(SHARED)]
+    try:
+        _create(server, shared)
+        _run(server, _create(server, shared))
+        plain = [_taken(server, []) for _ in range(times)]
+        known = [_taken(server, shared) for _ in range(times)]
+    finally:
+        server.stop()
+    return [
+        ["without dependencies", *_figures(plain)],
+        ["with a known lock", *_figures(known)],
+        ["it adds", f"{median(known) - median(plain):.1f}", ""],
+    ]
 
 
-async def _imported(means: Means, job: Job) -> Pool:
-    """Where its runs come from, once its modules are imported."""
-    if means.environments is None:
-        raise RuntimeError("nothing is kept imported here")
-    while (pool := means.environments.pool_for(job)) is None:
-        await asyncio.sleep(0.02)
-        if any(one.state == "failed" for one in means.environments.warm()):
-            raise RuntimeError(str(means.environments.warm()))
-    return pool
+def _disk(folder: Path, house: Path) -> list[list[object]]:
+    server = Server(folder / "disk", env={"SKILLERY_PACKAGES_WHEELHOUSE": str(house)})
+    shared = [f"shared{number}" for number in range(SHARED)]
+    place = server.home / "environments"
+    try:
+        names = [_create(server, shared) for _ in range(SKILLS)]
+        for name in names:
+            _run(server, name)
+        same = _size(place)
+        for number in range(LOCKS):
+            _run(server, _create(server, [*shared, f"own{number}"]))
+        several = _size(place)
+    finally:
+        server.stop()
+    return [
+        [f"{SKILLS} skills with one lock of {SHARED} wheels", f"{same:.1f}", f"{same * SKILLS:.1f}"],
+        [f"and {LOCKS} more locks, each with these and one of its own", f"{several:.1f}", f"{same * (LOCKS + 1):.1f}"],
+    ]
 
 
-async def _one(means: Means, pool: Pool, job: Job) -> float:
-    while not pool.is_full:
-        await asyncio.sleep(0.001)
-    return await one(means, job)
+def _pandas(folder: Path) -> list[list[object]]:
+    """Cold: nothing is there. Warm: its wheels are, as for every lock that shares them."""
+    settings = {"SKILLERY_PACKAGES_INDEX_URLS": INDEX}
+    server = Server(folder / "pandas", env=settings)
+    try:
+        cold = _timed(server)
+    finally:
+        server.stop()
+    shutil.rmtree(server.home / "environments" / "ready")
+    server = Server(folder / "pandas", env=settings)
+    try:
+        warm = _timed(server)
+    finally:
+        server.stop()
+    return [
+        ["locking and publishing", f"{cold[0]:.2f}", "from nothing"],
+        ["until the first run has its packages", f"{cold[1]:.2f}", "from nothing, with the download"],
+        ["the same with its wheels on the disk", f"{warm[1]:.2f}", f"{_size(server.home / 'environments'):.0f} MiB"],
+    ]
 
 
-async def _facts(means: Means, pool: Pool, started: float) -> str:
-    while not pool.is_full:
-        await asyncio.sleep(0.001)
-    held = sum(one.memory_mb for one in means.environments.warm()) if means.environments else 0.0
-    own = [_private(pid) for cell in pool.ready for pid in (cell.pid, *descendants(cell.pid))]
-    return (
-        f"The process that has imported them holds {held:.0f} MiB, shared by its runs, and was there after "
-        f"{started:.1f} s; each prepared run has {sum(own) / len(pool.ready) / 1e6:.1f} MB of its own."
-    )
+def _timed(server: Server) -> tuple[float, float]:
+    started = time.perf_counter()
+    name = _create(server, [PANDAS])
+    created = time.perf_counter()
+    _run(server, name)
+    return created - started, time.perf_counter() - created
 
 
-def _private(pid: int) -> int:
-    """Bytes that no other process maps."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Dirty:", "Private_Clean:"))) * 1024
+def _create(server: Server, dependencies: list[str]) -> str:
+    name = f"bench.n{next(_numbers)}"
+    runtime: dict[str, Any] = {"entrypoint": "code/main.py", "dependencies": dependencies}
+    made = manifest(name, runtime=runtime if dependencies else {"entrypoint": "code/main.py"})
+    server.rpc("create_skill", manifest=made, skill_md="# A\n", files=skill_files(CODE))
+    return name
+
+
+def _run(server: Server, name: str) -> None:
+    answer = server.rpc("execute_skill", name=name)
+    if answer["status"] != "completed":
+        raise RuntimeError(answer["error"]["message"])
+
+
+def _taken(server: Server, dependencies: list[str]) -> float:
+    started = time.perf_counter()
+    _create(server, dependencies)
+    return (time.perf_counter() - started) * 1000
 
 
 def _figures(taken: list[float]) -> tuple[str, str]:
-    return shown(median(taken)), shown(percentile(taken, 99))
+    return f"{median(taken):.1f}", f"{percentile(taken, 99):.1f}"
+
+
+def _size(folder: Path) -> float:
+    """MiB of blocks, each file counted once however many names it has."""
+    seen = {(found.st_dev, found.st_ino): found.st_blocks for path in folder.rglob("*") for found in [path.lstat()]}
+    return sum(seen.values()) * 512 / MIB
+
+
+def _is_there() -> bool:
+    try:
+        return httpx.get(f"{INDEX}/six/", timeout=10).status_code == 200
+    except httpx.HTTPError:
+        return False

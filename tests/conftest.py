@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import select
+import shutil
 import signal
 import ssl
 import subprocess
@@ -22,6 +23,7 @@ import pytest
 
 from skillery import migrate
 from skillery.database import Database
+from tests.package_index import PackageIndex
 from tests.parallel import postgres_url
 
 DATABASES = ("sqlite", "postgres")
@@ -251,6 +253,35 @@ def named_rpc(named: Server) -> Rpc:
     return named.rpc
 
 
+@pytest.fixture(scope="session")
+def packages_sqlite(shared_server: StartShared, wheelhouse: Path) -> Server:
+    """The one of them on SQLite, for what has nothing to do with the database."""
+    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_PACKAGES_DENIED": "forbidden"}
+    return shared_server("packages", "sqlite", **more)
+
+
+@pytest.fixture(scope="session")
+def package_index(wheelhouse: Path) -> Iterator[PackageIndex]:
+    """All packages that there are for `indexed`, by HTTP."""
+    index = PackageIndex(wheelhouse)
+    yield index
+    index.close()
+
+
+@pytest.fixture(scope="session")
+def indexed(shared_server: StartShared, package_index: PackageIndex) -> Server:
+    """A server whose packages come from an index, and are built from source where they have no wheel."""
+    settings = {
+        "INDEX_URLS": package_index.url,
+        "EXCLUDE_NEWER": "2026-01-01",
+        "LOCK_SECONDS": "8",
+        "BUILD_FROM_SOURCE": "*",
+        "MAX_MB": "64",
+        "BUILD_SECONDS": "30",
+    }
+    return shared_server("indexed", "sqlite", **{f"SKILLERY_PACKAGES_{name}": text for name, text in settings.items()})
+
+
 @pytest.fixture
 def packages_rpc(packages: Server) -> Rpc:
     return packages.rpc
@@ -337,3 +368,14 @@ def publisher(rpc: Rpc) -> Callable[..., dict[str, Any]]:
         return result
 
     return publish
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> list[str]:
+    """A command that runs the rest with a home of 16 MiB: a tmpfs in a mount namespace of its own."""
+    if shutil.which("unshare") is None:
+        raise RuntimeError("unshare (util-linux) is needed for a disk that is really full")
+    home = tmp_path / "home"
+    home.mkdir()
+    script = f'mount -t tmpfs -o size=16m tmpfs {home} && exec "$@"'
+    return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]

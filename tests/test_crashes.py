@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -77,17 +76,6 @@ def test_kill_nine_in_the_middle_of_writes_loses_nothing(start_server: Callable[
 
     assert acknowledged
     check_whole(last, acknowledged)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> list[str]:
-    """A command that runs the rest with a home of 16 MiB: a tmpfs in a mount namespace of its own."""
-    if shutil.which("unshare") is None:
-        raise RuntimeError("unshare (util-linux) is needed for a disk that is really full")
-    home = tmp_path / "home"
-    home.mkdir()
-    script = f'mount -t tmpfs -o size=16m tmpfs {home} && exec "$@"'
-    return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]
 
 
 def test_a_full_disk_is_an_error_in_band_and_the_server_lives(tmp_path: Path, small_disk: list[str]) -> None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import os
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skillery.environments import Sources
 from skillery.formats.requirements import InvalidLock, read_lock
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.needing import CODE, create, lock_of, needing, pins, refused
+from tests.package_index import PackageIndex
 from tests.wheels import make_wheel
 
 # -- declared --------------------------------------------------------------------------------------------------------
@@ -225,7 +224,7 @@ def test_an_index_that_is_away_is_an_error_that_shows_no_login(
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        url = f"http://somebody:geheim@127.0.0.1:{port}/simple"
+        url = f"http://somebody:geheim@localhost:{port}/simple"
         running = start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": url})
 
         error = refused(running.rpc, needing(new_name, "frames"))
@@ -235,52 +234,81 @@ def test_an_index_that_is_away_is_an_error_that_shows_no_login(
     assert str(port) not in str(error)
 
 
-class Index(http.server.SimpleHTTPRequestHandler):
-    """A package index of one folder; what is in `yanked` was taken back."""
-
-    yanked: ClassVar[dict[str, str]] = {}
-
-    def do_GET(self) -> None:
-        if self.path.startswith("/simple/"):
-            name = self.path.split("/")[2]
-            wheels = sorted(Path(self.directory).glob(f"{name}-*.whl"))
-            body = "".join(f'<a href="/{one.name}"{self.mark(one.name)}>{one.name}</a>\n' for one in wheels).encode()
-            self.send_response(200 if wheels else 404)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(body)
-        else:
-            super().do_GET()
-
-    def mark(self, file: str) -> str:
-        return next((f' data-yanked="{why}"' for start, why in self.yanked.items() if file.startswith(start)), "")
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
-@pytest.fixture
-def index(wheelhouse: Path) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Index, directory=str(wheelhouse)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/simple"
-    server.shutdown()
-    server.server_close()
-
-
 def test_an_index_gives_what_it_has_and_a_yanked_release_is_refused(
-    start_server: Callable[..., Server], new_name: str, index: str, wheelhouse: Path
+    indexed: Server, new_name: str, package_index: PackageIndex
 ) -> None:
-    make_wheel(wheelhouse, "withdrawn", "1.0")
-    Index.yanked["withdrawn-1.0"] = "it loses data"
-    running = start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": index})
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.yanked[wheel.name] = "it loses data"
 
-    create(running.rpc, needing(f"{new_name}.a", "frames<2"))
-    error = refused(running.rpc, needing(f"{new_name}.b", "withdrawn==1.0"))
+    create(indexed.rpc, needing(f"{new_name}.a", "frames<2"))
+    error = refused(indexed.rpc, needing(f"{new_name}.b", f"{own}==1.0"))
 
-    assert pins(lock_of(running.rpc, f"{new_name}.a")) == {"frames": "1.5", "figures": "2.0"}
-    assert (error["data"]["reason"], error["data"]["package"]) == ("yanked", "withdrawn")
+    assert pins(lock_of(indexed.rpc, f"{new_name}.a")) == {"frames": "1.5", "figures": "2.0"}
+    assert (error["data"]["reason"], error["data"]["package"]) == ("yanked", own)
     assert "it loses data" in error["message"]
+
+
+def test_what_was_uploaded_after_the_cut_off_date_is_not_there(
+    indexed: Server, new_name: str, package_index: PackageIndex
+) -> None:
+    own = f"own{new_name}"
+    make_wheel(package_index.folder, own, "1.0")
+    newer = make_wheel(package_index.folder, own, "1.1")
+    package_index.uploaded[newer.name] = "2026-03-01T00:00:00Z"
+
+    create(indexed.rpc, needing(f"{new_name}.a", own))
+    error = refused(indexed.rpc, needing(f"{new_name}.b", f"{own}>1.0"))
+
+    assert pins(lock_of(indexed.rpc, f"{new_name}.a")) == {own: "1.0"}
+    assert error["data"]["reason"] == "unsatisfiable"
+
+
+def test_an_index_that_is_too_slow_is_told_apart(indexed: Server, new_name: str, package_index: PackageIndex) -> None:
+    own = f"slow{new_name}"
+    make_wheel(package_index.folder, own, "1.0")
+    package_index.slow[own] = 30.0
+
+    error = refused(indexed.rpc, needing(new_name, own))
+
+    assert (error["code"], error["data"]["type"]) == (-32603, "package_index_unavailable")
+    assert "packages.lock_seconds" in error["data"]["hint"]
+
+
+def test_an_index_by_its_number_is_refused_at_the_start(start_server: Callable[..., Server]) -> None:
+    with pytest.raises(AssertionError, match="names an IP address") as refusal:
+        start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": "http://ann:geheim@127.0.0.1:8081/simple"})
+
+    assert "geheim" not in str(refusal.value)
+
+
+def test_builds_never_meet_the_login_of_an_index(start_server: Callable[..., Server]) -> None:
+    asked = {"INDEX_URLS": "http://ann:geheim@localhost:8081/simple", "BUILD_FROM_SOURCE": "*"}
+
+    with pytest.raises(AssertionError, match="has a login") as refusal:
+        start_server(env={f"SKILLERY_PACKAGES_{name}": value for name, value in asked.items()})
+
+    assert "geheim" not in str(refusal.value)
+
+
+def test_a_server_without_uv_says_so(start_server: Callable[..., Server], new_name: str, tmp_path: Path) -> None:
+    (tmp_path / "uv.py").write_text("def find_uv_bin():\n    raise FileNotFoundError\n")
+    house = tmp_path / "house"
+    house.mkdir()
+    running = start_server(env={"SKILLERY_PACKAGES_WHEELHOUSE": str(house), "PYTHONPATH": str(tmp_path)})
+
+    error = refused(running.rpc, needing(new_name, "frames"))
+
+    assert (error["code"], error["data"]["type"]) == (-32007, "packages_not_offered")
+    assert "skillery[packages]" in error["data"]["hint"]
+
+
+def test_only_allowed_packages_may_come() -> None:
+    sources = Sources(allowed=("acme-*", "six"), denied=("acme-bad",))
+
+    found = [finding.message for finding in sources.refused(["six", "acme-good", "acme-bad", "other"])]
+
+    assert [message.split()[2] for message in found] == ["acme-bad", "other"]
 
 
 REAL_INDEX = os.environ.get("PIP_INDEX_URL") or os.environ.get("UV_DEFAULT_INDEX") or "https://pypi.org/simple"

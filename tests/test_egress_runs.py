@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from skillery.backends import CodeCall, Job, Language, Limits, NetworkUse, Outcome, Place
@@ -489,3 +490,26 @@ def test_a_skill_gets_what_its_manifest_lists_and_it_is_recorded(
         rows = dict(database.execute("SELECT id, network_json FROM runs").fetchall())
     assert json.loads(rows[allowed["run_id"]]) == [use]
     assert json.loads(rows[denied["run_id"]]) == []
+
+
+async def test_hosts_that_the_admin_names_may_be_anywhere_and_others_may_not(tmp_path: Path) -> None:
+    """What locking and installing packages runs with: `Job.private_network`."""
+    sandbox = await opened(LinuxSandboxSettings(hosts=HOSTS), tmp_path)
+    with upstream() as here:
+        url, other = f"http://api.test:{here.port}", f"http://other.test:{here.port}"
+        call = CodeCall(FETCH + "def main(args): return fetch(args['url'])", "main")
+        limits = Limits(timeout_ms=60_000, memory_mb=256)
+
+        async def fetched(url: str, *, private: bool) -> Outcome:
+            args = json.dumps({"url": url}).encode()
+            job = Job("run_1", call, args, limits=limits, network=(f"http://api.test:{here.port}",))
+            return await sandbox.run(msgspec.structs.replace(job, private_network=private), MemoryHost())
+
+        let_through = await fetched(f"{url}/", private=True)
+        closed = await fetched(f"{url}/", private=False)
+        elsewhere = await fetched(f"{other}/", private=True)
+    await sandbox.close()
+
+    assert let_through.result is not None
+    assert "is not a public address" in closed.network[0].reason
+    assert "is not in permissions.network" in elsewhere.network[0].reason

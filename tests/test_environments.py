@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import time
@@ -177,7 +176,6 @@ def test_a_wheel_that_is_another_than_the_locked_one_is_refused(
         files=skill_files("def main(args): return 1\n"),
     )
     make_wheel(wheelhouse, own, "1.0", {f"{own}.py": "VERSION = 'evil'\n"})
-    shutil.rmtree(packages.home / "environments" / "uv")  # it would have the one that was locked
     created = create(packages.rpc, needing(new_name, own), "def main(args): return 1\n")
 
     error = run(packages.rpc, new_name)["error"]
@@ -234,7 +232,7 @@ def test_an_environment_that_nobody_uses_goes_and_comes_back(
     swept = running.rpc("collect_garbage")
 
     assert swept["removed"]["environments"]["count"] == 1
-    assert not (running.home / "environments" / "uv").exists()
+    assert list((running.home / "environments" / "trees").iterdir()) == []
     assert environments(running) == []
     assert rows(running, "state") == []
     assert run(running.rpc, new_name)["output"][0] == "2.0"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
+import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,8 +20,11 @@ def make_wheel(
     requires: Sequence[str] = (),
     record: Mapping[str, str] | None = None,
     tag: str = "py3-none-any",
+    more: Mapping[str, str] | None = None,
+    links: Sequence[str] = (),
 ) -> Path:
-    """A wheel with these modules, by default one that says its version. `record` replaces hashes in its RECORD."""
+    """A wheel with these modules, by default one that says its version. `record` replaces hashes in its RECORD, `more`
+    are files that are not in it, `links` files that are symbolic links."""
     content = dict(files or {f"{name}.py": f"VERSION = {version!r}\n"})
     info = f"{name}-{version}.dist-info"
     lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", *(f"Requires-Dist: {r}\n" for r in requires)]
@@ -31,11 +36,61 @@ def make_wheel(
     content[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,"]) + "\n"
     path = house / f"{name}-{version}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        for entry, text in content.items():
-            archive.writestr(zipfile.ZipInfo(entry), text)
+        for entry, text in {**content, **(more or {})}.items():
+            info_of = zipfile.ZipInfo(entry)
+            info_of.external_attr = (0o120777 if entry in links else 0o100644) << 16
+            archive.writestr(info_of, text, zipfile.ZIP_DEFLATED)
     return path
 
 
 def hash_of(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+BACKEND = """
+import base64, hashlib, zipfile
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    {hostile}
+    name, version = "{name}", "{version}"
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f"VERSION = {version!r}\\nBUILT = True\\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\\nGenerator: tests\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    digest = lambda text: base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+    rows = [f"{path},sha256={digest(text)},{len(text)}" for path, text in files.items()]
+    files[f"{info}/RECORD"] = "\\n".join([*rows, f"{info}/RECORD,,"]) + "\\n"
+    file = f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(f"{wheel_directory}/{file}", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return file
+"""
+
+
+def make_sdist(house: Path, name: str, version: str, hostile: str = "pass") -> Path:
+    """A source archive whose build runs a line of one's own, and needs nothing."""
+    backend = BACKEND
+    for key, value in {"hostile": hostile, "name": name, "version": version}.items():
+        backend = (
+            backend.replace('"{' + key + '}"', f'"{value}"')
+            if key != "hostile"
+            else backend.replace("{hostile}", value)
+        )
+    files = {
+        "backend.py": backend,
+        "pyproject.toml": (
+            f'[project]\nname = "{name}"\nversion = "{version}"\n'
+            '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        ),
+        "PKG-INFO": f"Metadata-Version: 2.2\nName: {name}\nVersion: {version}\n",
+    }
+    path = house / f"{name}-{version}.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for file, text in files.items():
+            entry = tarfile.TarInfo(f"{name}-{version}/{file}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return path

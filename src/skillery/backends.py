@@ -225,8 +225,10 @@ class BlobMount(msgspec.Struct, frozen=True):
     """Its content on this machine."""
 
 
-class PackageMount(msgspec.Struct, frozen=True):
-    """Installed packages at `/packages/<lock>/`, read-only, importable after the standard library and before skills."""
+class PackageMount(msgspec.Struct, frozen=True, weakref=True):
+    """Installed packages at `/packages/<lock>/`, read-only, importable after the standard library and before skills.
+
+    Its folder stays as long as anybody keeps this very value: whoever mounts it keeps it."""
 
     lock: str
     """The SHA-256 of their lock, in 64 hex digits: equal ones are the same packages, everywhere."""
@@ -308,6 +310,9 @@ class Job(msgspec.Struct, frozen=True):
     preload: tuple[str, ...] = ()
     """Modules of the first of `packages` that a backend may have imported before the run came. The code finds them as
     if it were the first to import them; a backend that keeps nothing warm need not care."""
+    private_network: bool = False
+    """The hosts of `network` were named by the server's admin: they may have addresses that are not public, this
+    machine's own included."""
 
 
 class Failure(msgspec.Struct, frozen=True):

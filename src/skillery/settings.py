@@ -159,6 +159,9 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lock_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
     build_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 600.0
     max_mb: Positive = 2_048
+    total_mb: Positive = 20_480
+    file_hosts: tuple[str, ...] = ()
+    build_from_source: tuple[str, ...] = ()
 
 
 class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -625,6 +625,10 @@ environments = Table(
     Column("message", Text, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("changed_at", Moment, nullable=False),
+    # Of what is being built: what it is at, and how many packages are there of how many.
+    Column("step", Text, nullable=False, server_default=""),
+    Column("done", Integer, nullable=False, server_default="0"),
+    Column("total", Integer, nullable=False, server_default="0"),
     CheckConstraint("state IN ('building', 'ready', 'failed')", name="state"),
     comment="The installed packages of each server, by their lock.",
 )

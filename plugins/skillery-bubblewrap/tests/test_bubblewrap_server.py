@@ -14,6 +14,9 @@ import pytest
 
 from bubblewrap_here import bwrap
 from tests.conftest import Server, clean_environment, manifest, skill_files
+from tests.needing import create, needing
+from tests.package_index import PackageIndex
+from tests.wheels import make_wheel
 
 CHOSEN = {"SKILLERY_SANDBOX": "bubblewrap"}
 
@@ -93,3 +96,17 @@ def test_a_setting_that_it_does_not_know_is_refused_at_start(tmp_path: Path) -> 
     refused = skillery("serve", "--home", str(tmp_path / "home"), SKILLERY_BACKENDS_SANDBOX_BUBBLEWRAP_PROGRAMM="x")
 
     assert "programm" in refused.stderr
+
+
+def test_packages_are_locked_and_built_in_it(start: Callable[..., Server], tmp_path: Path) -> None:
+    house = tmp_path / "house"
+    house.mkdir()
+    make_wheel(house, "frames", "1.0")
+    index = PackageIndex(house)
+    server = start(SKILLERY_PACKAGES_INDEX_URLS=index.url)
+
+    create(server.rpc, needing("a.b", "frames"), "import frames\ndef main(args): return frames.VERSION")
+    output = server.rpc("execute_skill", name="a.b")["output"]
+    index.close()
+
+    assert output == "1.0"

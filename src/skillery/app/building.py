@@ -127,7 +127,7 @@ def _services(
     quotas = quotas_of(settings)
     blobs = Blobs(database, storage, _lifetimes(settings), quotas)
     cache = Cache(home.path / "cache", database, storage, blobs)
-    packages = packages_of(settings, home, database)
+    packages = packages_of(settings, home, database, sandbox)
     parts = named_of(settings, home, database, storage, packages)
     runner = Runner(
         database=database,

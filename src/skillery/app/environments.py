@@ -6,13 +6,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+from packaging.utils import canonicalize_name
+
 from skillery.app.home import Home
+from skillery.backends import Sandbox
 from skillery.database import Database
-from skillery.environments import Builder, Environments, Locks, Sources, Uv
+from skillery.environments import Builder, Environments, Jobs, Locks, Sources, address_problem, has_login
 from skillery.errors import StartupError
 from skillery.settings import Settings
 
-MIB = 1024 * 1024
+LOCKS_AT_ONCE, BUILD_JOBS_AT_ONCE = 2, 3
 
 
 class Packages(NamedTuple):
@@ -20,13 +23,13 @@ class Packages(NamedTuple):
     environments: Environments
 
 
-def packages_of(settings: Settings, home: Home, database: Database) -> Packages:
-    """Raises StartupError for a wheelhouse that is no folder."""
+def packages_of(settings: Settings, home: Home, database: Database, sandbox: Sandbox) -> Packages:
+    """Raises StartupError for a wheelhouse that is no folder, and for an index that no sandbox can reach."""
     asked, folder, sources = settings.packages, home.path / "environments", _sources(settings)
-    uv = Uv(folder / "uv")
-    locks = Locks(database, uv, sources, asked.lock_seconds, timedelta(hours=asked.reuse_hours))
-    builder = Builder(folder, uv, sources, asked.build_seconds, asked.max_mb * MIB)
-    return Packages(locks, Environments(folder, database, builder, home.server_id))
+    locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)
+    locks = Locks(database, locking, sources, asked.lock_seconds, timedelta(hours=asked.reuse_hours))
+    builder = Builder(folder, Jobs(sandbox, sources, BUILD_JOBS_AT_ONCE), sources, asked.build_seconds, asked.max_mb)
+    return Packages(locks, Environments(folder, database, builder, home.server_id, asked.total_mb))
 
 
 def _sources(settings: Settings) -> Sources:
@@ -34,7 +37,32 @@ def _sources(settings: Settings) -> Sources:
     wheelhouse = Path(asked.wheelhouse).expanduser().absolute() if asked.wheelhouse else None
     if wheelhouse is not None and not wheelhouse.is_dir():
         raise StartupError(f"setting 'packages.wheelhouse' is '{asked.wheelhouse}', where there is no folder")
-    return Sources(asked.index_urls, wheelhouse, asked.exclude_newer, _patterns(asked.allowed), _patterns(asked.denied))
+    file_hosts = tuple(host if "://" in host else f"https://{host}" for host in asked.file_hosts)
+    _check_addresses("index_urls", asked.index_urls)
+    _check_addresses("file_hosts", file_hosts)
+    from_source = tuple(name if name == "*" else canonicalize_name(name) for name in asked.build_from_source)
+    if from_source and any(has_login(address) for address in asked.index_urls):
+        raise StartupError(
+            "setting 'packages.build_from_source' is set, and an address of 'packages.index_urls' has a login, which "
+            "the code of a package that is built could read: give builds an index without one"
+        )
+    return Sources(
+        asked.index_urls,
+        wheelhouse,
+        asked.exclude_newer,
+        _patterns(asked.allowed),
+        _patterns(asked.denied),
+        file_hosts,
+        from_source,
+    )
+
+
+def _check_addresses(setting: str, addresses: tuple[str, ...]) -> None:
+    """An address may hold a login: it is not shown."""
+    for number, address in enumerate(addresses, 1):
+        problem = address_problem(address)
+        if problem is not None:
+            raise StartupError(f"setting 'packages.{setting}': address {number} {problem}")
 
 
 def _patterns(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -128,6 +128,10 @@ class EnvironmentState(TypedDict):
 
     state: Literal["building", "ready", "failed"]
     message: NotRequired[str]
+    step: NotRequired[str]
+    """Of one that is being built: what it is at, and how many packages are there of how many."""
+    done: NotRequired[int]
+    total: NotRequired[int]
 
 
 class SkillLock(TypedDict):

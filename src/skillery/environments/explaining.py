@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from skillery.environments.failing import BuildFailed
+from skillery.environments.jobs import Stopped
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable, UnresolvableDependencies
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import DEPENDENCIES, package_of
@@ -17,6 +19,10 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s`'\")]+", re.IGNORECASE)
 _PATH = re.compile(r"(?<![\w.])(?:~|\.{1,2})?/[^\s`'\",:;)]+")
 _CAUSE = re.compile(r"(?:cause:|╰─▶|▶)\s*(.*?)(?:\n\s*\n|\nhint:|\Z)", re.DOTALL)
 _YANKED = re.compile(r"warning: `?([A-Za-z0-9._-]+)==([^\s`]+)`? is yanked(?: \(reason: \"(.*?)\"\))?")
+_BAD_FILE = re.compile(
+    r"(?:(Failed to download) `([^`]+)`\s+cause: Failed to extract archive|Failed to build `([^`]+)`)"
+)
+_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:==[^\s]+)?$")
 _NETWORK = (
     "Failed to fetch",
     "error sending request",
@@ -25,6 +31,7 @@ _NETWORK = (
     "tcp connect error",
     "dns error",
     "operation timed out",
+    "lack of valid authentication credentials",
 )
 _LOGIN = re.compile(r"\b(?:401|403)\b")
 
@@ -40,6 +47,13 @@ def cause_of(said: str) -> str:
     return cleaned(found[1] if found else said.partition("error:")[2] or said)
 
 
+def _last_cause(said: str) -> str:
+    """What was wrong in the end, without what that was in the way of."""
+    if "Failed to build" in said:
+        return build_failure(said)
+    return cleaned(said.rpartition("cause:")[2].partition("hint:")[0], 300)
+
+
 def check_yanked(said: str, requirements: Iterable[str]) -> None:
     """Raises UnresolvableDependencies where uv warns of a release that was taken back."""
     found = _YANKED.search(said)
@@ -50,6 +64,12 @@ def check_yanked(said: str, requirements: Iterable[str]) -> None:
 
 def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
     """The error for what uv says when it ends in failure; `what` has failed."""
+    bad = _BAD_FILE.search(said)
+    if bad is not None:
+        reason, words = ("damaged", "is damaged") if bad[1] else ("build_failed", "could not be built from source")
+        file = printable(bad[2] or bad[3], 200)
+        package = package_of(file) if _NAMED.match(file) else file
+        return unresolvable(reason, package, requirements, f"{file} {words}: {_last_cause(said)}")
     if any(sign in said for sign in _NETWORK):
         log.warning("%s: the package index: %s", what, cleaned(said, 2000))
         login = " (it does not accept the login of this server)" if _LOGIN.search(said) else ""
@@ -70,6 +90,20 @@ def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
     if "yanked" in cause:
         return unresolvable("yanked", package, requirements, f"{package} was yanked: {cause}")
     return unresolvable("unsatisfiable", package, requirements, f"the dependencies cannot be met: {cause}")
+
+
+def elsewhere(hosts: Sequence[str]) -> SkilleryError:
+    """The index leads to hosts that are not those of the settings."""
+    return Unavailable(
+        f"the package index keeps its files at {', '.join(hosts[:3])}, which packages may not come from",
+        hint="The server's admin can allow it with the setting packages.file_hosts.",
+    )
+
+
+def not_locked(what: str, stopped: Stopped) -> SkilleryError:
+    """For the end of a job that was to lock."""
+    log.error("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
+    return Unavailable(f"{what}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")
 
 
 def unresolvable(reason: str, package: str, requirements: Iterable[str], message: str) -> UnresolvableDependencies:
@@ -98,15 +132,31 @@ def _package(cause: str, requirements: Iterable[str]) -> str:
     return min(named)[1] if named else next(iter(names), "")
 
 
-def install_failure(said: str) -> tuple[str, bool]:
-    """Why a lock could not be installed, and whether another try may go better."""
-    log.warning("installing failed: %s", cleaned(said, 2000))
-    if "Hash mismatch" in said or "hash" in said.lower().partition("cause:")[0]:
-        found = re.search(r"`([A-Za-z0-9._-]+==[^`]+)`", said)
-        package = found[1] if found else "a package"
-        return f"{package}: the file that the index has is not the one that was locked (its hash differs)", False
+def uv_failure(said: str) -> tuple[str, bool]:
+    """Why uv could not do what it was asked for a lock, and whether another try may go better."""
+    log.warning("uv: %s", cleaned(said, 2000))
     if any(sign in said for sign in _NETWORK):
         return "the package index cannot be reached; try again later", True
     if "os error 28" in said or "No space left" in said:
-        return "the server has no space left", True
+        return "it needs more disk than a build may use", False
     return cause_of(said), False
+
+
+def build_failure(said: str) -> str:
+    """Why a package could not be built, with the last line that its own build printed."""
+    log.warning("a build: %s", cleaned(said, 4000))
+    before, _, after = said.partition("error: Failed to build")
+    printed = (after.partition("[stderr]")[2].partition("\nhint:")[0] or before).strip()
+    return f"its build said '{cleaned(printed.splitlines()[-1], 200)}'" if printed else cause_of(said)
+
+
+def job_failure(what: str, stopped: Stopped) -> BuildFailed:
+    """Why a job in the sandbox did not come to its end."""
+    log.warning("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
+    if stopped.kind == "TimeoutError":
+        return BuildFailed(f"{what} in time (the setting packages.build_seconds)")
+    if stopped.kind == "MemoryLimitExceeded":
+        return BuildFailed(f"{what}: {stopped.message}")
+    if stopped.kind == "SandboxError":
+        return BuildFailed(f"{what}: the sandbox failed ({cleaned(stopped.message, 200)})", passing=True)
+    return BuildFailed(f"{what}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")

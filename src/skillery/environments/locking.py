@@ -7,26 +7,35 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NoReturn
 
+import msgspec
+
 from skillery.database import Database
-from skillery.environments.explaining import check_yanked, unresolvable, why_not
+from skillery.environments.explaining import check_yanked, elsewhere, not_locked, unresolvable, why_not
+from skillery.environments.jobs import Jobs, Stopped
 from skillery.environments.lock_rows import find_lock, keep_lock
 from skillery.environments.sources import Sources, base_python, this_python
-from skillery.environments.uv import TooLong, Uv
 from skillery.errors import InvalidBundle, PackageIndexUnavailable, PackagesNotOffered, Refused
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, normalised, read_lock, why_unfit
 
 _COMPILE = ("pip", "compile", "-", "--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url")
-_WHEELS = ("--only-binary", ":all:")
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """What became of uv."""
+
+    code: int
+    out: str
+    err: str
 
 
 class Locks:
     """Makes locks and verifies given ones."""
 
-    def __init__(self, database: Database, uv: Uv, sources: Sources, seconds: float, reuse_for: timedelta) -> None:
+    def __init__(self, database: Database, jobs: Jobs, sources: Sources, seconds: float, reuse_for: timedelta) -> None:
         """`seconds` is what resolving may take. For `reuse_for` the same dependencies get the same lock."""
         self._database = database
-        self._uv = uv
+        self._jobs = jobs
         self._sources = sources
         self._seconds = seconds
         self._reuse_for = reuse_for
@@ -69,25 +78,28 @@ class Locks:
                 _refuse(f"pins {pin.name} {pin.version} to a file that the package index of this server does not have")
 
     async def _resolve(self, requirements: Sequence[str]) -> bytes:
-        arguments = [*_COMPILE, *_WHEELS, "--python", base_python(), *self._sources.places(), *self._sources.cut_off()]
-        asked = "".join(f"{one}\n" for one in normalised(requirements)).encode()
+        what = "the dependencies could not be locked"
+        arguments = [*_COMPILE, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
+        asked = "".join(f"{one}\n" for one in normalised(requirements))
         try:
-            ran = await self._uv.run(
-                arguments, stdin=asked, environment=self._sources.environment(), seconds=self._seconds
-            )
-        except TooLong:
-            raise PackageIndexUnavailable(
-                f"the dependencies could not be locked within {self._seconds:g} s",
-                hint="Nothing was stored. Try again, or pin them closer; the setting is packages.lock_seconds.",
-            ) from None
+            answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": asked}, seconds=self._seconds)
+        except Stopped as stopped:
+            raise self._too_long() if stopped.kind == "TimeoutError" else not_locked(what, stopped) from None
+        ran = msgspec.convert(answer.told, Ran)
         if ran.code != 0:
-            raise why_not(ran.err, requirements, "the dependencies could not be locked")
+            raise elsewhere(answer.refused) if answer.refused else why_not(ran.err, requirements, what)
         check_yanked(ran.err, requirements)
         try:
-            read_lock(ran.out)
+            read_lock(ran.out.encode())
         except InvalidLock as error:
             raise unresolvable("unsatisfiable", "", requirements, f"their lock {error.message}") from None
-        return ran.out
+        return ran.out.encode()
+
+    def _too_long(self) -> PackageIndexUnavailable:
+        return PackageIndexUnavailable(
+            f"the dependencies could not be locked within {self._seconds:g} s",
+            hint="Nothing was stored. Try again, or pin them closer; the setting is packages.lock_seconds.",
+        )
 
     def _check_sources(self) -> None:
         if not self._sources.are_there:

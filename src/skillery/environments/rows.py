@@ -15,10 +15,20 @@ State = Literal["building", "ready", "failed"]
 
 
 def note_state(
-    connection: Connection, sha256: str, server: str, state: State, now: datetime, message: str = "", size: int = 0
+    connection: Connection,
+    sha256: str,
+    server: str,
+    state: State,
+    now: datetime,
+    message: str = "",
+    size: int = 0,
+    progress: tuple[str, int, int] = ("", 0, 0),
 ) -> None:
+    """`progress`: the step of what is being built, and how many packages are there of how many."""
     key = {"lock_sha256": sha256, "server": server}
+    step, done, total = progress
     new = {"state": state, "message": message, "size_bytes": size, "changed_at": now}
+    new |= {"step": step, "done": done, "total": total}
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     add = dialect.insert(environments).values(**key, **new)
     connection.execute(add.on_conflict_do_update(index_elements=list(key), set_=new))

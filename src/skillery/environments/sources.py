@@ -9,15 +9,23 @@ import sys
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from skillery.backends import Finding
 from skillery.errors import InvalidManifest
+from skillery.formats.network import parse_network_pattern
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import REQUIRES_PYTHON, fits_python, normalised
 
 RULE = "environments"
+FILE_HOSTS = {
+    "https://pypi.org": "https://files.pythonhosted.org",
+    "https://test.pypi.org": "https://test-files.pythonhosted.org",
+}
+"""Where indexes that everybody knows keep their files."""
+EVERY = "*"
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -30,20 +38,39 @@ class Sources(msgspec.Struct, frozen=True):
     exclude_newer: str = ""
     allowed: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
+    file_hosts: tuple[str, ...] = ()
+    """Where the indexes keep their files, as far as that is elsewhere: patterns of `Job.network`."""
+    from_source: tuple[str, ...] = ()
+    """Packages that are built, or EVERY: whatever has no wheel."""
+
+    @property
+    def network(self) -> tuple[str, ...]:
+        """What may be reached to lock and to fetch."""
+        if self.wheelhouse:
+            return ()
+        origins = [origin_of(address) for address in self.indexes]
+        known = [FILE_HOSTS[origin] for origin in origins if origin in FILE_HOSTS]
+        return tuple(dict.fromkeys([*origins, *known, *self.file_hosts]))
+
+    def kinds(self) -> list[str]:
+        """For uv: wheels, and where the settings say so what they are built from."""
+        if EVERY in self.from_source:
+            return []
+        return ["--only-binary", ":all:", *(part for name in self.from_source for part in ("--no-binary", name))]
+
+    def is_built(self, package: str) -> bool:
+        return EVERY in self.from_source or package in self.from_source
 
     @property
     def are_there(self) -> bool:
         return bool(self.indexes or self.wheelhouse)
-
-    def places(self) -> list[str]:
-        """For uv; what may hold a login is no argument, which others could read."""
-        return ["--no-index", "--find-links", str(self.wheelhouse)] if self.wheelhouse else []
 
     def cut_off(self) -> list[str]:
         """When locking: what is locked stays there."""
         return ["--exclude-newer", self.exclude_newer] if self.exclude_newer else []
 
     def environment(self) -> dict[str, str]:
+        """For uv; what may hold a login is no argument, which others could read."""
         if self.wheelhouse or not self.indexes:
             return {}
         *first, last = self.indexes
@@ -59,8 +86,36 @@ class Sources(msgspec.Struct, frozen=True):
 
     def key(self, requirements: Iterable[str]) -> str:
         """What the same question is known by: the same requirements, of the same sources, for the same machine."""
-        asked = [normalised(requirements), this_python(), self.indexes, str(self.wheelhouse), self.exclude_newer]
+        asked = [
+            normalised(requirements),
+            this_python(),
+            self.indexes,
+            str(self.wheelhouse),
+            self.exclude_newer,
+            self.from_source,
+        ]
         return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()
+
+
+def origin_of(address: str) -> str:
+    """Scheme, host and port of an index, as `Job.network` has them."""
+    split = urlsplit(address)
+    return f"{split.scheme}://{split.netloc.rpartition('@')[2]}".lower()
+
+
+def has_login(address: str) -> bool:
+    return "@" in urlsplit(address).netloc
+
+
+def address_problem(address: str) -> str | None:
+    """Why an index (or a host of files) cannot be reached from the sandbox, the end of a sentence about it; None where
+    nothing stands against it."""
+    found = parse_network_pattern(origin_of(address))
+    if not isinstance(found, str):
+        return None
+    if "IP address" in found:
+        return "names an IP address; give the host a name, for instance in /etc/hosts, and write that"
+    return found
 
 
 def base_python() -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, select
@@ -34,11 +36,17 @@ def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, bloc
     return f',"lock":{{"sha256":"{file.sha256}","packages":{packages},"environments":{states}}}'
 
 
-def _states(connection: Connection, sha256: str) -> list[dict[str, str]]:
+def _states(connection: Connection, sha256: str) -> list[dict[str, str | int]]:
     """What the servers of this database have of it, one entry each."""
-    found = select(environments.c.state, environments.c.message).where(environments.c.lock_sha256 == sha256)
+    shown = ("state", "message", "step", "done", "total")
+    found = select(*(environments.c[name] for name in shown)).where(environments.c.lock_sha256 == sha256)
     rows = connection.execute(found.order_by(environments.c.server))
-    return [{"state": row.state, **({"message": row.message} if row.message else {})} for row in rows]
+    return [_shown(row._mapping) for row in rows]
+
+
+def _shown(row: Mapping[Any, Any]) -> dict[str, str | int]:
+    always = ("state", "step", "done", "total") if row["state"] == "building" else ("state",)
+    return {str(name): value for name, value in row.items() if name in always or value}
 
 
 def _declares(manifest_json: str) -> bool:

@@ -180,7 +180,8 @@ class Run:
     async def _greet(self, end: socket.socket) -> Dialogue:
         """Raises BrokenSetup, EgressBroken."""
         if self._job.network:  # the first thing on the channel is for the proxy
-            self._way_out = await self._means.egress.open_over(end, self._job.network, self._log.note)
+            job, egress = self._job, self._means.egress
+            self._way_out = await egress.open_over(end, job.network, self._log.note, private=job.private_network)
         self._channel = await Channel.over(end)
         dialogue = Dialogue(self._channel, self._job, self._host)
         await dialogue.wait_ready()

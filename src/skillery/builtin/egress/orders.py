@@ -15,5 +15,7 @@ class Order(msgspec.Struct, frozen=True):
 
     patterns: tuple[str, ...]
     allow_private: tuple[str, ...] = ()
+    private: bool = False
+    """Any address may be dialled: the patterns are the admin's own."""
     hosts: dict[str, tuple[str, ...]] = {}
     caps: Caps = Caps()

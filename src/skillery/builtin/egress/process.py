@@ -23,14 +23,14 @@ from skillery.builtin.egress.log import Event
 from skillery.builtin.egress.orders import GOODBYE, Order
 from skillery.builtin.egress.policy import Policy
 from skillery.builtin.egress.proxy import RunProxy
-from skillery.builtin.egress.resolving import AddressRules, FixedHosts, Resolver, SystemResolver
+from skillery.builtin.egress.resolving import AddressRules, FixedHosts, HouseResolver, SystemResolver
 
 MAX_ORDER = 1 << 20
 NOBODY = 65_534
 MAX_UNREAD = 1 << 20
 
 
-async def serve_run(listener: socket.socket, report: socket.socket, system: Resolver) -> None:
+async def serve_run(listener: socket.socket, report: socket.socket, system: SystemResolver) -> None:
     """Until the server ends the report."""
     reader, writer = await asyncio.open_connection(sock=report, limit=MAX_ORDER)
     with listener:
@@ -44,7 +44,7 @@ async def serve_run(listener: socket.socket, report: socket.socket, system: Reso
 async def serve_until_told(
     listener: socket.socket,
     order: Order,
-    system: Resolver,
+    system: SystemResolver,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
@@ -55,8 +55,8 @@ async def serve_until_told(
             serving.cancel()  # nobody reads what must be recorded: then nothing more is let through
         writer.write(encoder.encode(event) + b"\n")
 
-    resolver = FixedHosts(order.hosts, system)
-    policy, rules = Policy.parse(order.patterns), AddressRules(order.allow_private)
+    resolver = FixedHosts(order.hosts, HouseResolver(system) if order.private else system)
+    policy, rules = Policy.parse(order.patterns), AddressRules(order.allow_private, every=order.private)
     serving = asyncio.ensure_future(RunProxy(policy, resolver, rules, tell, order.caps).serve(listener))
     await reader.read()
     serving.cancel()

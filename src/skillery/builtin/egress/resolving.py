@@ -52,13 +52,26 @@ class SystemResolver:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(LOOK_UP_THREADS, "look-up")
 
+    async def look_up(self, host: str, *, of_the_house: bool = False) -> list[str]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, system_addresses, host, of_the_house)
+
+
+class HouseResolver:
+    """As the system's, for names that the server's admin has written down: names of the house (its search domains, its
+    /etc/hosts) are found."""
+
+    def __init__(self, system: SystemResolver) -> None:
+        self._system = system
+
     async def look_up(self, host: str) -> list[str]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, system_addresses, host)
+        return await self._system.look_up(host, of_the_house=True)
 
 
-def system_addresses(host: str) -> list[str]:
+def system_addresses(host: str, of_the_house: bool) -> list[str]:
     # The dot at the end: a search domain of the host must not turn a public name into one of the house.
-    found = socket.getaddrinfo(f"{host}.".encode("ascii"), None, type=socket.SOCK_STREAM)
+    name = host if of_the_house else f"{host}."
+    found = socket.getaddrinfo(name.encode("ascii"), None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
@@ -76,14 +89,15 @@ class FixedHosts:
 class AddressRules:
     """Which addresses may be dialled: public ones, and those that the operator lists."""
 
-    def __init__(self, allow_private: Sequence[str] = ()) -> None:
-        """Addresses or networks (`10.1.0.0/16`). Raises ValueError."""
+    def __init__(self, allow_private: Sequence[str] = (), *, every: bool = False) -> None:
+        """Addresses or networks (`10.1.0.0/16`), or `every` address. Raises ValueError."""
+        self._every = every
         self._allowed = [ipaddress.ip_network(text) for text in allow_private]
 
     def problem(self, text: str) -> str | None:
         """Why this address is not dialled, None where it may be."""
         address = ipaddress.ip_address(text.partition("%")[0])
-        if "%" not in text and any(address in network for network in self._allowed):
+        if self._every or ("%" not in text and any(address in network for network in self._allowed)):
             return None
         if not is_public(address):
             return "is not a public address"

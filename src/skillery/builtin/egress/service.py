@@ -102,9 +102,11 @@ class Egress:
         """Of the proxy, None while there is none."""
         return self._process.pid if self._process is not None else None
 
-    async def open(self, patterns: Sequence[str], listener: socket.socket, note: Callable[[str], None]) -> Session:
-        """Let the proxy accept on `listener`, which is taken over. `note` gets the lines for the run's log. Raises
-        EgressBroken."""
+    async def open(
+        self, patterns: Sequence[str], listener: socket.socket, note: Callable[[str], None], *, private: bool = False
+    ) -> Session:
+        """Let the proxy accept on `listener`, which is taken over. `note` gets the lines for the run's log. `private`:
+        the hosts may have any address. Raises EgressBroken."""
         with listener:
             try:
                 Policy.parse(patterns)
@@ -117,16 +119,19 @@ class Egress:
         except BaseException:
             report.close()
             raise
-        writer.write(msgspec.json.encode(msgspec.structs.replace(self._order, patterns=tuple(patterns))) + b"\n")
+        order = msgspec.structs.replace(self._order, patterns=tuple(patterns), private=private)
+        writer.write(msgspec.json.encode(order) + b"\n")
         return Session(reader, writer, note, partial(self._bury, self._process))
 
-    async def open_over(self, channel: socket.socket, patterns: Sequence[str], note: Callable[[str], None]) -> Session:
+    async def open_over(
+        self, channel: socket.socket, patterns: Sequence[str], note: Callable[[str], None], *, private: bool = False
+    ) -> Session:
         """As `open`, with the listener that comes over `channel` first."""
         try:
             listener = await receive_listener(channel)
         except EOFError:
             raise BrokenSetup("the sandbox ended before it had a way to the network") from None
-        return await self.open(patterns, listener, note)
+        return await self.open(patterns, listener, note, private=private)
 
     def _hand_over(self, listener: socket.socket) -> socket.socket:
         """The socket that the proxy reports to."""

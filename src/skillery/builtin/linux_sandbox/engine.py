@@ -131,7 +131,10 @@ class Run:
     async def _open_channel(self, cell: Cell) -> Channel:
         """Raises EgressBroken, ZygoteLost."""
         if self._job.network:  # then the first thing on it is for the proxy
-            self._way_out = await self._means.egress.open_over(cell.bare_channel, self._job.network, cell.log.note)
+            job, egress = self._job, self._means.egress
+            self._way_out = await egress.open_over(
+                cell.bare_channel, job.network, cell.log.note, private=job.private_network
+            )
         return await cell.open_channel()
 
     async def _hand_over(self, cell: Cell, channel: Channel, mounting: asyncio.Future[None] | None) -> Dialogue:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from skillery.backends import CodeCall, Job, SkillCall, Warm
+from skillery.backends import CodeCall, Job, PackageMount, SkillCall, Warm
 from skillery.builtin.linux_sandbox.plan import MEBIBYTE
 from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedPool, in_words
@@ -36,8 +36,10 @@ def environment_of(job: Job) -> Environment | None:
 class Kept:
     """One environment, from its first use on."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, mount: PackageMount) -> None:
         self.environment = environment
+        self.mount = mount
+        """Kept so that whoever made the folder sees that it is in use."""
         self.state: Literal["starting", "ready", "failed"] = "starting"
         self.message = ""
         self.pool: PreloadedPool | None = None
@@ -72,7 +74,7 @@ class Environments:
         if kept is not None and kept.state == "failed" and time.monotonic() - kept.used > REMEMBERED_SECONDS:
             kept = None
         if kept is None:
-            self._begin(environment)
+            self._begin(environment, job.packages[0])
             return None
         self._kept[environment.key] = kept
         if kept.state != "ready":
@@ -95,10 +97,10 @@ class Environments:
 
     # -- coming --------------------------------------------------------------------------------------------------
 
-    def _begin(self, environment: Environment) -> None:
+    def _begin(self, environment: Environment, mount: PackageMount) -> None:
         if not self._has_room():
             return
-        kept = self._kept[environment.key] = Kept(environment)
+        kept = self._kept[environment.key] = Kept(environment, mount)
         self._keep(self._start(kept))
 
     def _has_room(self) -> bool:

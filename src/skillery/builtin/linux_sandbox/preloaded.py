@@ -48,7 +48,8 @@ class Environment(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:
-        return self.lock, self.preload
+        """By the folder: what was built anew from the same lock is another one."""
+        return self.folder, self.preload
 
     @property
     def modules(self) -> str:

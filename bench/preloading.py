@@ -1,0 +1,103 @@
+"""Code that imports numpy and pandas: in a run that finds them imported, and in one that imports them itself."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench.report import Report, median, percentile, shown
+from bench.runs import one
+from skillery.backends import CodeCall, Job, PackageMount, Place
+from skillery.builtin.linux_sandbox import skillery_sandbox
+from skillery.builtin.linux_sandbox.engine import Means
+from skillery.builtin.linux_sandbox.pool import Pool, Warmth
+from skillery.builtin.linux_sandbox.preloaded import Bounds
+from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.testing.sandbox.leftovers import descendants
+
+MODULES = ("numpy", "pandas")
+CODE = "import numpy, pandas\ndef main(args):\n    return {'ok': True}\n"
+EVER = 10**6
+
+
+def measure(report: Report, folder: Path, small: bool) -> None:
+    report.heading("Packages that are imported ahead")
+    site = folder / "packages"
+    uv = shutil.which("uv") or ".tools/bin/uv"
+    install = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", sys.executable]
+    if subprocess.run([*install, "--target", str(site), *MODULES], check=False).returncode != 0:
+        report.text("Not measured: numpy and pandas could not be installed.")
+        return
+    times = 50 if small else 200
+    rows, facts = asyncio.run(_sandbox(folder, PackageMount("ab" * 32, site), times))
+    report.text(
+        "`import numpy, pandas` and a function that does nothing, straight to the sandbox. `prepared` and `on demand` "
+        "are forked from a process that has imported both, `cold` is a prepared run that imports them itself."
+    )
+    report.table(["what", "p50 ms", "p99 ms"], rows)
+    report.text(facts)
+
+
+async def _sandbox(folder: Path, mount: PackageMount, times: int) -> tuple[list[list[object]], str]:
+    offer = skillery_sandbox()
+    sandbox: LinuxSandbox = offer.open(offer.settings(), Place(folder))
+    await sandbox.start()  # compiles ahead, and says where this host cannot do it
+    await sandbox.close()
+    cold = Job("run_0", CodeCall(CODE, "main"), b"{}", packages=(mount,))
+    warm = Job("run_0", CodeCall(CODE, "main"), b"{}", packages=(mount,), preload=MODULES)
+    rows: list[list[object]] = []
+    facts = ""
+    for what, prepared in (("prepared", 3), ("on demand", 0)):
+        means = sandbox.look_around(Warmth(prepared, EVER, EVER), Bounds())
+        await means.pool.start()
+        began = time.perf_counter()
+        pool = await _imported(means, warm)
+        started = time.perf_counter() - began
+        rows.append([what, *_figures([await _one(means, pool, warm) for _ in range(times)])])
+        if prepared:
+            rows.append(["cold", *_figures([await _one(means, means.pool, cold) for _ in range(times // 5)])])
+            facts = await _facts(means, pool, started)
+        await means.close()
+    return rows, facts
+
+
+async def _imported(means: Means, job: Job) -> Pool:
+    """Where its runs come from, once its modules are imported."""
+    if means.environments is None:
+        raise RuntimeError("nothing is kept imported here")
+    while (pool := means.environments.pool_for(job)) is None:
+        await asyncio.sleep(0.02)
+        if any(one.state == "failed" for one in means.environments.warm()):
+            raise RuntimeError(str(means.environments.warm()))
+    return pool
+
+
+async def _one(means: Means, pool: Pool, job: Job) -> float:
+    while not pool.is_full:
+        await asyncio.sleep(0.001)
+    return await one(means, job)
+
+
+async def _facts(means: Means, pool: Pool, started: float) -> str:
+    while not pool.is_full:
+        await asyncio.sleep(0.001)
+    held = sum(one.memory_mb for one in means.environments.warm()) if means.environments else 0.0
+    own = [_private(pid) for cell in pool.ready for pid in (cell.pid, *descendants(cell.pid))]
+    return (
+        f"The process that has imported them holds {held:.0f} MiB, shared by its runs, and was there after "
+        f"{started:.1f} s; each prepared run has {sum(own) / len(pool.ready) / 1e6:.1f} MB of its own."
+    )
+
+
+def _private(pid: int) -> int:
+    """Bytes that no other process maps."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Dirty:", "Private_Clean:"))) * 1024
+
+
+def _figures(taken: list[float]) -> tuple[str, str]:
+    return shown(median(taken)), shown(percentile(taken, 99))

@@ -1,0 +1,23 @@
+"""Why packages could not be had."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class BuildFailed(Exception):
+    """The message says which package and why. `passing`: it is worth another try at once."""
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.passing = passing
+
+
+def not_written(error: OSError) -> BuildFailed:
+    if error.errno in FULL:
+        return BuildFailed("the server has no space left for it", passing=True)
+    return BuildFailed(f"the files could not be written: {os.strerror(error.errno or 0)}", passing=True)

@@ -1,0 +1,268 @@
+"""In the sandbox: uv locks, and the files of a lock are fetched and handed out, piece by piece."""
+
+# ruff: noqa: PTH118, PTH208, PTH123 - the least that has to be imported
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from runtime import _host, blobs  # type: ignore[import-not-found]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PIECE = 4 * 1024 * 1024
+MOST_SAID = 64 * 1024
+MOST_OUT = 12 * 1024 * 1024
+TRIES = 4
+NEVER_AGAIN = range(400, 500)
+_ALWAYS = ("--no-config", "--no-progress", "--color", "never")
+WHEEL = re.compile(r"([^-]+)-([^-]+)(?:-\d[^-]*)?-([^-]+)-([^-]+)-([^-]+)\.whl")
+
+
+class Problem(Exception):
+    """Something about one package, which the server puts into words."""
+
+    def __init__(self, reason: str, package: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.told = {"reason": reason, "package": package, "detail": detail}
+
+
+# -- uv ------------------------------------------------------------------------------------------------------------
+
+
+def given(name: str) -> str:
+    """A file that the job was given."""
+    return f"{_host.blobs_folder()}/{name}"
+
+
+def folder(name: str) -> str:
+    """A folder that the job was given."""
+    return next(path for path in sys.path if path.endswith(f"/packages/{name}"))
+
+
+def trust() -> None:
+    """The certificates of the server count here as well."""
+    if os.path.exists(given("ca")):  # noqa: PTH110
+        os.environ["SSL_CERT_FILE"] = given("ca")
+
+
+def uv(arguments: list[str], stdin: str = "") -> dict[str, Any]:
+    here = os.getcwd()  # noqa: PTH109
+    own = {
+        "HOME": here,
+        "UV_CACHE_DIR": f"{here}/cache",
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_HTTP_RETRIES": "3",
+        "UV_LINK_MODE": "copy",
+        "RAYON_NUM_THREADS": "4",
+        "TOKIO_WORKER_THREADS": "4",
+    }
+    command = [given("uv"), *arguments, *_ALWAYS]
+    ran = subprocess.run(command, input=stdin.encode(), capture_output=True, env=os.environ | own, check=False)
+    return {"code": ran.returncode, "out": ran.stdout, "err": ran.stderr.decode("utf-8", "replace")[-MOST_SAID:]}
+
+
+def places(args: dict[str, Any]) -> list[str]:
+    return ["--no-index", "--find-links", folder("wheelhouse")] if args["wheelhouse"] else []
+
+
+def lock(args: dict[str, Any]) -> dict[str, Any]:
+    """What uv makes of the requirements."""
+    trust()
+    ran = uv([*args["arguments"], *places(args)], args["stdin"])
+    out = ran["out"]
+    if len(out) > MOST_OUT:
+        raise Problem("too_long", "")
+    return ran | {"out": out.decode("utf-8", "replace")}
+
+
+# -- which files ---------------------------------------------------------------------------------------------------
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def tags_of(file: str) -> list[str]:
+    found = WHEEL.fullmatch(file)
+    if found is None:
+        return []
+    kinds = (part.split(".") for part in found.groups()[2:])
+    pythons, abis, platforms = kinds
+    return [f"{one}-{other}-{third}" for one in pythons for other in abis for third in platforms]
+
+
+def candidates(args: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """By package, each file that there is of it: name, where, and size and hash where they are known."""
+    if args["wheelhouse"]:
+        return in_folder(args["pins"])
+    import tomllib
+
+    asked = "".join(f"{pin['name']}=={pin['version']}\n" for pin in args["pins"])
+    ran = uv([*args["arguments"], "--format", "pylock.toml", "--no-deps", "--output-file", "pylock.toml"], asked)
+    if ran["code"] != 0:
+        raise Problem("uv", "", ran["err"])
+    with open("pylock.toml", "rb") as file:
+        packages = tomllib.load(file).get("packages", [])
+    return {normal(one["name"]): list(listed(one)) for one in packages}
+
+
+def listed(package: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    entries = list(package.get("wheels", ())) + ([package["sdist"]] if "sdist" in package else [])
+    for entry in entries:
+        where = entry.get("url") or "file:" + entry["path"]
+        name = entry.get("name") or urllib.parse.unquote(urllib.parse.urlsplit(where).path.rpartition("/")[2])
+        sha256 = entry.get("hashes", {}).get("sha256")
+        yield {"file": name, "where": where, "size": entry.get("size", 0), "sha256": sha256}
+
+
+def in_folder(pins: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    wanted = {pin["name"] for pin in pins}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted(os.listdir(folder("wheelhouse"))):
+        wheel = WHEEL.fullmatch(file)
+        name = normal(wheel[1]) if wheel else normal(re.sub(r"-[^-]+\.(?:tar\.gz|zip)$", "", file))
+        path = os.path.join(folder("wheelhouse"), file)
+        if name in wanted and file.endswith((".whl", ".tar.gz", ".zip")) and os.path.isfile(path):  # noqa: PTH113
+            size = os.stat(path).st_size  # noqa: PTH116
+            found.setdefault(name, []).append({"file": file, "where": path, "size": size, "sha256": hash_of(path)})
+    return found
+
+
+def hash_of(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def choose(args: dict[str, Any], pin: dict[str, Any], files: list[dict[str, Any]]) -> dict[str, Any]:
+    """The best file of a package that the lock allows. Raises Problem."""
+    package = f"{pin['name']} {pin['version']}"
+    ranks = {tag: rank for rank, tag in enumerate(args["tags"])}
+    wheels = []
+    for file in files:
+        fitting = [ranks[tag] for tag in tags_of(file["file"]) if tag in ranks]
+        if fitting:
+            wheels.append((min(fitting), file["file"], file))
+    named = [file for _, _, file in sorted(wheels, key=lambda one: one[:2])]
+    if args["from_source"]:
+        named += [file for file in files if not file["file"].endswith(".whl")]
+    allowed = [file for file in named if file["sha256"] is None or file["sha256"] in pin["hashes"]]
+    if allowed:
+        return allowed[0] | {"pin": pin}
+    if any(not file["file"].endswith(".whl") for file in files) and not wheels:
+        raise Problem("source", package)
+    raise Problem("hash" if named else "no_wheel", package)
+
+
+# -- fetching ------------------------------------------------------------------------------------------------------
+
+
+def logins() -> dict[tuple[str, str], str]:
+    """Scheme and host of an index -> what it is shown. Its login is in its address, and goes nowhere else."""
+    found = {}
+    for address in f"{os.environ.get('UV_INDEX', '')} {os.environ.get('UV_DEFAULT_INDEX', '')}".split():
+        split = urllib.parse.urlsplit(address)
+        user, at, host = split.netloc.rpartition("@")
+        if at:
+            shown = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+            found[split.scheme, host] = f"Basic {shown}"
+    return found
+
+
+def request(where: str) -> urllib.request.Request:
+    split = urllib.parse.urlsplit(where)
+    host = split.netloc.rpartition("@")[2]
+    made = urllib.request.Request(split._replace(netloc=host, fragment="").geturl())  # noqa: S310 - the lock says what may come
+    login = logins().get((split.scheme, host))
+    if login:
+        made.add_unredirected_header("Authorization", login)
+    return made
+
+
+def contents(where: str) -> Iterator[bytes]:
+    if not where.startswith(("http://", "https://")):
+        with open(where, "rb") as file:
+            while piece := file.read(PIECE):
+                yield piece
+        return
+    with urllib.request.urlopen(request(where), timeout=60) as answer:  # noqa: S310
+        length, got = answer.headers.get("Content-Length"), 0
+        while piece := answer.read(PIECE):
+            got += len(piece)
+            yield piece
+        if length and got != int(length):
+            raise http.client.IncompleteRead(b"")
+
+
+def hand_out(file: dict[str, Any]) -> None:
+    """One file, and where it breaks off once more from its start. Raises Problem."""
+    pin = file["pin"]
+    package = f"{pin['name']} {pin['version']}"
+    for number in range(TRIES):
+        begin = {"name": pin["name"], "version": pin["version"], "file": file["file"], "size": file["size"]}
+        blobs.write_bytes(json.dumps(begin).encode(), "x/begin")
+        digest = hashlib.sha256()
+        try:
+            for piece in contents(file["where"]):
+                digest.update(piece)
+                blobs.write_bytes(piece, "x/piece")
+        except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
+            if isinstance(error, _host.HostError):
+                raise
+            status = error.code if isinstance(error, urllib.error.HTTPError) else 0
+            if number == TRIES - 1 or status in NEVER_AGAIN or "403" in str(error):
+                raise Problem("away", package, str(status or error)) from None
+            time.sleep(0.5 * 2**number)
+        else:
+            if digest.hexdigest() not in pin["hashes"]:
+                raise Problem("hash", package)
+            blobs.write_bytes(b"{}", "x/end")
+            return
+
+
+def fetch(args: dict[str, Any]) -> dict[str, Any]:
+    """Hand out a file for each pin. The answer is what is wrong, or nothing."""
+    trust()
+    try:
+        found = candidates(args)
+        files = [choose(args, pin, found.get(pin["name"], [])) for pin in args["pins"]]
+        size = sum(file["size"] for file in files)
+        if size > args["max_bytes"]:
+            raise Problem("too_large", "", str(size))
+        for file in files:
+            hand_out(file)
+    except Problem as problem:
+        return problem.told
+    return {}
+
+
+# -- building ------------------------------------------------------------------------------------------------------
+
+
+def build(args: dict[str, Any]) -> dict[str, Any]:
+    """Hand out the wheel that a source archive is built to."""
+    trust()
+    pin = args["pin"]
+    os.symlink(given("source"), args["file"])  # noqa: PTH211 - its name says what it is
+    ran = uv(["build", "--wheel", "--out-dir", "built", "--python", args["python"], *places(args), args["file"]])
+    built = [name for name in os.listdir("built") if name.endswith(".whl")] if os.path.isdir("built") else []  # noqa: PTH112
+    if ran["code"] != 0 or len(built) != 1:
+        return {"reason": "build", "package": f"{pin['name']} {pin['version']}", "detail": ran["err"][-4096:]}
+    begin = {"name": pin["name"], "version": pin["version"], "file": built[0], "size": 0}
+    blobs.write_bytes(json.dumps(begin).encode(), "x/begin")
+    for piece in contents(f"built/{built[0]}"):
+        blobs.write_bytes(piece, "x/piece")
+    blobs.write_bytes(b"{}", "x/end")
+    return {}

@@ -1,0 +1,380 @@
+"""Wheels as folders: each unpacked once, and its files shared by every environment that has it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import hashlib
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+
+from skillery.environments.failing import BuildFailed
+from skillery.environments.wheels import MOST_FILES, Wheel, is_left_out
+from skillery.formats.wording import printable
+
+FILES, ABOUT = "files", "tree.json"
+LONGEST_HEAD = 16 * 1024
+LARGEST_CODE = 64 * 1024 * 1024
+BLOCK = 4096
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """What is known of one, written beside its files."""
+
+    package: str
+    size_bytes: int
+    """On the disk."""
+
+
+class Trees:
+    """A folder for each wheel, by the SHA-256 that the lock has of it; what has a name is whole."""
+
+    def __init__(self, folder: Path, away: Path) -> None:
+        self._folder = folder
+        self._away = away
+        self._known: dict[str, Tree] = {}
+
+    def find(self, hashes: Iterable[str]) -> str | None:
+        """The key of the one that there is."""
+        keys = (key_of(one) for one in sorted(hashes))
+        return next((key for key in keys if (self._folder / key).is_dir()), None)
+
+    def files(self, key: str) -> Path:
+        return self._folder / key / FILES
+
+    def about(self, key: str) -> Tree:
+        known = self._known.get(key)
+        if known is None:
+            known = msgspec.json.decode((self._folder / key / ABOUT).read_bytes(), type=Tree)
+            self._known[key] = known
+        return known
+
+    def all(self) -> dict[str, Tree]:
+        """Those that there are."""
+        found = {}
+        for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                found[folder.name] = self.about(folder.name)
+        return found
+
+    def keep(self, aside: Path, key: str) -> None:
+        """Give it its name, in place of one that is there."""
+        settle(aside, self._folder / key, self._away)
+        self._known.pop(key, None)
+
+    def is_older(self, key: str, moment: float) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return (self._folder / key).stat().st_mtime < moment
+        return False
+
+    def take_away(self, key: str) -> Path | None:
+        """Environments that have its files keep them."""
+        self._known.pop(key, None)
+        return take_away(self._folder / key, self._away)
+
+
+def key_of(sha256: str) -> str:
+    return f"{sha256.removeprefix('sha256:')}-{sys.implementation.cache_tag}"
+
+
+# -- from aside to a name, and away --------------------------------------------------------------------------------
+
+
+def settle(aside: Path, target: Path, away: Path) -> None:
+    """On the disk before it has its name: a power cut must not leave one with holes."""
+    sync(aside)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    old = take_away(target, away)
+    aside.rename(target)
+    remove(old)
+
+
+def take_away(folder: Path, away: Path) -> Path | None:
+    """Its name goes at once, so that nobody finds half of it: where it is now, None where there was nothing."""
+    going = away / secrets.token_hex(16)
+    away.mkdir(parents=True, exist_ok=True)
+    try:
+        return folder.rename(going)
+    except FileNotFoundError:
+        return None
+
+
+def remove(taken: Path | None) -> None:
+    """Blocking, perhaps for long: what was taken away."""
+    if taken is not None:
+        shutil.rmtree(taken, ignore_errors=True)
+
+
+def sync(folder: Path) -> None:
+    """Everything of the file system that it lies on."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), "syncfs")
+    except AttributeError:  # a system without it
+        os.sync()
+    finally:
+        os.close(descriptor)
+
+
+def on_disk(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
+
+
+# -- writing one ---------------------------------------------------------------------------------------------------
+
+
+class TreeWriter:
+    """Takes the files of a wheel as the sandbox hands them out: those that its list has, with the content that its list
+    has, and what its modules compile to. Nothing else is written."""
+
+    def __init__(self, wheel: Wheel, aside: Path, max_bytes: int, max_mb: int) -> None:
+        self._wheel = wheel
+        self._aside = aside
+        self._left = max_bytes
+        self._max_mb = max_mb
+        self._size = 0
+        self._files = 0
+        self._seen: set[str] = set()
+        self._made: set[str] = set()
+        self._streams: dict[str, _Stream] = {}
+        make_folder(aside / FILES)
+
+    def take(self, kind: str, piece: bytes) -> None:
+        if kind not in self._streams and len(self._streams) >= 64:
+            raise self._broken("too many streams")
+        self._streams.setdefault(kind, _Stream(self)).take(piece)
+
+    def finish(self) -> Tree:
+        """Raises BuildFailed where something is missing."""
+        if any(stream.is_open for stream in self._streams.values()):
+            raise self._broken("half a file")
+        missing = next((name for name in self._wheel.files if name not in self._seen), None)
+        if missing is not None:
+            raise BuildFailed(f"{self._wheel.package} lacks its file '{printable(missing, 128)}'")
+        tree = Tree(self._wheel.package, self._size)
+        (self._aside / ABOUT).write_bytes(msgspec.json.encode(tree))
+        return tree
+
+    def begin(self, head: bytes) -> tuple[_File | None, int]:
+        """What the next bytes are, and how many; None for what is left out."""
+        try:
+            what, name, size, executable = msgspec.json.decode(head, type=tuple[str, str, int, bool])
+        except msgspec.MsgspecError:
+            raise self._broken("no head") from None
+        if size < 0:
+            raise self._broken("a size below nothing")
+        if what == "file" and is_left_out(name):
+            return None, size
+        found = self._wheel.files.get(name)
+        if found is None:
+            raise BuildFailed(f"{self._wheel.package}: '{printable(name, 128)}' is not in its list of files")
+        self._count(size)
+        if what == "code":
+            return self._code(name, found.target, size), size
+        if what != "file" or name in self._seen:
+            raise BuildFailed(f"{self._wheel.package} has '{printable(name, 128)}' twice")
+        self._seen.add(name)
+        mode = 0o555 if executable else 0o444
+        return _File(self._open(found.target), self._wheel.package, name, mode, found.kind, found.value), size
+
+    def _code(self, name: str, target: str, size: int) -> _File | None:
+        folder, _, file = target.rpartition("/")
+        cached = f"{folder}/__pycache__/" if folder else "__pycache__/"
+        path = f"{cached}{file.removesuffix('.py')}.{sys.implementation.cache_tag}.pyc"
+        if not target.endswith(".py") or size > LARGEST_CODE:
+            raise self._broken("code of no module")
+        return None if target.startswith("bin/") else _File(self._open(path), self._wheel.package, name, 0o444, "", "")
+
+    def _count(self, size: int) -> None:
+        self._size += on_disk(size)
+        self._left -= on_disk(size)
+        self._files += 1
+        if self._left < 0:
+            raise too_large(self._max_mb)
+        if self._files > 2 * MOST_FILES:
+            raise BuildFailed(f"{self._wheel.package} has more than {MOST_FILES} files")
+
+    def _open(self, target: str) -> BinaryIO:
+        path = self._aside / FILES / target
+        folder = target.rpartition("/")[0]
+        if folder not in self._made:
+            make_folder(path.parent)
+            self._made.add(folder)
+        try:
+            return path.open("xb")
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            raise BuildFailed(f"{self._wheel.package} has '{printable(target, 128)}' twice, or as a folder") from None
+
+    def _broken(self, why: str) -> BuildFailed:
+        return BuildFailed(f"{self._wheel.package} could not be unpacked ({why})")
+
+
+class _File:
+    """One file on its way to the disk, held against its hash."""
+
+    def __init__(self, file: BinaryIO, package: str, name: str, mode: int, kind: str, value: str) -> None:
+        self._file = file
+        self._package = package
+        self._name = name
+        self._mode = mode
+        self._hash = hashlib.new(kind) if kind else None
+        self._value = value
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        if self._hash is not None:
+            self._hash.update(data)
+
+    def close(self) -> None:
+        os.fchmod(self._file.fileno(), self._mode)
+        self._file.close()
+        found = base64.urlsafe_b64encode(self._hash.digest()).rstrip(b"=").decode() if self._hash else self._value
+        if found != self._value.rstrip("="):
+            raise BuildFailed(
+                f"{self._package} was published with a damaged file, or it was changed: "
+                f"'{printable(self._name, 128)}' (its hash is not the one of its list of files)"
+            )
+
+
+class _Stream:
+    """Files one after the other, each behind a line that says what it is."""
+
+    def __init__(self, writer: TreeWriter) -> None:
+        self._writer = writer
+        self._head = b""
+        self._file: _File | None = None
+        self._left = -1
+
+    @property
+    def is_open(self) -> bool:
+        return self._left >= 0 or bool(self._head)
+
+    def take(self, piece: bytes) -> None:
+        rest = memoryview(piece)
+        while rest or self._left == 0:
+            rest = self._content(rest) if self._left >= 0 else self._next(rest)
+
+    def _next(self, rest: memoryview) -> memoryview:
+        start = bytes(rest[:LONGEST_HEAD])
+        end = start.find(b"\n")
+        self._head += start if end < 0 else start[:end]
+        if len(self._head) > LONGEST_HEAD:
+            raise BuildFailed("a wheel could not be unpacked (a head that is too long)")
+        if end < 0:
+            return rest[len(start) :]
+        self._file, self._left = self._writer.begin(self._head)
+        self._head = b""
+        return rest[end + 1 :]
+
+    def _content(self, rest: memoryview) -> memoryview:
+        taken = rest[: self._left]
+        if self._file is not None:
+            self._file.write(taken)
+        self._left -= len(taken)
+        if self._left == 0:
+            if self._file is not None:
+                self._file.close()
+            self._file, self._left = None, -1
+        return rest[len(taken) :]
+
+
+def too_large(max_mb: int) -> BuildFailed:
+    return BuildFailed(f"its packages take more than {max_mb} MiB (the setting packages.max_mb)")
+
+
+def make_folder(path: Path) -> None:
+    """With what is missing above it, for everybody to read whatever the server's umask is."""
+    missing = [path]
+    while not missing[-1].parent.is_dir():
+        missing.append(missing[-1].parent)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            folder.chmod(0o755)
+
+
+# -- an environment of several --------------------------------------------------------------------------------------
+
+
+class Linked(NamedTuple):
+    links: int
+    copies: int
+
+
+def link(trees: Iterable[Path], target: Path) -> Linked:
+    """Blocking: one folder with the files of all; of two files with one name that of the first tree, with its code."""
+    links = copies = 0
+    owners: dict[str, int] = {}
+    make_folder(target)
+    for number, tree in enumerate(trees):
+        for folder, names in walk(tree):
+            if folder:
+                _same_folder(target / folder)
+            for name in names:
+                path = f"{folder}/{name}" if folder else name
+                source = _source_of(path)
+                if owners.setdefault(source, number) != number or owners.setdefault(path, number) != number:
+                    continue
+                linked = _link(tree / path, target / path)
+                links, copies = links + linked, copies + (not linked)
+    return Linked(links, copies)
+
+
+def _source_of(path: str) -> str:
+    """Of code the module that it was compiled from."""
+    folder, _, name = path.rpartition("/")
+    if not name.endswith(".pyc") or not (folder == "__pycache__" or folder.endswith("/__pycache__")):
+        return path
+    above = folder.removesuffix("__pycache__")
+    return f"{above}{name.removesuffix(f'.{sys.implementation.cache_tag}.pyc')}.py"
+
+
+def walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Folders from above, relative to the root, each with its files; those of a folder come before what is below."""
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        names = []
+        with os.scandir(root / folder) as entries:
+            below = []
+            for entry in entries:
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                below.append(path) if entry.is_dir(follow_symlinks=False) else names.append(entry.name)
+        waiting += below
+        yield folder, names
+
+
+def _same_folder(path: Path) -> None:
+    try:
+        path.mkdir()
+        path.chmod(0o755)
+    except FileExistsError:
+        if not path.is_dir():
+            raise _clash(path.name) from None
+
+
+def _link(source: Path, target: Path) -> bool:
+    """False where it was copied, for want of links."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileExistsError:
+        raise _clash(target.name) from None
+    except OSError as error:
+        if error.errno is None or target.exists():
+            raise
+        shutil.copy2(source, target)
+        return False
+    return True
+
+
+def _clash(name: str) -> BuildFailed:
+    return BuildFailed(f"two packages have '{printable(name, 128)}', one as a file, one as a folder")

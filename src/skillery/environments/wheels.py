@@ -1,0 +1,162 @@
+"""What a wheel says of itself, read on the host from a file whose hash has been seen to be right: its list of files,
+and where each belongs. No other content is looked at here."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from skillery.environments.failing import BuildFailed
+from skillery.formats.requirements import Pin
+from skillery.formats.wording import printable
+
+MOST_FILES = 50_000
+MOST_ENTRIES = 2 * MOST_FILES
+MOST_DIRECTORY_BYTES = 64 * 1024 * 1024
+MOST_RECORD_BYTES = 32 * 1024 * 1024
+LONGEST_PATH, LONGEST_NAME = 1_000, 255
+_RECORD = re.compile(r"([^/]+)-([^/-]+)\.dist-info/RECORD")
+_SIGNED = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s"})
+"""Of a `.dist-info`: no list can hold its own hash."""
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    csv.Error,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    EOFError,
+    OverflowError,
+)
+_PLAIN = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_PLACES = {"purelib": "", "platlib": "", "data": "", "scripts": "bin/"}
+
+
+class Recorded(NamedTuple):
+    """A file of a wheel: where it belongs, and its hash, "" for the list itself."""
+
+    target: str
+    kind: str
+    value: str
+
+
+class Wheel(NamedTuple):
+    package: str
+    files: dict[str, Recorded]
+    """By their names in the archive."""
+
+
+def read_wheel(path: Path, pin: Pin) -> Wheel:
+    """Blocking. Raises BuildFailed for all that is no wheel of that package with a whole list of safe names."""
+    package = f"{pin.name} {pin.version}"
+    try:
+        with path.open("rb") as file:
+            _check_directory(file, package)
+            with zipfile.ZipFile(file) as archive:
+                return Wheel(package, dict(_recorded(archive, pin, package)))
+    except _DAMAGED:
+        raise BuildFailed(f"{package} is no wheel, or a damaged one") from None
+    except OSError as error:
+        if error.errno not in {None, errno.EINVAL}:  # a place in the file that cannot be
+            raise
+        raise BuildFailed(f"{package} is no wheel, or a damaged one") from None
+
+
+def _recorded(archive: zipfile.ZipFile, pin: Pin, package: str) -> Iterator[tuple[str, Recorded]]:
+    lists = [found for name in archive.namelist() if (found := _RECORD.fullmatch(name))]
+    if len(lists) != 1:
+        raise BuildFailed(f"{package} has no list of its files")
+    if not _is_of(pin, lists[0][1], lists[0][2]):
+        raise BuildFailed(f"{package} is a wheel of another package, '{printable(lists[0][1], 100)}'")
+    data = f"{lists[0][1]}-{lists[0][2]}.data/"
+    targets: dict[str, str] = {}
+    for name, kind, value in _rows(archive, lists[0][0], package):
+        target = _target(name, data, lists[0][1], package)
+        if targets.setdefault(target, name) != name:
+            raise BuildFailed(f"{package} lists two files for '{printable(target, 128)}'")
+        yield name, Recorded(target, kind, value)
+
+
+def _is_of(pin: Pin, name: str, version: str) -> bool:
+    try:
+        return canonicalize_name(name) == pin.name and Version(version) == Version(pin.version)
+    except InvalidVersion:
+        return False
+
+
+def _rows(archive: zipfile.ZipFile, name: str, package: str) -> Iterator[tuple[str, str, str]]:
+    if archive.getinfo(name).compress_type not in _PLAIN:
+        raise BuildFailed(f"{package} has a list of files that is packed in an unusual way")
+    with archive.open(name) as file:
+        content = file.read(MOST_RECORD_BYTES + 1)
+    if len(content) > MOST_RECORD_BYTES:
+        raise BuildFailed(f"{package} has a list of files of more than {MOST_RECORD_BYTES} bytes")
+    folder = name.rpartition("/")[0]
+    for row in filter(None, csv.reader(io.StringIO(content.decode()))):
+        path, hashed = row[0], row[1] if len(row) > 1 else ""
+        kind, _, value = hashed.partition("=")
+        if is_left_out(path):
+            continue
+        of_list = path.rpartition("/")[0] == folder and path.rpartition("/")[2] in _SIGNED
+        if not of_list and (kind not in {"sha256", "sha384", "sha512"} or not value):
+            raise BuildFailed(f"{package} says no hash of its file '{printable(path, 128)}'")
+        yield path, ("" if of_list else kind), value
+
+
+def is_left_out(name: str) -> bool:
+    """Compiled code is made here: what others have compiled is not taken."""
+    return name.endswith(".pyc") and "__pycache__" in name.split("/")
+
+
+def _target(name: str, data: str, distribution: str, package: str) -> str:
+    target = name
+    if name.startswith(data):
+        kind, _, rest = name.removeprefix(data).partition("/")
+        places = _PLACES | {"headers": f"include/{distribution}/"}
+        if kind not in places or not rest:
+            raise BuildFailed(f"{package} lists '{printable(name, 128)}', which belongs nowhere")
+        target = places[kind] + rest
+    if not _is_safe(target):
+        raise BuildFailed(f"{package} lists '{printable(name, 128)}', which is outside of its folder or no file name")
+    return target
+
+
+def _is_safe(path: str) -> bool:
+    parts = path.split("/")
+    if not path.isprintable() or "\\" in path or len(path.encode("utf-8", "replace")) > LONGEST_PATH:
+        return False
+    return all(part not in {"", ".", ".."} and len(part.encode("utf-8", "replace")) <= LONGEST_NAME for part in parts)
+
+
+def _check_directory(file: BinaryIO, package: str) -> None:
+    """Before it is read whole: an archive can name millions of files in little room."""
+    size = file.seek(0, io.SEEK_END)
+    start = file.seek(max(0, size - 22 - 65_535))
+    tail = file.read()
+    at = len(tail) - 22
+    if at < 0 or tail[at : at + 4] != b"PK\5\6" or tail[-2:] != b"\0\0":
+        at = tail.rfind(b"PK\5\6")
+    if at < 0 or len(tail) - at < 22:
+        raise zipfile.BadZipFile
+    entries, directory = struct.unpack_from("<HL", tail, at + 10)
+    if (entries == 0xFFFF or directory == 0xFFFFFFFF) and tail[max(0, at - 20) : at - 16] == b"PK\6\7":
+        (offset,) = struct.unpack_from("<Q", tail, at - 12)
+        if offset + 56 > start + at:
+            raise zipfile.BadZipFile
+        file.seek(offset)
+        entries, directory = struct.unpack_from("<QQ", file.read(56), 32)
+    if entries > MOST_ENTRIES or directory > MOST_DIRECTORY_BYTES:
+        raise BuildFailed(f"{package} has {entries} files, at most {MOST_FILES} are allowed")
+    file.seek(0)
