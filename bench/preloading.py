@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
+from bench.packages import INDEX
 from bench.report import Report, median, percentile, shown
 from bench.runs import one
 from skillery.backends import CodeCall, Job, PackageMount, Place
@@ -18,6 +21,7 @@ from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.preloaded import Bounds
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.testing.sandbox.leftovers import descendants
+from tests.conftest import Server
 
 MODULES = ("numpy", "pandas")
 CODE = "import numpy, pandas\ndef main(args):\n    return {'ok': True}\n"
@@ -40,6 +44,11 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     )
     report.table(["what", "p50 ms", "p99 ms"], rows)
     report.text(facts)
+    report.text(
+        "`run_code` with the same code over HTTP, one caller, in turns: in a named environment that says `preload`, in "
+        "one of the same packages that does not, and code that imports nothing."
+    )
+    report.table(["what", "p50 ms", "p99 ms"], _over_http(folder, times))
 
 
 async def _sandbox(folder: Path, mount: PackageMount, times: int) -> tuple[list[list[object]], str]:
@@ -63,6 +72,53 @@ async def _sandbox(folder: Path, mount: PackageMount, times: int) -> tuple[list[
             facts = await _facts(means, pool, started)
         await means.close()
     return rows, facts
+
+
+def _over_http(folder: Path, times: int) -> list[list[object]]:
+    """The environments are installed from the index, as those of a server are."""
+    named = {"ahead": {"preload": MODULES}, "itself": {}}
+    settings = {
+        f"SKILLERY_ENVIRONMENTS_{name.upper()}": json.dumps({"dependencies": MODULES, **more})
+        for name, more in named.items()
+    }
+    server = Server(folder / "named", env={"SKILLERY_PACKAGES_INDEX_URLS": INDEX, **settings})
+    nothing = "def main(args):\n    return {'ok': True}\n"
+    asked = {
+        "imported ahead": (CODE, {"environment": "ahead"}),
+        "imports them itself": (CODE, {"environment": "itself"}),
+        "imports nothing": (nothing, {}),
+    }
+    taken: dict[str, list[float]] = {what: [] for what in asked}
+    try:
+        while not _is_warm(server):
+            _run(server, *asked["imported ahead"])
+            time.sleep(0.1)
+        for code, more in asked.values():
+            _run(server, code, more)
+        for turn in range(times):
+            for what, (code, more) in asked.items():
+                if what == "imports them itself" and turn % 5:
+                    continue
+                time.sleep(0.02)  # a caller that has something else to do as well
+                taken[what].append(_run(server, code, more))
+    finally:
+        server.stop()
+    return [[what, *_figures(all_of_it)] for what, all_of_it in taken.items()]
+
+
+def _is_warm(server: Server) -> bool:
+    found = server.rpc("list_environments")["environments"]
+    if any(one["state"] == "failed" for one in found):
+        raise RuntimeError(str(found))
+    return any(one["warm"] and one["warm"]["state"] == "ready" for one in found)
+
+
+def _run(server: Server, code: str, more: Mapping[str, str]) -> float:
+    started = time.perf_counter()
+    answer = server.rpc("run_code", language="python", code=code, **more)
+    if answer["status"] != "completed":
+        raise RuntimeError(answer["error"]["message"])
+    return (time.perf_counter() - started) * 1000
 
 
 async def _imported(means: Means, job: Job) -> Pool:
