@@ -196,6 +196,23 @@ def big(house: Path, name: str, version: str = "1.0") -> None:
     make_wheel(house, name, version, {f"{name}.py": f"VERSION = {version!r}\n", f"{name}.txt": "x" * (600 * 1024)})
 
 
+async def test_what_environments_take_beside_their_wheels_counts_as_well(
+    tmp_path: Path, linux: Sandbox, database: Database
+) -> None:
+    keeping = Keeping(tmp_path, linux, database, total_mb=2)
+    make_wheel(keeping.house, "folders", "1.0", {f"folders/f{number}/x": "" for number in range(130)})
+    for name in ("a", "b", "c", "d"):
+        make_wheel(keeping.house, name, "1.0")
+    gc.collect()
+
+    for name in ("a", "b", "c", "d"):
+        await keeping.built("folders", name)
+        gc.collect()
+
+    # The files of the wheel are shared; each environment has folders of its own, half a MiB of them.
+    assert 1 <= len(keeping.environments.installed()) < 3
+
+
 async def test_where_all_would_be_too_much_the_least_used_one_goes(
     tmp_path: Path, linux: Sandbox, database: Database
 ) -> None:
