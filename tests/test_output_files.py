@@ -113,7 +113,8 @@ def png(width):
     return b"\\x89PNG\\r\\n\\x1a\\n" + head + chunk(b"IDAT", zlib.compress(b"\\0\\0")) + chunk(b"IEND", b"")
 def main(args):
     os.makedirs("out")
-    files = {"a.png": b"<html>", "b.jpg": b"<html>", "c.png": png(1)[:-1], "d.png": png(9000), "e.png": b"", "f.png": png(1)}
+    files = {"a.png": b"<html>", "b.jpg": b"<html>", "c.png": png(1)[:-1], "d.png": png(9000), "e.png": b""}
+    files["f.png"] = png(1)
     for name, content in files.items():
         open("out/" + name, "wb").write(content)
 """
