@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import time
@@ -18,6 +19,7 @@ from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
 from skillery.database import Database
 from skillery.environments import Builder, Environments, Jobs, Locks, Sources
 from skillery.errors import PackageIndexUnavailable, Unavailable
+from skillery.runs.queueing import Queue
 from tests.package_index import PackageIndex
 from tests.wheels import make_wheel
 
@@ -35,7 +37,7 @@ class Keeping:
         self.sandbox = sandbox
         sources = sources or Sources(wheelhouse=self.house)
         jobs = Jobs(sandbox, sources, 2)
-        self.locks = Locks(database, jobs, sources, 60, timedelta(0))
+        self.locks = Locks(database, jobs, sources, 60, timedelta(0), Queue(2, 1000, MIB))
         builder = Builder(self.folder, jobs, sources, 60, 512)
         self.environments = Environments(self.folder, database, builder, "here", total_mb)
 
@@ -190,6 +192,21 @@ async def test_what_an_admin_sees_of_them(keeping: Keeping) -> None:
     assert (shown[one.lock].in_use, shown[two].in_use) == (True, False)
     assert all(found.size_bytes > 0 for found in shown.values())
     assert all(abs(found.used_at - datetime.now(UTC)) < timedelta(minutes=1) for found in shown.values())
+
+
+async def test_who_asks_for_many_locks_delays_another_by_one(keeping: Keeping) -> None:
+    made: list[str] = []
+
+    async def make(caller: str, package: str) -> None:
+        await keeping.locks.make([package], caller)
+        made.append(caller)
+
+    for name in "abcdefgh":
+        make_wheel(keeping.house, name, "1.0")
+    await asyncio.gather(*(make("greedy", name) for name in "abcdefg"), make("other", "h"))
+
+    # Two at once: those that had begun before come first, and whoever shares its turn with the other one.
+    assert made.index("other") <= 4
 
 
 def big(house: Path, name: str, version: str = "1.0") -> None:
