@@ -21,6 +21,9 @@ from tests.needing import CODE, create, lock_of, needing, pins, refused
 from tests.package_index import PackageIndex
 from tests.wheels import make_wheel
 
+OTHER_LINES = r"""figures; os_name == 'posix\x27\n--no-binary :all:\nother\nfigures; \x22x\x22 != \x27x'"""
+"""Escapes in the value of a marker that would be lines of their own, options of uv among them."""
+
 # -- declared --------------------------------------------------------------------------------------------------------
 
 
@@ -30,6 +33,8 @@ from tests.wheels import make_wheel
         (["pandas>=2", "num py"], "runtime.dependencies[1]", "is no requirement"),
         (["pandas @ https://example.org/p.whl"], "runtime.dependencies[0]", "names an address"),
         (["-r other.txt"], "runtime.dependencies[0]", "is no requirement"),
+        ([OTHER_LINES], "runtime.dependencies[0]", "has a backslash"),
+        (["a; os_name == '\\ud800'"], "runtime.dependencies[0]", "has a backslash"),
         ("pandas", "runtime.dependencies", "expected is an array"),
         (["a"] * 101, "runtime.dependencies", "at most 100"),
     ],

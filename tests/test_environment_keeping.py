@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import time
@@ -18,6 +19,7 @@ from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
 from skillery.database import Database
 from skillery.environments import Builder, Environments, Jobs, Locks, Sources
 from skillery.errors import PackageIndexUnavailable, Unavailable
+from skillery.runs.queueing import Queue
 from tests.package_index import PackageIndex
 from tests.wheels import make_wheel
 
@@ -35,7 +37,7 @@ class Keeping:
         self.sandbox = sandbox
         sources = sources or Sources(wheelhouse=self.house)
         jobs = Jobs(sandbox, sources, 2)
-        self.locks = Locks(database, jobs, sources, 60, timedelta(0))
+        self.locks = Locks(database, jobs, sources, 60, timedelta(0), Queue(2, 1000, MIB))
         builder = Builder(self.folder, jobs, sources, 60, 512)
         self.environments = Environments(self.folder, database, builder, "here", total_mb)
 
@@ -192,8 +194,40 @@ async def test_what_an_admin_sees_of_them(keeping: Keeping) -> None:
     assert all(abs(found.used_at - datetime.now(UTC)) < timedelta(minutes=1) for found in shown.values())
 
 
+async def test_who_asks_for_many_locks_delays_another_by_one(keeping: Keeping) -> None:
+    made: list[str] = []
+
+    async def make(caller: str, package: str) -> None:
+        await keeping.locks.make([package], caller)
+        made.append(caller)
+
+    for name in "abcdefgh":
+        make_wheel(keeping.house, name, "1.0")
+    await asyncio.gather(*(make("greedy", name) for name in "abcdefg"), make("other", "h"))
+
+    # Two at once: those that had begun before come first, and whoever shares its turn with the other one.
+    assert made.index("other") <= 4
+
+
 def big(house: Path, name: str, version: str = "1.0") -> None:
     make_wheel(house, name, version, {f"{name}.py": f"VERSION = {version!r}\n", f"{name}.txt": "x" * (600 * 1024)})
+
+
+async def test_what_environments_take_beside_their_wheels_counts_as_well(
+    tmp_path: Path, linux: Sandbox, database: Database
+) -> None:
+    keeping = Keeping(tmp_path, linux, database, total_mb=2)
+    make_wheel(keeping.house, "folders", "1.0", {f"folders/f{number}/x": "" for number in range(130)})
+    for name in ("a", "b", "c", "d"):
+        make_wheel(keeping.house, name, "1.0")
+    gc.collect()
+
+    for name in ("a", "b", "c", "d"):
+        await keeping.built("folders", name)
+        gc.collect()
+
+    # The files of the wheel are shared; each environment has folders of its own, half a MiB of them.
+    assert 1 <= len(keeping.environments.installed()) < 3
 
 
 async def test_where_all_would_be_too_much_the_least_used_one_goes(

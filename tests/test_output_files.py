@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tests.conftest import Rpc, Server
+from tests.mcp_client import Mcp
 from tests.test_cli import skillery
 
 LEAVES = """
@@ -100,3 +101,26 @@ def test_the_command_line_shows_names(sqlite_server: Server, tmp_path: Any) -> N
     lines = [line.split() for line in ran.out.splitlines()]
     assert ["file:", "a.csv"] in [line[:2] for line in lines]
     assert len([line for line in lines if line[:1] == ["blob:"]]) == 1
+
+
+def test_a_model_sees_over_mcp_what_is_a_picture_and_not_what_is_only_called_one(sqlite_rpc: Rpc) -> None:
+    code = """
+import os, struct, zlib
+def chunk(kind, data):
+    return struct.pack(">L", len(data)) + kind + data + struct.pack(">L", zlib.crc32(kind + data))
+def png(width):
+    head = chunk(b"IHDR", struct.pack(">2L5B", width, 1, 8, 0, 0, 0, 0))
+    return b"\\x89PNG\\r\\n\\x1a\\n" + head + chunk(b"IDAT", zlib.compress(b"\\0\\0")) + chunk(b"IEND", b"")
+def main(args):
+    os.makedirs("out")
+    files = {"a.png": b"<html>", "b.jpg": b"<html>", "c.png": png(1)[:-1], "d.png": png(9000), "e.png": b""}
+    files["f.png"] = png(1)
+    for name, content in files.items():
+        open("out/" + name, "wb").write(content)
+"""
+
+    shown = Mcp(sqlite_rpc).tool("run_code", language="python", code=code)
+
+    assert len(shown["structuredContent"]["files"]) == 6
+    [image] = [part for part in shown["content"] if part["type"] == "image"]
+    assert (image["mimeType"], len(image["data"])) == ("image/png", 92)

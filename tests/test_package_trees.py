@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from skillery.environments.failing import BuildFailed
 from skillery.environments.trees import FILES, TreeWriter
-from skillery.environments.wheels import Recorded, Wheel, read_wheel
+from skillery.environments.wheels import MOST_ENTRIES, Recorded, Wheel, read_wheel
 from skillery.formats.requirements import Pin
 from tests.wheels import hash_of, make_wheel
 
@@ -106,6 +108,46 @@ def test_whatever_comes_only_listed_names_are_written(pieces: list[bytes]) -> No
 
         there = [path.relative_to(folder) for path in Path(folder).rglob("*") if path.is_file()]
         assert all(str(path).removeprefix(f"aside/{FILES}/") in LISTED for path in there)
+
+
+def directory_of(entries: int, *, said: int, zip64: bool = False) -> bytes:
+    """An archive that is a directory alone, of entries without content, and says what it likes of itself."""
+    one = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 1, *(0,) * 6) + b"a"
+    size = len(one) * entries
+    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, entries, entries, size, 0)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, size, 1)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, said, said, 10 if zip64 else size, 0, 0)
+    return one * entries + (record + locator if zip64 else b"") + end
+
+
+@pytest.mark.parametrize(("said", "zip64"), [(5, False), (5, True), (0xFFFF, True)])
+def test_a_directory_of_endless_entries_is_not_read_whatever_it_says_of_itself(
+    tmp_path: Path, said: int, zip64: bool
+) -> None:
+    path = tmp_path / "x.whl"
+    path.write_bytes(directory_of(MOST_ENTRIES + 1, said=said, zip64=zip64))
+
+    with pytest.raises(BuildFailed, match=f"has {MOST_ENTRIES + 1} files"):
+        read_wheel(path, PIN)
+
+
+@pytest.mark.parametrize("rows", ["a,sha256=a\n" * (MOST_ENTRIES + 1), "\n" * (MOST_ENTRIES + 1), "ab," * 10_000])
+def test_an_endless_list_of_files_is_not_read(tmp_path: Path, rows: str) -> None:
+    path = tmp_path / "x.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("own-1.0.dist-info/RECORD", rows)
+
+    with pytest.raises(BuildFailed, match="list of over"):
+        read_wheel(path, PIN)
+
+
+def test_folders_count_as_what_they_take(aside: Path) -> None:
+    names = [f"{number}/" + "a/" * 400 + "x" for number in range(3)]
+    kind, value = hash_of("").split("=", 1)
+    writer = TreeWriter(Wheel("own 1.0", {name: Recorded(name, kind, value) for name in names}), aside, 4 * MIB, 4)
+
+    with pytest.raises(BuildFailed, match=r"packages\.max_mb"):
+        writer.take("x/0", b"".join(head("file", name, 0) for name in names))
 
 
 @given(st.binary(max_size=400))

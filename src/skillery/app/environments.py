@@ -13,9 +13,12 @@ from skillery.backends import Sandbox
 from skillery.database import Database
 from skillery.environments import Builder, Environments, Jobs, Locks, Sources, address_problem, has_login
 from skillery.errors import StartupError
+from skillery.runs.queueing import Queue
 from skillery.settings import Settings
 
 LOCKS_AT_ONCE, BUILD_JOBS_AT_ONCE = 2, 3
+UNBOUNDED = 1 << 40
+"""Whoever waits for a lock is bounded as a request."""
 
 
 class Packages(NamedTuple):
@@ -27,7 +30,8 @@ def packages_of(settings: Settings, home: Home, database: Database, sandbox: San
     """Raises StartupError for a wheelhouse that is no folder, and for an index that no sandbox can reach."""
     asked, folder, sources = settings.packages, home.path / "environments", _sources(settings)
     locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)
-    locks = Locks(database, locking, sources, asked.lock_seconds, timedelta(hours=asked.reuse_hours))
+    turns = Queue(LOCKS_AT_ONCE, UNBOUNDED, UNBOUNDED)
+    locks = Locks(database, locking, sources, asked.lock_seconds, timedelta(hours=asked.reuse_hours), turns)
     builder = Builder(folder, Jobs(sandbox, sources, BUILD_JOBS_AT_ONCE), sources, asked.build_seconds, asked.max_mb)
     return Packages(locks, Environments(folder, database, builder, home.server_id, asked.total_mb))
 

@@ -32,6 +32,8 @@ class Built(msgspec.Struct, frozen=True):
 
     trees: tuple[str, ...]
     size_bytes: int
+    own_bytes: int = 0
+    """What it takes beside its trees: folders, and copies where the disk has no links."""
 
 
 class _Build(NamedTuple):
@@ -113,8 +115,9 @@ class Builder:
             raise too_large(self._max_mb)
         build.make_room(0, frozenset(keys))
         made = build.aside / "environment"
-        link([self.trees.files(key) for key in keys], made / PACKAGES)
-        built = Built(keys, size)
+        own = link([self.trees.files(key) for key in keys], made / PACKAGES).size_bytes
+        build.make_room(own, frozenset(keys))
+        built = Built(keys, size, own)
         (made / ABOUT).write_bytes(msgspec.json.encode(built))
         settle(made, target, self._incoming)
         return built

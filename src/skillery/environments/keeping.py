@@ -240,10 +240,11 @@ class Environments:
                 )
 
     def _used_bytes(self) -> int:
-        """Of all trees; and of environments whose trees have gone, for the files are theirs alone."""
+        """Of all trees; of environments what they take beside these, and files whose tree has gone."""
         trees = {key: tree.size_bytes for key, tree in self._builder.trees.all().items()}
-        alone = (one.size_bytes - sum(trees.get(key, 0) for key in one.trees) for one in self._shelf.all())
-        return sum(trees.values()) + sum(max(0, size) for size in alone)
+        there = self._shelf.all()
+        alone = (max(0, one.size_bytes - sum(trees.get(key, 0) for key in one.trees)) for one in there)
+        return sum(trees.values()) + sum(alone) + sum(one.own_bytes for one in there)
 
     def _drop_least_used(self, except_for: str) -> bool:
         return any(one.lock != except_for and self._drop(one, None) for one in reversed(self.installed()))

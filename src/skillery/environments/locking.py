@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import msgspec
 
@@ -29,18 +29,31 @@ class Ran(msgspec.Struct, frozen=True):
     err: str
 
 
-class Locks:
-    """Makes locks and verifies given ones."""
+class Turn(Protocol):
+    def leave(self) -> None: ...
 
-    def __init__(self, database: Database, jobs: Jobs, sources: Sources, seconds: float, reuse_for: timedelta) -> None:
+
+class Turns(Protocol):
+    """Whose lock is made next: callers take turns, whoever has asked for how many."""
+
+    async def enter(self, caller: str, size: int) -> Turn: ...
+
+
+class Locks:
+    """Makes locks and verifies given ones, each for a caller, "" for the server itself."""
+
+    def __init__(
+        self, database: Database, jobs: Jobs, sources: Sources, seconds: float, reuse_for: timedelta, turns: Turns
+    ) -> None:
         """`seconds` is what resolving may take. For `reuse_for` the same dependencies get the same lock."""
+        self._turns = turns
         self._database = database
         self._jobs = jobs
         self._sources = sources
         self._seconds = seconds
         self._reuse_for = reuse_for
 
-    async def make(self, requirements: Sequence[str], *, anew: bool = False) -> bytes:
+    async def make(self, requirements: Sequence[str], caller: str = "", *, anew: bool = False) -> bytes:
         """The file `requirements.lock`; with `anew` not the one of before.
 
         Raises UnresolvableDependencies, Refused, PackagesNotOffered, PackageIndexUnavailable.
@@ -50,12 +63,12 @@ class Locks:
         made_after = now if anew else now - self._reuse_for
         lock = await self._database.read(partial(find_lock, key=key, made_after=made_after))
         if lock is None:
-            lock = _with_head(await self._resolve(requirements))
+            lock = _with_head(await self._resolve(requirements, caller))
             await self._database.write(partial(keep_lock, key=key, content=lock, now=now))
         self._check_allowed(read_lock(lock))
         return lock
 
-    async def verify(self, requirements: Sequence[str], lock: bytes) -> None:
+    async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None:
         """Raises InvalidBundle where the lock is none, does not pin all that is needed or lets in files that the
         sources do not have; else as `make`."""
         try:
@@ -68,7 +81,7 @@ class Locks:
         self._check_sources()
         self._check_allowed(pins)
         wanted = [*requirements, *(f"{pin.name}=={pin.version}" for pin in pins)]
-        found = {pin.name: pin for pin in read_lock(await self._resolve(wanted))}
+        found = {pin.name: pin for pin in read_lock(await self._resolve(wanted, caller))}
         missing = next((name for name in found if name not in {pin.name for pin in pins}), None)
         if missing is not None:
             _refuse(f"does not pin {missing}, which the others need")
@@ -77,14 +90,17 @@ class Locks:
             if strange:
                 _refuse(f"pins {pin.name} {pin.version} to a file that the package index of this server does not have")
 
-    async def _resolve(self, requirements: Sequence[str]) -> bytes:
+    async def _resolve(self, requirements: Sequence[str], caller: str) -> bytes:
         what = "the dependencies could not be locked"
         arguments = [*_COMPILE, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
         asked = "".join(f"{one}\n" for one in normalised(requirements))
+        turn = await self._turns.enter(caller, len(asked))
         try:
             answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": asked}, seconds=self._seconds)
         except Stopped as stopped:
             raise self._too_long() if stopped.kind == "TimeoutError" else not_locked(what, stopped) from None
+        finally:
+            turn.leave()
         ran = msgspec.convert(answer.told, Ran)
         if ran.code != 0:
             raise elsewhere(answer.refused) if answer.refused else why_not(ran.err, requirements, what)

@@ -30,6 +30,8 @@ class Installed(NamedTuple):
     used_at: datetime
     folder: Path
     trees: tuple[str, ...]
+    own_bytes: int
+    """What it takes beside its trees."""
     in_use: bool = False
 
 
@@ -81,7 +83,8 @@ class Shelf:
             with contextlib.suppress(FileNotFoundError):
                 if named is not None:
                     built = self._about(folder)
-                    yield Installed(named[1], built.size_bytes, self.used_at(folder), folder, built.trees)
+                    used_at = self.used_at(folder)
+                    yield Installed(named[1], built.size_bytes, used_at, folder, built.trees, built.own_bytes)
 
     def _about(self, folder: Path) -> Built:
         try:

@@ -201,13 +201,14 @@ class TreeWriter:
         if self._left < 0:
             raise too_large(self._max_mb)
         if self._files > 2 * MOST_FILES:
-            raise BuildFailed(f"{self._wheel.package} has more than {MOST_FILES} files")
+            raise BuildFailed(f"{self._wheel.package} has more than {MOST_FILES} files and folders")
 
     def _open(self, target: str) -> BinaryIO:
         path = self._aside / FILES / target
         folder = target.rpartition("/")[0]
         if folder not in self._made:
-            make_folder(path.parent)
+            for _ in range(make_folder(path.parent)):
+                self._count(BLOCK)
             self._made.add(folder)
         try:
             return path.open("xb")
@@ -291,8 +292,10 @@ def too_large(max_mb: int) -> BuildFailed:
     return BuildFailed(f"its packages take more than {max_mb} MiB (the setting packages.max_mb)")
 
 
-def make_folder(path: Path) -> None:
-    """With what is missing above it, for everybody to read whatever the server's umask is."""
+def make_folder(path: Path) -> int:
+    """With what is missing above it, for everybody to read whatever the server's umask is. How many were missing."""
+    if path.is_dir():
+        return 0
     missing = [path]
     while not missing[-1].parent.is_dir():
         missing.append(missing[-1].parent)
@@ -300,6 +303,7 @@ def make_folder(path: Path) -> None:
         with contextlib.suppress(FileExistsError):
             folder.mkdir()
             folder.chmod(0o755)
+    return len(missing)
 
 
 # -- an environment of several --------------------------------------------------------------------------------------
@@ -308,17 +312,19 @@ def make_folder(path: Path) -> None:
 class Linked(NamedTuple):
     links: int
     copies: int
+    size_bytes: int
+    """Of its own: folders, and the copies."""
 
 
 def link(trees: Iterable[Path], target: Path) -> Linked:
     """Blocking: one folder with the files of all; of two files with one name that of the first tree, with its code."""
-    links = copies = 0
+    links = copies = size = 0
     owners: dict[str, int] = {}
     make_folder(target)
     for number, tree in enumerate(trees):
         for folder, names in walk(tree):
-            if folder:
-                _same_folder(target / folder)
+            if folder and _same_folder(target / folder):
+                size += BLOCK
             for name in names:
                 path = f"{folder}/{name}" if folder else name
                 source = _source_of(path)
@@ -326,7 +332,8 @@ def link(trees: Iterable[Path], target: Path) -> Linked:
                     continue
                 linked = _link(tree / path, target / path)
                 links, copies = links + linked, copies + (not linked)
-    return Linked(links, copies)
+                size += 0 if linked else on_disk((target / path).stat().st_size)
+    return Linked(links, copies, size)
 
 
 def _source_of(path: str) -> str:
@@ -353,13 +360,16 @@ def walk(root: Path) -> Iterator[tuple[str, list[str]]]:
         yield folder, names
 
 
-def _same_folder(path: Path) -> None:
+def _same_folder(path: Path) -> bool:
+    """Whether it is a new one."""
     try:
         path.mkdir()
         path.chmod(0o755)
     except FileExistsError:
         if not path.is_dir():
             raise _clash(path.name) from None
+        return False
+    return True
 
 
 def _link(source: Path, target: Path) -> bool:

@@ -25,6 +25,10 @@ MOST_FILES = 50_000
 MOST_ENTRIES = 2 * MOST_FILES
 MOST_DIRECTORY_BYTES = 64 * 1024 * 1024
 MOST_RECORD_BYTES = 32 * 1024 * 1024
+LONGEST_ROW = 8 * 1024
+ENTRY = b"PK\1\2"
+ZIP64_END = 56 + 20
+"""A record and what points to it, before the end of the directory."""
 LONGEST_PATH, LONGEST_NAME = 1_000, 255
 _RECORD = re.compile(r"([^/]+)-([^/-]+)\.dist-info/RECORD")
 _SIGNED = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s"})
@@ -104,7 +108,12 @@ def _rows(archive: zipfile.ZipFile, name: str, package: str) -> Iterator[tuple[s
     if len(content) > MOST_RECORD_BYTES:
         raise BuildFailed(f"{package} has a list of files of more than {MOST_RECORD_BYTES} bytes")
     folder = name.rpartition("/")[0]
-    for row in filter(None, csv.reader(io.StringIO(content.decode()))):
+    for number, line in enumerate(io.StringIO(content.decode())):
+        if number >= MOST_ENTRIES or len(line) > LONGEST_ROW:
+            raise BuildFailed(f"{package} has a list of over {MOST_ENTRIES} files, or one with endless lines")
+        row = next(csv.reader([line]), None)
+        if not row:
+            continue
         path, hashed = row[0], row[1] if len(row) > 1 else ""
         kind, _, value = hashed.partition("=")
         if is_left_out(path):
@@ -151,12 +160,19 @@ def _check_directory(file: BinaryIO, package: str) -> None:
     if at < 0 or len(tail) - at < 22:
         raise zipfile.BadZipFile
     entries, directory = struct.unpack_from("<HL", tail, at + 10)
-    if (entries == 0xFFFF or directory == 0xFFFFFFFF) and tail[max(0, at - 20) : at - 16] == b"PK\6\7":
-        (offset,) = struct.unpack_from("<Q", tail, at - 12)
-        if offset + 56 > start + at:
-            raise zipfile.BadZipFile
-        file.seek(offset)
-        entries, directory = struct.unpack_from("<QQ", file.read(56), 32)
+    end = start + at
+    if end >= ZIP64_END:
+        file.seek(end - ZIP64_END)
+        further = file.read(ZIP64_END)
+        if further[56:60] == b"PK\6\7":  # whatever the end itself says, this counts for `zipfile`
+            (offset,) = struct.unpack_from("<Q", further, 64)
+            if further[:4] != b"PK\6\6" or offset != end - ZIP64_END:
+                raise zipfile.BadZipFile
+            end -= ZIP64_END
+            entries, directory = struct.unpack_from("<QQ", further, 32)
+    if directory <= min(end, MOST_DIRECTORY_BYTES):  # the number of entries is only said; `zipfile` does not go by it
+        file.seek(end - directory)
+        entries = max(entries, file.read(directory).count(ENTRY))
     if entries > MOST_ENTRIES or directory > MOST_DIRECTORY_BYTES:
         raise BuildFailed(f"{package} has {entries} files, at most {MOST_FILES} are allowed")
     file.seek(0)

@@ -47,8 +47,13 @@ class InvalidLock(ValueError):
 
 def requirement_problem(text: str) -> str | None:
     """What is wrong with a dependency, to be read after "which"; None where nothing is."""
+    if "\\" in text or not text.isprintable():
+        # An escape in the value of a marker would be a line of its own for whoever reads the requirement back.
+        return f"has a backslash, or a character that is not printable; {FORM}"
     try:
         found = Requirement(text)
+    except RecursionError:
+        return f"has a marker that is nested too deep; {FORM}"
     except InvalidRequirement as error:
         reason = printable(str(error).partition("\n")[0], 120)
         return f"is no requirement ({reason}); {FORM}"

@@ -352,7 +352,7 @@ class _Import:
             return {}, _with_warnings(prepared)
         given = next((file.content for file in prepared.files if file.path == LOCK), None)
         try:
-            await self._publisher.check_needs(needs.dependencies, needs.requires_python, given)
+            await self._publisher.check_needs(self._identity, needs.dependencies, needs.requires_python, given)
         except (InvalidParams, Refused) as error:
             what = ", ".join(
                 [*needs.dependencies[:MOST_NAMED], *(["…"] if len(needs.dependencies) > MOST_NAMED else [])]

@@ -212,14 +212,16 @@ class Publisher:
             permissions_diff=before.diff,
         )
 
-    async def check_needs(self, dependencies: Sequence[str], requires_python: str, lock: bytes | None) -> None:
+    async def check_needs(
+        self, identity: Identity, dependencies: Sequence[str], requires_python: str, lock: bytes | None
+    ) -> None:
         """Raises what would stand against a version with these, and this lock of its own; what is found out is known
         when it is published."""
         check_python(requires_python)
         if dependencies and lock is not None:
-            await self._locks.verify(dependencies, lock)
+            await self._locks.verify(dependencies, lock, identity.name)
         elif dependencies:
-            await self._locks.make(dependencies)
+            await self._locks.make(dependencies, identity.name)
 
     async def approve_version(
         self, identity: Identity, name: str, version: Version, digest: str | None, note: str
@@ -258,7 +260,7 @@ class Publisher:
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         # Before anything is said of what is there already.
         access.require_namespace(identity, "publish", bundle.manifest.name)
-        bundle = await with_lock(self._database, self._storage, self._locks, self._limits, bundle)
+        bundle = await with_lock(self._database, self._storage, self._locks, self._limits, bundle, identity.name)
 
         def look(connection: Connection) -> _Before:
             taken = version_if_taken(connection, bundle=bundle, identity=identity)

@@ -13,7 +13,9 @@ from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.requirements import LOCK
 
 
-async def with_lock(database: Database, storage: Storage, locks: Locks, limits: BundleLimits, bundle: Bundle) -> Bundle:
+async def with_lock(
+    database: Database, storage: Storage, locks: Locks, limits: BundleLimits, bundle: Bundle, caller: str
+) -> Bundle:
     """The bundle with its `requirements.lock`, which its digest counts. A version that is there keeps the lock that it
     has, so that the same files again are the same bundle. Raises as `Locks.make` and `Locks.verify`."""
     runtime = bundle.manifest.runtime
@@ -30,9 +32,9 @@ async def with_lock(database: Database, storage: Storage, locks: Locks, limits: 
         if same.digest == digest or given is None:
             return same  # what is there, or a version that is taken: either way there is nothing to resolve
     if given is not None:
-        await locks.verify(runtime.dependencies, given.content)
+        await locks.verify(runtime.dependencies, given.content, caller)
         return bundle
-    return with_file(bundle, BundleFile(LOCK, await locks.make(runtime.dependencies)), limits)
+    return with_file(bundle, BundleFile(LOCK, await locks.make(runtime.dependencies, caller)), limits)
 
 
 def lock_of(bundle: Bundle) -> bytes | None:

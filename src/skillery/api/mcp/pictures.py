@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ SHOWN = {"image/png", "image/jpeg"}
 MOST_PICTURES = 4
 MOST_BYTES = 512 * 1024
 """Of all together: a larger one is read as any blob is."""
+MOST_PIXELS = 8000
+"""Of each side of a PNG."""
 
 
 async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
@@ -26,10 +29,21 @@ async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
             asked = msgspec.Raw(encode({"blob_id": file["blob_id"], "mode": "full"}))
             answer, _ = await perform(visit.services, visit.identity, "read_blob", asked, None, encode)
             blob = msgspec.json.decode(answer) if answer is not None else {}
-            if blob.get("encoding") == "base64" and not blob["truncated"]:
+            if blob.get("encoding") == "base64" and not blob["truncated"] and is_picture(file["kind"], blob["content"]):
                 room -= file["size_bytes"]
                 shown.append({"type": "image", "data": blob["content"], "mimeType": file["kind"]})
     return result | {"content": [*result["content"], *shown]} if shown else result
+
+
+def is_picture(kind: str, content: str) -> bool:
+    """Whether it begins and ends as one, and is of a size that models take. The name of a file alone says its kind, and
+    an image that is none would make the whole conversation one that models refuse."""
+    data = base64.b64decode(content)
+    if kind == "image/jpeg":
+        return data.startswith(b"\xff\xd8\xff") and data.rstrip(b"\0").endswith(b"\xff\xd9")
+    width, height = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+    is_whole = data.startswith(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR") and data.endswith(b"IEND\xaeB`\x82")
+    return is_whole and 0 < width <= MOST_PIXELS and 0 < height <= MOST_PIXELS
 
 
 def may_read(identity: Caller) -> bool:
