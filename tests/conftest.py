@@ -241,7 +241,7 @@ def named(database_kind: str, shared_server: StartShared, wheelhouse: Path) -> S
         **environment(
             "data", "frames<2", preload=["frames", "figures"], description="Tables and their shapes.", default=True
         ),
-        **environment("old", "frames==1.0"),
+        **environment("old", "frames==1.0", preload=["absent_module"]),
         **environment("growing", f"growing_{database_kind}"),
         **environment("broken", "nothere>=1"),
     }

@@ -80,6 +80,31 @@ def test_a_python_that_this_server_does_not_have_is_refused(sqlite_rpc: Rpc, new
     assert "this server runs Python 3" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("runtime", "path", "line"),
+    [
+        ({"dependencies": ["frames", "ghost>=1"]}, "runtime.dependencies[1]", 9),
+        ({"dependencies": ["frames"], "requires-python": ">=4"}, "runtime.requires-python", 10),
+    ],
+)
+def test_what_turns_out_to_be_wrong_names_its_line_too(
+    packages_rpc: Rpc, new_name: str, runtime: dict[str, Any], path: str, line: int
+) -> None:
+    listed = "".join(f'  "{one}",\n' for one in runtime["dependencies"])
+    requires = f'requires-python = "{runtime["requires-python"]}"\n' if "requires-python" in runtime else ""
+    toml = (
+        f'name = "{new_name}"\nversion = "1.0.0"\ndescription = "What {new_name} does."\n\n'
+        f'[runtime]\nentrypoint = "code/main.py"\ndependencies = [\n{listed}]\n{requires}'
+    )
+    made = manifest(new_name)
+    made["runtime"] = {"entrypoint": "code/main.py", **runtime}
+
+    data = refused(packages_rpc, made, **{"skill.toml": toml})["data"]
+
+    assert [(one["path"], one["file"], one["line"]) for one in data["problems"]] == [(path, "skill.toml", line)]
+    assert (data["file"], data["line"]) == ("skill.toml", line)
+
+
 def test_a_server_without_packages_says_how_to_get_some(sqlite_rpc: Rpc, new_name: str) -> None:
     error = refused(sqlite_rpc, needing(new_name, "frames"))
 
@@ -207,6 +232,7 @@ GOOD = "frames==1.5 --hash=sha256:" + "0" * 64 + "\n"
         ("frames==1.5\n", "without a hash"),
         ("--index-url https://user:secret@example.org\n" + GOOD, "which is not of the form"),
         (GOOD + GOOD, "pins frames twice"),
+        (GOOD + "ghost==1.0 --hash=sha256:" + "0" * 64, "no package ghost is known here"),
         (GOOD + "figures==2.0 --hash=sha256:" + "0" * 64, "does not have"),
     ],
 )

@@ -199,6 +199,7 @@ def test_an_environment_that_is_too_large_says_so(
 
     assert error["type"] == "EnvironmentFailed"
     assert "packages.max_mb" in error["message"]
+    assert f"with {big} 1.0 " in error["message"]
 
 
 def test_what_a_killed_server_left_half_built_is_built_anew(

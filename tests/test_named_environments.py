@@ -233,6 +233,39 @@ def test_environments_are_listed_with_what_there_is_of_each(named: Server) -> No
     assert "nothere" in found["broken"]["message"]
 
 
+def test_what_is_imported_ahead_is_shown_and_costs_runs_nothing(named: Server) -> None:
+    seen = "import sys\ndef main(args): return sorted({'frames', 'figures'} & set(sys.modules))"
+    lock(named.rpc, "data")
+    run(named.rpc, environment="data")
+
+    warm = warmed(named.rpc, "data")
+
+    assert (warm["state"], warm["message"]) == ("ready", "")
+    assert warm["memory_mb"] > 0
+    assert run(named.rpc, seen, environment="data")["output"] == ["figures", "frames"]
+
+
+def test_what_cannot_be_imported_ahead_is_shown_with_its_reason(named: Server) -> None:
+    lock(named.rpc, "old")
+    assert run(named.rpc, environment="old")["output"] == ["1.0", "2.0"]
+
+    warm = warmed(named.rpc, "old")
+
+    assert (warm["state"], "absent_module" in warm["message"]) == ("failed", True)
+    shown = skillery("env", "show", "old", "--url", named.url)
+    assert "warm: failed: import absent_module: ModuleNotFoundError" in shown.out
+
+
+def warmed(rpc: Rpc, name: str) -> dict[str, Any]:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        warm: dict[str, Any] | None = described(rpc, name)["warm"]
+        if warm is not None and warm["state"] != "starting":
+            return warm
+        time.sleep(0.05)
+    raise AssertionError(described(rpc, name))
+
+
 def test_an_environment_is_described_with_the_skills_that_have_its_lock(named: Server, new_name: str) -> None:
     sha256 = lock(named.rpc, "data")
     create(named.rpc, needing(new_name, "frames<2"), VERSIONS)

@@ -176,7 +176,8 @@ def _fields(one: dict[str, Any]) -> Iterator[tuple[str, object]]:
         where = "this server" if server["here"] else "another server"
         yield where, f"{server['state']}, {server['size_bytes']} bytes, since {server['changed_at']}"
     if one["warm"]:
-        yield "warm", _warm(one)
+        why = f": {one['warm']['message']}" if one["warm"]["message"] else ""
+        yield "warm", f"{_warm(one)}{why}"
     if one["used_at"]:
         yield "used", one["used_at"]
     if one["versions"]:
@@ -185,4 +186,6 @@ def _fields(one: dict[str, Any]) -> Iterator[tuple[str, object]]:
 
 def _warm(one: dict[str, Any]) -> str:
     warm = one["warm"]
-    return f"{warm['state']}, {round(warm['memory_mb'])} MB" if warm else "-"
+    if not warm:
+        return "-"
+    return f"{warm['state']}, {round(warm['memory_mb'])} MB" if warm["state"] == "ready" else str(warm["state"])

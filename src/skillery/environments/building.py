@@ -184,7 +184,7 @@ class Builder:
         detail = printable(str(told.get("detail", "")), 200)
         match told.get("reason"):
             case "too_large":
-                return too_large(self._max_mb)
+                return too_large(self._max_mb, package)
             case "too_many_files":
                 return BuildFailed(f"{package} has {detail} files, at most {MOST_FILES} are allowed")
             case "no_file":

@@ -34,6 +34,8 @@ _NETWORK = (
     "lack of valid authentication credentials",
 )
 _LOGIN = re.compile(r"\b(?:401|403)\b")
+_HINT = "Change [runtime] dependencies in skill.toml; nothing was stored."
+_NO_WHEEL = f"{_HINT} The server's admin can let it be built, with the setting packages.build_from_source."
 
 
 def cleaned(text: str, most: int = MOST) -> str:
@@ -86,7 +88,7 @@ def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
         return unresolvable("unknown_package", package, requirements, f"no package {package} is known here: {cause}")
     if "has no usable wheels" in cause or "has no wheels" in cause or "building from source is disabled" in said:
         more = f"{package} has no wheel for this server, and nothing is built from source: {cause}"
-        return unresolvable("no_wheel", package, requirements, more)
+        return unresolvable("no_wheel", package, requirements, more, _NO_WHEEL)
     if "yanked" in cause:
         return unresolvable("yanked", package, requirements, f"{package} was yanked: {cause}")
     return unresolvable("unsatisfiable", package, requirements, f"the dependencies cannot be met: {cause}")
@@ -106,14 +108,16 @@ def not_locked(what: str, stopped: Stopped) -> SkilleryError:
     return Unavailable(f"{what}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")
 
 
-def unresolvable(reason: str, package: str, requirements: Iterable[str], message: str) -> UnresolvableDependencies:
+def unresolvable(
+    reason: str, package: str, requirements: Iterable[str], message: str, hint: str = _HINT
+) -> UnresolvableDependencies:
     names = [package_of(one) for one in requirements]
     path = f"{DEPENDENCIES}[{names.index(package)}]" if package in names else DEPENDENCIES
     try:
         raise_problems(
             UnresolvableDependencies,
             [Problem(message.rstrip("."), path)],
-            hint="Change [runtime] dependencies in skill.toml; nothing was stored.",
+            hint=hint,
         )
     except UnresolvableDependencies as error:
         error.data |= {"reason": reason, "package": package}

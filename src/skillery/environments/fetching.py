@@ -208,7 +208,7 @@ def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: Incoming)
         case "source":
             return BuildFailed(f"{package} has no wheel, and nothing is built from source here")
         case "too_large":
-            return too_large(incoming.max_mb)
+            return too_large(incoming.max_mb, package)
         case "away":
             return BuildFailed(
                 f"{package} could not be fetched, after several tries: the package index cannot be reached",

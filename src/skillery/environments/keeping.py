@@ -93,9 +93,8 @@ class Environments:
         if task is not None:
             await asyncio.wait({task}, timeout=seconds)
             if not task.done():
-                message = (
-                    f"its packages were still being installed after {seconds:g} s{self._how_far(sha256)}; try again"
-                )
+                so_far = f"after {round(seconds, 1):g} s{self._how_far(sha256)}"
+                message = f"its packages were still being installed {so_far}; try again"
                 return Failure(NOT_READY, message)
         return self.find(sha256) or self._why_not(sha256)
 

@@ -14,7 +14,13 @@ from skillery.environments.explaining import check_yanked, elsewhere, not_locked
 from skillery.environments.jobs import Jobs, Stopped
 from skillery.environments.lock_rows import find_lock, keep_lock
 from skillery.environments.sources import Sources, base_python, this_python
-from skillery.errors import InvalidBundle, PackageIndexUnavailable, PackagesNotOffered, Refused
+from skillery.errors import (
+    InvalidBundle,
+    PackageIndexUnavailable,
+    PackagesNotOffered,
+    Refused,
+    UnresolvableDependencies,
+)
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, normalised, read_lock, why_unfit
 
@@ -81,7 +87,15 @@ class Locks:
         self._check_sources()
         self._check_allowed(pins)
         wanted = [*requirements, *(f"{pin.name}=={pin.version}" for pin in pins)]
-        found = {pin.name: pin for pin in read_lock(await self._resolve(wanted, caller))}
+        try:
+            resolved = await self._resolve(wanted, caller)
+        except UnresolvableDependencies as error:
+            _refuse(
+                f"cannot be had here: {error.message.rstrip('.')}",
+                reason=error.data["reason"],
+                package=error.data["package"],
+            )
+        found = {pin.name: pin for pin in read_lock(resolved)}
         missing = next((name for name in found if name not in {pin.name for pin in pins}), None)
         if missing is not None:
             _refuse(f"does not pin {missing}, which the others need")
@@ -140,9 +154,13 @@ def _with_head(lock: bytes) -> bytes:
     return f"# Locked for {this_python()}. Without this file a version is locked anew.\n".encode() + lock
 
 
-def _refuse(message: str, line: int | None = None) -> NoReturn:
-    raise_problems(
-        InvalidBundle,
-        [Problem(f"{LOCK} {message}", path=LOCK, file=LOCK, line=line)],
-        hint=f"Leave {LOCK} out: the dependencies are then locked when the version is published.",
-    )
+def _refuse(message: str, line: int | None = None, **data: str) -> NoReturn:
+    try:
+        raise_problems(
+            InvalidBundle,
+            [Problem(f"{LOCK} {message}", path=LOCK, file=LOCK, line=line)],
+            hint=f"Leave {LOCK} out: the dependencies are then locked when the version is published.",
+        )
+    except InvalidBundle as error:
+        error.data |= data
+        raise

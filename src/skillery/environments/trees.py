@@ -199,7 +199,7 @@ class TreeWriter:
         self._left -= on_disk(size)
         self._files += 1
         if self._left < 0:
-            raise too_large(self._max_mb)
+            raise too_large(self._max_mb, self._wheel.package)
         if self._files > 2 * MOST_FILES:
             raise BuildFailed(f"{self._wheel.package} has more than {MOST_FILES} files and folders")
 
@@ -288,8 +288,10 @@ class _Stream:
         return rest[len(taken) :]
 
 
-def too_large(max_mb: int) -> BuildFailed:
-    return BuildFailed(f"its packages take more than {max_mb} MiB (the setting packages.max_mb)")
+def too_large(max_mb: int, package: str = "") -> BuildFailed:
+    """`package` is the one with which it was too much, where that is known."""
+    since = f"with {package} " if package else ""
+    return BuildFailed(f"{since}its packages take more than {max_mb} MiB (the setting packages.max_mb)")
 
 
 def make_folder(path: Path) -> int:

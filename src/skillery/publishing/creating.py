@@ -25,7 +25,7 @@ from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact
 from skillery.publishing.compiling import look_apart
-from skillery.publishing.locking import lock_of, with_lock
+from skillery.publishing.locking import at_their_lines, lock_of, with_lock
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.trying_examples import ExampleRuns, Subject
 from skillery.quotas import Quotas
@@ -260,7 +260,8 @@ class Publisher:
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         # Before anything is said of what is there already.
         access.require_namespace(identity, "publish", bundle.manifest.name)
-        bundle = await with_lock(self._database, self._storage, self._locks, self._limits, bundle, identity.name)
+        with at_their_lines(files):
+            bundle = await with_lock(self._database, self._storage, self._locks, self._limits, bundle, identity.name)
 
         def look(connection: Connection) -> _Before:
             taken = version_if_taken(connection, bundle=bundle, identity=identity)
