@@ -259,7 +259,7 @@ def test_a_server_without_packages_imports_without(rpc: Rpc, new_name: str) -> N
 
 
 def test_where_the_index_is_away_that_skill_alone_is_imported_again(start_server: Any, new_name: str) -> None:
-    rpc = start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": "http://127.0.0.1:9/simple"}).rpc
+    rpc = start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": "http://localhost:9/simple"}).rpc
     data = zipped(
         {
             "a/SKILL.md": skill_md(f"{new_name}-a"),
