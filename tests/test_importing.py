@@ -604,6 +604,21 @@ def test_what_is_refused_says_so_in_the_exit_code_and_the_rest_comes_in(
     assert dry.code == 1
 
 
+def test_what_a_skill_does_without_is_one_warning_with_its_place(
+    sqlite_server: Server, new_name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "SKILL.md").write_text(f"---\nname: {new_name}\ndescription: What it does.\n---\n# X\n")
+    (tmp_path / "requirements.txt").write_text("six\n-r more.txt\n")
+
+    ended = skillery("import", str(tmp_path), "--url", sqlite_server.url)
+
+    assert ended.code == 0
+    assert ended.err.count("it needs six, and its scripts run without") == 1
+    assert ended.err.count("the line with -r is left out") == 1
+    assert "warning: ./requirements.txt:2: the line with -r" in ended.err
+    assert ": 1 skill: 1 published" in ended.err
+
+
 def test_names_that_are_no_text_and_what_is_no_file_are_told(
     sqlite_server: Server, new_name: str, tmp_path: Path
 ) -> None:

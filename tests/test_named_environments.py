@@ -12,6 +12,9 @@ import httpx
 import pytest
 
 from skillery.client import Client, results
+from skillery.environments.defined import Named
+from skillery.environments.named import not_locked
+from skillery.errors import PackageIndexUnavailable, PackagesNotOffered, SkilleryError, UnresolvableDependencies
 from tests.conftest import Rpc, Server, environment
 from tests.mcp_client import Mcp
 from tests.needing import create, needing
@@ -116,6 +119,22 @@ def test_a_server_without_environments_says_so(sqlite_rpc: Rpc) -> None:
 
     assert error["code"] == -32602
     assert "no named environments" in error["data"]["hint"]
+
+
+@pytest.mark.parametrize(
+    ("error", "way_out", "setting"),
+    [
+        (PackagesNotOffered("this server has no uv", hint="Install it."), "this server has no uv. Install it.", False),
+        (PackageIndexUnavailable("the package index cannot be reached"), "the package index cannot be reached", False),
+        (UnresolvableDependencies("no package nothere is known here."), "is known here (the setting", True),
+    ],
+)
+def test_why_an_environment_cannot_be_locked_names_the_setting_only_where_that_is_wrong(
+    error: SkilleryError, way_out: str, setting: bool
+) -> None:
+    message = not_locked(Named("data", ("nothere",)), error).message
+    assert way_out in message
+    assert ("environments.data.dependencies" in message) is setting
 
 
 @pytest.mark.parametrize("name", ["\0", "x" * 100, "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), "é"])

@@ -86,6 +86,15 @@ def test_the_folder_for_output_is_there_where_the_caller_names_a_file_in_it(
     assert [file["path"] for file in answer["output"]["files"]] == ["a.txt"]
 
 
+def test_programs_that_draw_are_told_where_fonts_lie(server: Server, new_name: str) -> None:
+    script = 'test -r "${FONTCONFIG_FILE:-/etc/fonts/fonts.conf}" && echo readable\n'
+    files = [{"path": "scripts/fonts.sh", "content": script}]
+    manifest = {"name": new_name, "version": "1.0.0", "description": "What it does.", "kind": "instruction"}
+    server.rpc("create_skill", manifest=manifest, skill_md="# Fonts\n", files=files)
+
+    assert run(server.rpc, new_name, "scripts/fonts.sh")["output"]["stdout"] == "readable\n"
+
+
 def test_a_very_long_stream_shows_how_it_begins(server: Server, skill: str) -> None:
     answer = run(server.rpc, skill, "scripts/many.sh", argv=["300000", "300000"])
     for stream, letter in (("stdout", "x"), ("stderr", "y")):

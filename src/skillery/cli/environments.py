@@ -54,7 +54,7 @@ def list_(installed: bool, limit: int | None, cursor: str | None, target: Target
                 f"{one['name'] or '-'}{' (default)' if one['default'] else ''}",
                 one["state"],
                 one["lock"]["sha256"] if one["lock"] else "-",
-                "-" if one["size_bytes"] is None else round(one["size_bytes"] / MIB),
+                "-" if one["size_bytes"] is None else _mib(one["size_bytes"]),
                 _warm(one),
                 ", ".join(one["dependencies"]) or "-",
             )
@@ -174,7 +174,8 @@ def _fields(one: dict[str, Any]) -> Iterator[tuple[str, object]]:
         yield "packages", "\n".join(f"{pin['name']} {pin['version']}" for pin in one["lock"]["packages"] or [])
     for server in one["servers"]:
         where = "this server" if server["here"] else "another server"
-        yield where, f"{server['state']}, {server['size_bytes']} bytes, since {server['changed_at']}"
+        size = f", {_mib(server['size_bytes'])} MiB" if server["size_bytes"] is not None else ""
+        yield where, f"{server['state']}{size}, since {server['changed_at']}"
     if one["warm"]:
         why = f": {one['warm']['message']}" if one["warm"]["message"] else ""
         yield "warm", f"{_warm(one)}{why}"
@@ -188,4 +189,8 @@ def _warm(one: dict[str, Any]) -> str:
     warm = one["warm"]
     if not warm:
         return "-"
-    return f"{warm['state']}, {round(warm['memory_mb'])} MB" if warm["state"] == "ready" else str(warm["state"])
+    return f"{warm['state']}, {round(warm['memory_mb'])} MiB" if warm["state"] == "ready" else str(warm["state"])
+
+
+def _mib(size_bytes: int) -> int:
+    return round(size_bytes / MIB)

@@ -92,10 +92,14 @@ def object_of(error: SkilleryError) -> dict[str, Any]:
 
 
 def print_error(error: Mapping[str, Any]) -> None:
-    """To stderr: the message, every problem that it lists, and the hint."""
+    """To stderr: the message, every problem that it lists, and the hint. One problem that says what the message says is
+    told once, with its place."""
     data = error.get("data")
     data = data if isinstance(data, dict) else {}
-    problems = data.get("problems") or data.get("findings") or ()
+    problems: Sequence[Any] = data.get("problems") or data.get("findings") or ()
+    said = str(error.get("message", "")).rstrip(".")
+    if len(problems) == 1 and said == str(problems[0].get("message", "")).rstrip("."):
+        error, problems = {**error, "message": _problem_line(problems[0])}, ()
     click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(_headline(error, problems))}", err=True)
     for problem in problems:
         click.echo(f"  {_problem_line(problem)}", err=True)

@@ -314,10 +314,16 @@ def _details(said: Mapping[str, Any]) -> list[str]:
     """Each with where it is, for in a log of stderr they stand without the lines of the skills."""
     where = said["path"] or "."
     repairs = said.get("repairs", ()) if said["outcome"] != "unchanged" else ()
-    lines = [f"repaired: {_place(where, repair)}: {repair['message']}" for repair in repairs]
+    warnings = dict.fromkeys(said.get("warnings", ()))
+    lines = []
+    for repair in repairs:  # what it does without is among the warnings, too: it is told once, with its place
+        same = {repair["message"], f"{_place('', repair).lstrip('/')}: {repair['message']}"} & warnings.keys()
+        for warning in same:
+            del warnings[warning]
+        lines.append(f"{'warning' if same else 'repaired'}: {_place(where, repair)}: {repair['message']}")
     if said["outcome"] != "unchanged":
         lines += [f"left out: {where}/{one['path']}{_files(one)}: {one['message']}" for one in said.get("left_out", ())]
-    lines += [f"warning: {where}: {warning}" for warning in said.get("warnings", ())]
+    lines += [f"warning: {where}: {warning}" for warning in warnings]
     return lines + [f"{one['severity']}: {_place(where, one)}: {one['message']}" for one in said.get("findings", ())]
 
 
@@ -346,7 +352,8 @@ def _print_end(answer: Mapping[str, Any]) -> None:
         click.echo(clean(f"removed\t{one['name']} {one['version']}\t{yanked}"))
     counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())
     more = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""
-    click.echo(clean(f"{answer['path']}: {answer['total']} skills: {counts or 'nothing'}{more}"), err=True)
+    skills = "1 skill" if answer["total"] == 1 else f"{answer['total']} skills"
+    click.echo(clean(f"{answer['path']}: {skills}: {counts or 'nothing'}{more}"), err=True)
     if not answer["total"]:
         click.echo(
             "hint: A skill is a folder with a SKILL.md (or a skill.toml); give that folder, or one above it.", err=True

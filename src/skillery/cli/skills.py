@@ -227,11 +227,21 @@ def describe(name: str, version: str | None, detail: str, target: Target, as_jso
     _print_skill(answer["skill"])
 
 
+def _lock_fields(lock: Mapping[str, Any]) -> list[tuple[str, object]]:
+    states = ", ".join(one["state"] for one in lock["environments"])
+    fields: list[tuple[str, object]] = [("lock", f"{lock['sha256']}{f' ({states})' if states else ''}")]
+    if lock["packages"]:
+        fields.append(("packages", ", ".join(f"{pin['name']} {pin['version']}" for pin in lock["packages"])))
+    return fields
+
+
 def _print_skill(skill: Mapping[str, Any]) -> None:
     known = {"manifest", "skill_md_frontmatter", "skill_md", "files", "warnings"}
     manifest = skill["manifest"]
     fields = [(key, value) for key, value in manifest.items() if not isinstance(value, dict)]
-    fields += [(key, value) for key, value in skill.items() if key not in known | manifest.keys()]
+    for key, value in skill.items():
+        if key not in known | manifest.keys():
+            fields += _lock_fields(value) if key == "lock" and value else [(key, value)]
     fields += [(key, value) for key, value in manifest.items() if isinstance(value, dict)]
     if skill.get("skill_md_frontmatter"):
         fields.append(("frontmatter", skill["skill_md_frontmatter"]))

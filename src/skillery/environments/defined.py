@@ -73,7 +73,8 @@ class Defined:
             return "This server has no named environments: leave 'environment' out."
         near = difflib.get_close_matches(name[:LONGEST_NAME], self._named, n=1)
         suggestion = f" Did you mean '{near[0]}'?" if near else ""
-        return f"There are {', '.join(self._named)}.{suggestion}"
+        there = ", ".join(f"'{one}'" for one in self._named)
+        return f"{'There is' if len(self._named) == 1 else 'There are'} {there}.{suggestion}"
 
     def chosen(self, name: str | None, language: Language) -> Named | None:
         """What code is given: by name, "" for none; None is the default, for Python. Raises InvalidParams."""

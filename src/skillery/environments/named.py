@@ -16,7 +16,7 @@ from skillery.environments.defined import Defined, Named
 from skillery.environments.keeping import AGAIN_SECONDS, FAILED, NOT_READY, Environments
 from skillery.environments.locking import Locks
 from skillery.environments.named_rows import NamedLock, add_named_lock, find_named_lock
-from skillery.errors import SkilleryError, Unavailable
+from skillery.errors import PackagesNotOffered, SkilleryError, Unavailable
 from skillery.formats.requirements import Pin, read_lock
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class NamedEnvironments:
             await self._database.write(partial(add, now=datetime.now(UTC)))
             self._failed.pop(one.name, None)
         except SkilleryError as error:
-            log.warning("the environment '%s' could not be locked: %s", one.name, error.message)
+            log.warning("%s", not_locked(one, error).message)
             again = 0.0 if isinstance(error, Unavailable) else AGAIN_SECONDS
             self._failed[one.name] = (not_locked(one, error), time.monotonic() + again)
         except Exception:
@@ -163,9 +163,13 @@ class NamedEnvironments:
 
 
 def not_locked(one: Named, error: SkilleryError) -> Failure:
-    message = error.message.rstrip(".")
-    setting = f"the setting environments.{one.name}.dependencies"
-    return Failure(FAILED, f"the environment '{one.name}' could not be locked: {message} ({setting})")
+    """What is wrong with its dependencies is mended in the setting; what is wrong elsewhere, where the hint says."""
+    what = f"the environment '{one.name}' could not be locked: {error.message.rstrip('.')}"
+    if isinstance(error, PackagesNotOffered):
+        return Failure(FAILED, f"{what}. {error.hint or ''}".rstrip())
+    if isinstance(error, Unavailable):
+        return Failure(FAILED, what)
+    return Failure(FAILED, f"{what} (the setting environments.{one.name}.dependencies)")
 
 
 @lru_cache(maxsize=128)

@@ -4,7 +4,7 @@ The process that speaks for the run stays what it is, and starts the program as 
 The channel is not handed on. What a program answers comes on a pipe of its own, never out of the log.
 """
 
-# ruff: noqa: PTH100, PTH102, PTH113, PTH118, PTH119, PTH120, PTH123 - no pathlib: it costs every such run time
+# ruff: noqa: PTH100, PTH102, PTH110, PTH113, PTH118, PTH119, PTH120, PTH123 - no pathlib: it costs every such run time
 from __future__ import annotations
 
 import binascii
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     Job = dict[str, Any]
 
-JAVASCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_javascript.mjs")
+HERE = os.path.dirname(os.path.abspath(__file__))
+JAVASCRIPT = os.path.join(HERE, "_javascript.mjs")
+FONTS, FONTS_OF_HOST = os.path.join(HERE, "_fonts.conf"), "/etc/fonts/fonts.conf"
 NODE_ENDINGS, PYTHON_ENDING, SHELL_ENDING = (".js", ".mjs"), ".py", ".sh"
 MOST_ARGUMENT = 128 * 1024 - 1
 """Bytes of one argument that the kernel takes (MAX_ARG_STRLEN, with its closing zero)."""
@@ -281,7 +283,7 @@ def run_script(job: Job) -> dict[str, Any]:
         "stdin": program.feed(binascii.a2b_base64(asked["stdin"])),
         "stdout": program.drain(out),
         "stderr": program.drain(err),
-        "environment": {**os.environ, **asked["environment"]},
+        "environment": {**fonts(), **os.environ, **asked["environment"]},
     }
     status = start(program, job, [*interpreter(job, asked["path"]), *asked["argv"]], **streams)
     signalled = os.WIFSIGNALED(status)
@@ -291,6 +293,12 @@ def run_script(job: Job) -> dict[str, Any]:
         "stderr": printed_by(err),
         **_gathering.gather(out_folder),
     }
+
+
+def fonts() -> dict[str, str]:
+    """What tells programs that draw where fonts lie: a sandbox may show those of the host and not the host's settings,
+    without which they complain on stderr."""
+    return {} if os.path.exists(FONTS_OF_HOST) else {"FONTCONFIG_FILE": FONTS}
 
 
 def names_file_in(folder: str, text: str) -> bool:
