@@ -44,10 +44,12 @@ def test_what_is_no_requirement_is_refused(
 ) -> None:
     made = manifest(new_name, runtime={"entrypoint": "code/main.py", "dependencies": dependencies})
 
-    problem = refused(sqlite_rpc, made)["data"]["problems"][0]
+    data = refused(sqlite_rpc, made)["data"]
 
+    problem = data["problems"][0]
     assert problem["path"] == path
     assert words in problem["message"]
+    assert "pandas>=2,<3" in data["hint"]
 
 
 def test_a_problem_names_its_line_of_skill_toml(sqlite_rpc: Rpc, new_name: str) -> None:

@@ -267,3 +267,19 @@ def test_pandas_of_the_real_index_runs(start_server: Callable[..., Server], new_
 
     assert result["output"] == [10, "six"]
     assert lock_of(running.rpc, new_name).count("==") == 2
+
+
+def test_code_that_lacks_a_package_is_told_where_packages_come_from(sqlite_rpc: Rpc, new_name: str) -> None:
+    code = "import no_such_package\ndef main(args): pass"
+    create(sqlite_rpc, manifest(new_name, runtime={"entrypoint": "code/main.py"}), code)
+
+    ours = sqlite_rpc("run_code", language="python", code=code)["error"]
+    theirs = sqlite_rpc("execute_skill", name=new_name)["error"]
+    missing = sqlite_rpc("run_code", language="python", code="import skills.nowhere\ndef main(args): pass")["error"]
+
+    assert {ours["type"], theirs["type"]} == {"ModuleNotFoundError"}
+    assert ours["message"].startswith(
+        "No module named 'no_such_package' (packages come with the environment of run_code"
+    )
+    assert "runtime.dependencies of its skill.toml" in theirs["message"]
+    assert "list_environments" not in missing["message"]

@@ -45,6 +45,9 @@ class Turns(Protocol):
     async def enter(self, caller: str, size: int) -> Turn: ...
 
 
+NOT_LOCKED = "the dependencies could not be locked"
+
+
 class Locks:
     """Makes locks and verifies given ones, each for a caller, "" for the server itself."""
 
@@ -105,19 +108,18 @@ class Locks:
                 _refuse(f"pins {pin.name} {pin.version} to a file that the package index of this server does not have")
 
     async def _resolve(self, requirements: Sequence[str], caller: str) -> bytes:
-        what = "the dependencies could not be locked"
         arguments = [*_COMPILE, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
         asked = "".join(f"{one}\n" for one in normalised(requirements))
         turn = await self._turns.enter(caller, len(asked))
         try:
             answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": asked}, seconds=self._seconds)
         except Stopped as stopped:
-            raise self._too_long() if stopped.kind == "TimeoutError" else not_locked(what, stopped) from None
+            raise self._too_long() if stopped.kind == "TimeoutError" else not_locked(NOT_LOCKED, stopped) from None
         finally:
             turn.leave()
         ran = msgspec.convert(answer.told, Ran)
         if ran.code != 0:
-            raise elsewhere(answer.refused) if answer.refused else why_not(ran.err, requirements, what)
+            raise elsewhere(answer.refused) if answer.refused else why_not(ran.err, requirements, NOT_LOCKED)
         check_yanked(ran.err, requirements)
         try:
             read_lock(ran.out.encode())
@@ -127,7 +129,7 @@ class Locks:
 
     def _too_long(self) -> PackageIndexUnavailable:
         return PackageIndexUnavailable(
-            f"the dependencies could not be locked within {self._seconds:g} s",
+            f"{NOT_LOCKED} within {self._seconds:g} s",
             hint="Nothing was stored. Try again, or pin them closer; the setting is packages.lock_seconds.",
         )
 

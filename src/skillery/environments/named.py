@@ -14,7 +14,7 @@ from skillery.backends import Failure
 from skillery.database import Database
 from skillery.environments.defined import Defined, Named
 from skillery.environments.keeping import AGAIN_SECONDS, FAILED, NOT_READY, Environments
-from skillery.environments.locking import Locks
+from skillery.environments.locking import NOT_LOCKED, Locks
 from skillery.environments.named_rows import NamedLock, add_named_lock, find_named_lock
 from skillery.errors import PackagesNotOffered, SkilleryError, Unavailable
 from skillery.formats.requirements import Pin, read_lock
@@ -164,7 +164,9 @@ class NamedEnvironments:
 
 def not_locked(one: Named, error: SkilleryError) -> Failure:
     """What is wrong with its dependencies is mended in the setting; what is wrong elsewhere, where the hint says."""
-    what = f"the environment '{one.name}' could not be locked: {error.message.rstrip('.')}"
+    what = (
+        f"the environment '{one.name}' could not be locked: {error.message.removeprefix(f'{NOT_LOCKED}: ').rstrip('.')}"
+    )
     if isinstance(error, PackagesNotOffered):
         return Failure(FAILED, f"{what}. {error.hint or ''}".rstrip())
     if isinstance(error, Unavailable):

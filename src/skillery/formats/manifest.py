@@ -58,6 +58,7 @@ _PERMISSION_KEYS = ("network", "secrets")
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _HINT = 'The least manifest is {"name": "team.my-skill", "version": "0.1.0", "description": "What it does."}.'
+_DEPENDENCY_HINT = 'A dependency is a name with versions, such as "pandas>=2,<3" or "httpx[http2]".'
 
 
 class Runtime(msgspec.Struct, frozen=True):
@@ -155,7 +156,8 @@ class _Reader(Shapes):
         if len(manifest.tags) > MAX_TAGS:
             self.problem("tags", f"has {len(manifest.tags)} entries, at most {MAX_TAGS} are allowed")
         if self.problems:
-            raise_problems(InvalidManifest, self.problems, hint=_HINT)
+            alone = all((one.path or "").startswith(requirements.DEPENDENCIES) for one in self.problems)
+            raise_problems(InvalidManifest, self.problems, hint=_DEPENDENCY_HINT if alone else _HINT)
         self.unknown_keys("", self.raw, _KEYS + _LATER_KEYS)
         self.import_warnings(name)
         return msgspec.structs.replace(manifest, warnings=tuple(self.warnings[:MAX_SHOWN]))

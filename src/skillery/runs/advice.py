@@ -1,4 +1,4 @@
-"""A word on failures that have to do with what a run may reach, or has to make first."""
+"""A word on failures that have to do with what a run may reach or import, or has to make first."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 import msgspec
 
 from skillery.backends import CodeCall, Failure, HandlerCall, Job, Log, Outcome
+from skillery.formats.requirements import DEPENDENCIES
 from skillery.runs.tool_calls import SESSION_SKILL
 
 MOST = 1000
 NO_FOLDER = re.compile(r"No such file or directory: '(?:/workspace/|\./)?out/")
+NO_MODULE = re.compile(r"No module named '(?!skills\b)[A-Za-z0-9_.]+'")
 NO_NETWORK = (
     "Name or service not known",
     "Temporary failure in name resolution",
@@ -28,6 +30,8 @@ def advised(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
     if failure is not None and failure.type == "FileNotFoundError" and NO_FOLDER.search(failure.message):
         word = "the folder out is made by who writes to it: os.makedirs('out', exist_ok=True)"
         return msgspec.structs.replace(outcome, failure=_with_word(failure, word))
+    if failure is not None and failure.type == "ModuleNotFoundError" and NO_MODULE.fullmatch(failure.message):
+        return msgspec.structs.replace(outcome, failure=_with_word(failure, where_packages_come_from(job)))
     if failure is None or job.network or not any(word in failure.message + failure.traceback for word in NO_NETWORK):
         return outcome
     word = why_less or how_to_allow(job)
@@ -35,6 +39,12 @@ def advised(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
     if not outcome.log.dropped:
         log = Log(outcome.log.head + outcome.log.tail + f"network: {word}\n".encode())
     return msgspec.structs.replace(outcome, failure=_with_word(failure, word), log=log)
+
+
+def where_packages_come_from(job: Job) -> str:
+    if isinstance(job.call, CodeCall):
+        return "packages come with the environment of run_code: list_environments tells which there are"
+    return f"a package that a skill imports stands in {DEPENDENCIES} of its skill.toml"
 
 
 def _with_word(failure: Failure, word: str) -> Failure:
