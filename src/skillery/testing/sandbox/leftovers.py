@@ -25,12 +25,13 @@ class Traces(msgspec.Struct, frozen=True):
     groups: frozenset[str] = frozenset()
 
 
-def descendants(pid: int) -> set[int]:
+def descendants(pid: int, others: frozenset[int] = frozenset()) -> set[int]:
+    """Without those of `others`, and what is theirs."""
     found: set[int] = set()
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            for child in path.read_text().split():
-                found |= {int(child), *descendants(int(child))}
+            for child in {int(one) for one in path.read_text().split()} - others:
+                found |= {child, *descendants(child, others)}
         except OSError:
             continue  # it has ended meanwhile
     return found
@@ -71,8 +72,9 @@ def groups_of(processes: frozenset[int]) -> set[str]:
     return found
 
 
-def traces() -> Traces:
-    processes = frozenset(descendants(os.getpid()))
+def traces(others: frozenset[int] = frozenset()) -> Traces:
+    """`others` are processes that have nothing to do with it, nor have their children."""
+    processes = frozenset(descendants(os.getpid(), others))
     return Traces(
         processes=processes,
         descriptors=len(list(Path("/proc/self/fd").iterdir())),
@@ -104,7 +106,9 @@ def surplus_when_closed(before: Traces, now: Traces) -> list[str]:
 async def assert_none_since(before: Traces, *, closed: bool = False) -> None:
     """Closing may need a turn of the event loop; nothing is given longer than a moment."""
     left_over = surplus_when_closed if closed else surplus
+    # What was there before the backend was opened is not of it: servers of other tests see to their own meanwhile.
+    others = before.processes if closed else frozenset()
     deadline = time.monotonic() + PATIENCE
-    while (left := left_over(before, traces())) and time.monotonic() < deadline:  # noqa: ASYNC110 - nobody tells us
+    while (left := left_over(before, traces(others))) and time.monotonic() < deadline:  # noqa: ASYNC110 - nobody tells us
         await asyncio.sleep(0.02)
     assert not left, f"left behind: {', '.join(left)}"
