@@ -163,6 +163,10 @@ class ControlGroup:
                 with contextlib.suppress(OSError):  # it has just gone
                     write(folder, name, content)
 
+    @property
+    def counts_processes(self) -> bool:
+        return any("pids" in hierarchy.controllers for hierarchy, _ in self._folders)
+
     def oom_kills(self) -> int:
         """How many processes the kernel killed because the run had used up its memory."""
         files = {1: "memory.oom_control", 2: "memory.events"}

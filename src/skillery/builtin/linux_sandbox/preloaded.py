@@ -29,7 +29,7 @@ from skillery.builtin.linux_sandbox.zygotes import ANSWER_SECONDS, CannotStart, 
 PROCESSES = 32
 """Of a zygote with its keeper, beside its runs."""
 MOST_PROCESSES = 256
-"""Of a zygote together with its runs, where no cgroup holds them: a watchdog alone would come too late."""
+"""Of a zygote together with its runs, where no cgroup counts them: a watchdog alone would come too late."""
 LOOK_SECONDS, LATER_SECONDS = 0.1, 1.0
 """Between two looks at its memory where no cgroup holds it: while it imports, and afterwards."""
 GENERATIONS = 8
@@ -101,7 +101,7 @@ class PreloadedZygote(Zygote):
         self._held = plan["cgroups"] and group is not None
         self._reason = ""
         self._inner: tuple[int, str | None] = (0, None)
-        super().__init__(python, plan | {"environment": told(plan, environment, bounds, uid)})
+        super().__init__(python, plan | {"environment": told(plan, environment, bounds, uid, group)})
         self._guarding = None if self._held else asyncio.ensure_future(self._guard())
 
     async def prepare(self) -> None:
@@ -252,7 +252,9 @@ class PreloadedZygote(Zygote):
             await self.group.remove()
 
 
-def told(plan: dict[str, Any], environment: Environment, bounds: Bounds, uid: int | None) -> dict[str, Any]:
+def told(
+    plan: dict[str, Any], environment: Environment, bounds: Bounds, uid: int | None, group: ControlGroup | None
+) -> dict[str, Any]:
     """What a plan says of an environment."""
     source, is_open = look(environment.folder)
     program = seccomp.program(platform.machine(), cgroups=plan["cgroups"], also=FORKING)
@@ -263,7 +265,7 @@ def told(plan: dict[str, Any], environment: Environment, bounds: Bounds, uid: in
         "preload": list(environment.preload),
         "uid": uid,
         "address_bytes": 0 if plan["cgroups"] else (bounds.memory_mb + 1024) * MEBIBYTE,
-        "processes": 0 if plan["cgroups"] else MOST_PROCESSES,
+        "processes": 0 if group is not None and group.counts_processes else MOST_PROCESSES,
         "filter": program.hex(),
     }
 
