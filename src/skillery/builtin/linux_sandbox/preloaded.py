@@ -159,6 +159,8 @@ class PreloadedZygote(Zygote):
         try:
             answer = await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)
             if "crowded" in answer.content:
+                if slot >= 0:
+                    self._free_slots.append(slot)  # nothing was forked into it
                 raise Crowded
             pid, pidfd, mounts = await self._meet(ends)
         except BaseException:
@@ -176,9 +178,7 @@ class PreloadedZygote(Zygote):
             if greeting is None or greeting.pid <= 0:
                 raise ZygoteLost
             known = self._descriptors(greeting.pid)
-        except (TimeoutError, OSError):
-            raise self._lose() from None
-        except ZygoteLost:
+        except (TimeoutError, OSError, ZygoteLost):
             raise self._lose() from None
         try:
             ends.control.send({})
