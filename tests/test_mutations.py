@@ -152,8 +152,8 @@ MUTATIONS: dict[str, Mutation] = {
     "Landlock on ports": Mutation(
         "landlock.py",
         "BIND_AND_CONNECT_TCP, CONNECT_TCP = 3, 2",
-        "BIND_AND_CONNECT_TCP, CONNECT_TCP = 2, 2",
-        "test_no_port_can_be_had_where_lo_is_up",
+        "BIND_AND_CONNECT_TCP, CONNECT_TCP = 1, 1",
+        "test_the_proxy_is_the_only_port_where_lo_is_up",
     ),
     "Landlock on what lies in the root": Mutation(
         "landlock.py",
@@ -273,7 +273,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the lock of both processes": Mutation(
         "inmate.py",
-        '        lockdown.lock(plan["program"], None, ruleset)\n',
+        "        lockdown.lock(program, None, ruleset)\n",
         "",
         FROM_OUTSIDE,
         seen_inside="CapEff",

@@ -375,6 +375,7 @@ ATTACKS = """
         'root of the keeper': tried(lambda: os.listdir('/proc/1/root')),
         'ptrace': call(101, 16, 1, 0, 0),
         'connect': tried(lambda: connect(PORT)),
+        'network of the server': os.stat('/proc/self/ns/net').st_ino == NETWORK,
         'unix': tried(lambda: socket.socket(socket.AF_UNIX)),
         'host files': [path for path in (FILE, HOME, *HOST_FILES) if os.path.exists(path)],
         'write': [tried(lambda: open(f'{folder}/new', 'w')) for folder in FROZEN],
@@ -405,7 +406,8 @@ REACHED: dict[str, Any] = {
     "memory of the keeper": "PermissionError",
     "root of the keeper": "PermissionError",
     "ptrace": "EPERM",
-    "connect": "OSError",
+    "connect": "PermissionError",
+    "network of the server": False,
     "unix": "OSError",
     "host files": [],
     "write": ["OSError"] * 4,
@@ -436,6 +438,7 @@ async def reached(folder: Path) -> Any:
             constants = {
                 "SERVER": os.getpid(),
                 "PORT": listener.getsockname()[1],
+                "NETWORK": Path("/proc/self/ns/net").stat().st_ino,
                 "FILE": str(secret),
                 "HOME": str(TESTS),
                 "LOCK": mount.lock,
@@ -456,7 +459,7 @@ async def test_an_import_reaches_nothing(tmp_path: Path) -> None:
 
 UNDONE = {  # a step that is not done, and what shows it; without some nothing is imported at all
     '        kernel.call("uid", kernel.SYS_SETRESUID, own["uid"], own["uid"], own["uid"])\n': "kill the keeper",
-    " | kernel.NEWNET": "connect",
+    " | kernel.NEWNET": "network of the server",
     " | kernel.NEWPID": "",
     "    kernel.unshare(kernel.NEWUSER)\n": "",
     '        os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), stream)': "streams",

@@ -36,7 +36,8 @@ ORDINARY_CASES = (
     "capability or group or nobody or memory or children or fork_bomb or threads or processor or zombies or daemons or "
     "written or read_only or host or packages or reached or forbidden or pid_1 or composes or blobs_are or flood or "
     "degraded or cannot_be_mounted or user_namespaces or others_do or pid_1 or mounted_folder or node or shell or "
-    "javascript_starts or speaks_for or left_in_out or no_limit or value or leads_inside or looks_like"
+    "javascript_starts or speaks_for or left_in_out or no_limit or value or leads_inside or looks_like or leaves or "
+    "leave_nothing or bound or flushed"
 )
 
 # Each tries for 500 MB that are in no process's own account.

@@ -27,6 +27,7 @@ from skillery.builtin.python_runner.wire import HEAD, Channel, ChannelAbused
 from skillery.errors import Busy
 
 EPERM, ENOSYS = (seccomp.REFUSE | errno.EPERM), (seccomp.REFUSE | errno.ENOSYS)
+EACCES, DOES_NOTHING = (seccomp.REFUSE | errno.EACCES), seccomp.REFUSE
 
 
 def judge(program: bytes, architecture: int, number: int, *arguments: int) -> int:
@@ -62,6 +63,7 @@ def test_the_filter_answers_every_number_as_the_tables_say(machine: str, cgroups
         syscalls.numbers(syscalls.ONLY_WITH_CGROUPS, machine).values(), seccomp.ALLOW if cgroups else EPERM
     )
     expected |= memory | dict.fromkeys(syscalls.numbers(syscalls.FORBIDDEN, machine).values(), EPERM)
+    expected |= dict.fromkeys(syscalls.numbers(syscalls.IGNORED, machine).values(), DOES_NOTHING)
     for number in range(1200):
         if number not in judged:
             assert judge(program, architecture, number) == expected.get(number, ENOSYS), number
@@ -109,16 +111,44 @@ def test_arguments_are_judged_by_what_the_kernel_looks_at(machine: str, high: in
         ("ioprio_set", (1, wide)): EPERM if low == 1 else seccomp.ALLOW,
         ("ioprio_set", (high << 32 | 3, wide)): EPERM,
         ("mmap", (0, 0, 0, wide)): seccomp.ALLOW,
-        ("socket", (high << 32 | 2, 1, 6)): seccomp.ALLOW,
-        ("socket", (10, 2 | 0o2004000, 17)): seccomp.ALLOW,
-        ("socket", (2, 3, 1)): EPERM,
-        ("socket", (2, 1, 262)): EPERM,
+        ("fcntl", (0, high << 32 | 1031)): seccomp.ALLOW,
+        ("madvise", (0, 0, wide)): DOES_NOTHING if low in {3, 12, 20, 21} else seccomp.ALLOW,
+        ("setsockopt", (3, 1, high << 32 | 7)): DOES_NOTHING,
+        ("setsockopt", (3, 1, 9)): seccomp.ALLOW,
+        ("socket", (high << 32 | 2, 1, 6)): EACCES,
+        ("socket", (10, 2 | 0o2004000, 17)): EACCES,
         ("socket", (1, 1, 0)): seccomp.REFUSE | errno.EAFNOSUPPORT,
+        ("connect", (wide,)): EACCES,
+        ("bind", (wide,)): EACCES,
         ("personality", (0x40000,)): EPERM,
         ("personality", (0,)): seccomp.ALLOW,
     }
     for (name, arguments), answer in expected.items():
         assert judge(program, architecture, numbers[name], *arguments) == answer, (name, arguments)
+
+
+@pytest.mark.parametrize("machine", syscalls.MACHINES)
+@given(high=st.integers(0, 2**32 - 1), low=st.integers(0, 2**32 - 1))
+def test_runs_with_a_network_have_tcp_as_a_client_and_nothing_else(machine: str, high: int, low: int) -> None:
+    architecture = seccomp.ARCHITECTURE[machine]
+    program = seccomp.program(machine, cgroups=True, network=True)
+    numbers = syscalls.numbers(syscalls.BY_ARGUMENT, machine)
+    wide = high << 32 | low
+    expected = {
+        ("socket", (high << 32 | 2, 1, 6)): seccomp.ALLOW,
+        ("socket", (10, 1 | 0o2004000, 0)): seccomp.ALLOW,
+        ("socket", (2, wide, 0)): seccomp.ALLOW if low & 0xF == 1 else EACCES,
+        ("socket", (2, 1, 262)): EPERM,
+        ("socket", (1, 1, 0)): seccomp.REFUSE | errno.EAFNOSUPPORT,
+        ("connect", (wide,)): seccomp.ALLOW,
+        ("bind", (wide,)): EACCES,
+        ("listen", (wide,)): EACCES,
+        ("accept", (wide,)): EACCES,
+        ("accept4", (wide,)): EACCES,
+    }
+    for (name, arguments), answer in expected.items():
+        if name in numbers:
+            assert judge(program, architecture, numbers[name], *arguments) == answer, (name, arguments)
 
 
 @pytest.mark.parametrize("machine", syscalls.MACHINES)
@@ -129,7 +159,7 @@ def test_without_cgroups_memory_that_no_watchdog_sees_cannot_be_had(machine: str
     shared_anonymous = flags & 0x21 == 0x21
     answer = judge(program, architecture, numbers["mmap"], 0, 0, 0, flags)
     assert answer == (EPERM if shared_anonymous else seccomp.ALLOW)
-    assert judge(program, architecture, numbers["setsockopt"], 3, 1, 7) == seccomp.REFUSE  # no error, and no effect
+    assert judge(program, architecture, numbers["fcntl"], 3, 1031, 1 << 20) == EPERM
 
 
 @pytest.mark.parametrize("machine", syscalls.MACHINES)
@@ -147,6 +177,7 @@ def test_the_tables_name_no_call_twice() -> None:
             syscalls.ALLOWED,
             syscalls.BY_ARGUMENT,
             syscalls.ONLY_WITH_CGROUPS,
+            syscalls.IGNORED,
             syscalls.ABSENT,
             syscalls.FORBIDDEN,
         )

@@ -9,7 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from skillery.builtin.linux_sandbox import groups
 from skillery.errors import SandboxUnavailable, StartupError
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import MemoryHost, Trial
+from skillery.testing.sandbox.base import OpenWith
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import failure_type, value_of
 from skillery.testing.upstreams import upstream
@@ -32,7 +33,8 @@ only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become some
 # What differs for an ordinary user: identity, limits without cgroups, mounts, the way to the network.
 ORDINARY_CASES = (
     "capability or group or nobody or memory or children or fork_bomb or threads or processor or daemons or written or "
-    "read_only or reached or forbidden or pid_1 or composes or cannot_be_mounted or allowed_host or unsaid or variable"
+    "read_only or reached or forbidden or pid_1 or composes or cannot_be_mounted or allowed_host or unsaid or "
+    "variable or leaves or leave_nothing or have_a_bound or flushed"
 )
 SLEEP = "import os, time\ndef main(args):\n    os.fork(); time.sleep(1e6)"
 
@@ -50,6 +52,16 @@ class TestBubblewrap(SandboxContract):
         yield sandbox
         await sandbox.close()
         assert group_folders(os.getpid()) == []
+
+    @pytest.fixture
+    def open_with(self, tmp_path: Path) -> OpenWith:
+        async def open_with(hosts: Mapping[str, tuple[str, ...]], allow_private: tuple[str, ...]) -> BubblewrapSandbox:
+            settings = BubblewrapSettings(program=bwrap(), hosts=dict(hosts), allow_private=allow_private)
+            sandbox = open_sandbox(settings, Place(tmp_path))
+            await sandbox.start()
+            return sandbox
+
+        return open_with
 
     async def test_what_is_not_held_is_not_left_unsaid(self, trial: Trial, sandbox: BubblewrapSandbox) -> None:
         outcome = await trial.code("def main(args): pass")

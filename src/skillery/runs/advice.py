@@ -20,7 +20,10 @@ NO_NETWORK = (
     "Could not resolve host",
     "EAI_AGAIN",
     "ENETUNREACH",
+    "connect EACCES",
 )
+NO_SOCKET = re.compile(r"\[Errno 13\] Permission denied(?!:)")
+"""A socket that was refused. A file that was refused is named behind a colon."""
 
 
 def advised(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
@@ -32,13 +35,19 @@ def advised(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
         return msgspec.structs.replace(outcome, failure=_with_word(failure, word))
     if failure is not None and failure.type == "ModuleNotFoundError" and NO_MODULE.fullmatch(failure.message):
         return msgspec.structs.replace(outcome, failure=_with_word(failure, where_packages_come_from(job)))
-    if failure is None or job.network or not any(word in failure.message + failure.traceback for word in NO_NETWORK):
+    if failure is None or job.network or not lacks_network(failure):
         return outcome
     word = why_less or how_to_allow(job)
     log = Log(outcome.log.head, outcome.log.tail + f"network: {word}\n".encode(), outcome.log.dropped)
     if not outcome.log.dropped:
         log = Log(outcome.log.head + outcome.log.tail + f"network: {word}\n".encode())
     return msgspec.structs.replace(outcome, failure=_with_word(failure, word), log=log)
+
+
+def lacks_network(failure: Failure) -> bool:
+    """Return whether the code failed because it tried to use the network."""
+    said = failure.message + failure.traceback
+    return any(word in said for word in NO_NETWORK) or bool(NO_SOCKET.search(failure.message))
 
 
 def where_packages_come_from(job: Job) -> str:

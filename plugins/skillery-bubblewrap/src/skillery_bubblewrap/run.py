@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 SETUP_SECONDS = 20.0
 LOG_SECONDS = 2.0
 OOM_INTERVAL = 0.1
-BEFORE_THE_LOCK = ("mount",)
-"""Of the forbidden calls, what bwrap's own processes and the prologue may use until the whole filter is loaded."""
+BEFORE_THE_LOCK = ("mount", "socket", "bind", "listen")
+"""Refused calls that bwrap's own processes and the prologue need until the whole filter is loaded."""
 
 
 class Means(msgspec.Struct, frozen=True):
@@ -139,12 +139,10 @@ class Run:
             unread = stack.enter_context(ExitStack())
             unread.callback(os.close, read_end)
             doors = stack.enter_context(self._group.doors()) if self._group else []
-            machine, held_by_groups = platform.machine(), self._means.memory_held
-            before = call_filter(machine, cgroups=held_by_groups, also=BEFORE_THE_LOCK, rights=True)
             numbers = command.Descriptors(
                 status=write_end,
                 prologue=held("prologue", json.dumps(self._for_prologue(channel)).encode()),
-                filter=held("filter", before),
+                filter=held("filter", self._filter(also=BEFORE_THE_LOCK, rights=True)),
             )
             sources = command.Sources(staged=self._uid is not None)
             told = command.arguments(self._job, self._means.fixed, sources, self._limits, numbers)
@@ -172,10 +170,14 @@ class Run:
             "channel": channel,
             "log": self._log.write_end,
             "environment": command.ENVIRONMENT,
-            "filter": call_filter(platform.machine(), cgroups=self._means.memory_held).hex(),
+            "filter": self._filter().hex(),
             "without_landlock": not self._means.landlock,
             "keeps_groups": self._uid is None,
         }
+
+    def _filter(self, *, also: tuple[str, ...] = (), rights: bool | None = None) -> bytes:
+        cgroups, network = self._means.memory_held, bool(self._job.network)
+        return call_filter(platform.machine(), cgroups=cgroups, network=network, also=also, rights=rights)
 
     async def _greet(self, end: socket.socket) -> Dialogue:
         """Raises BrokenSetup, EgressBroken."""

@@ -8,7 +8,7 @@ import sys
 from functools import lru_cache
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from skillery.backends import Job, Limits
 from skillery.builtin import python_runner
@@ -17,6 +17,14 @@ MEBIBYTE = 1 << 20
 RUNTIME = Path(python_runner.__file__).parent / "runtime"
 ADDRESS_SPACE_BACKUP = 64 << 30
 INTERPRETER_BYTES = 256 * MEBIBYTE
+
+
+class Filters(NamedTuple):
+    """The system call filters of runs, as the kernel takes them."""
+
+    usual: bytes
+    network: bytes
+    """For runs that may use the network: these may open TCP sockets."""
 
 
 def is_beneath(path: str, folder: str) -> bool:
@@ -83,9 +91,9 @@ def tree_limits(limits: Limits, *, cgroups: bool, base: int = 0) -> dict[str, in
 
 
 def make_plan(
-    *, root: bool, program: bytes, cgroups: bool, without_landlock: bool = False, private: tuple[str, ...] = ()
+    *, root: bool, filters: Filters, cgroups: bool, without_landlock: bool = False, private: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """What is the same for all runs, and nothing that is of one of them. `cgroups`: whether one holds the memory."""
+    """Return what is the same for all runs. `cgroups`: whether a cgroup holds the memory of a run."""
     return {
         "root": root,
         "keeps_groups": not root,
@@ -94,7 +102,8 @@ def make_plan(
         "hidden": hidden(private),
         "cgroups": cgroups,
         "runtime": str(RUNTIME.resolve()),
-        "filter": program.hex(),
+        "filter": filters.usual.hex(),
+        "network_filter": filters.network.hex(),
         "environment": None,
     }
 

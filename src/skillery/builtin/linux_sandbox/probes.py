@@ -14,7 +14,7 @@ from typing import Any
 from skillery.backends import CodeCall, Job, Limits, Outcome, Probe
 from skillery.builtin.linux_sandbox import groups, seccomp
 from skillery.builtin.linux_sandbox.cell import trying
-from skillery.builtin.linux_sandbox.plan import is_beneath, make_plan, prefixes, tree_limits
+from skillery.builtin.linux_sandbox.plan import Filters, is_beneath, make_plan, prefixes, tree_limits
 from skillery.builtin.linux_sandbox.zygotes import HERE, base_python
 from skillery.builtin.python_runner import languages
 
@@ -63,8 +63,8 @@ def namespace_fix() -> str:
 
 def probe_plan() -> dict[str, Any]:
     machine = platform.machine()
-    program = seccomp.program(machine, cgroups=False) if machine in seccomp.ARCHITECTURE else b""
-    plan = make_plan(root=os.geteuid() == 0, program=program, cgroups=False)
+    filters = seccomp.filters(machine, cgroups=False) if machine in seccomp.ARCHITECTURE else Filters(b"", b"")
+    plan = make_plan(root=os.geteuid() == 0, filters=filters, cgroups=False)
     return {**plan, "uid": 100_000, "limits": tree_limits(NO_OP.limits, cgroups=False)}
 
 

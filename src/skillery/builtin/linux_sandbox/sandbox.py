@@ -91,9 +91,9 @@ class LinuxSandbox:
         found = groups.find()
         root, held = os.geteuid() == 0, found is not None and "memory" in found.controllers
         has_landlock = landlock.abi() > 0
-        program = seccomp.program(platform.machine(), cgroups=held)
+        filters = seccomp.filters(platform.machine(), cgroups=held)
         plan = make_plan(
-            root=root, program=program, cgroups=held, without_landlock=not has_landlock, private=self._private
+            root=root, filters=filters, cgroups=held, without_landlock=not has_landlock, private=self._private
         )
         python = base_python()
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from skillery.builtin.linux_sandbox import syscalls
+from skillery.builtin.linux_sandbox.plan import Filters
 from skillery.builtin.python_runner.wire import can_refuse_descriptors
 
 Instruction = tuple[int, int, int, int]
@@ -26,8 +27,10 @@ X32 = 0x40000000
 NEW_NAMESPACES = 0x7E020000
 FAMILY_UNIX, FAMILY_INET, FAMILY_INET6 = 1, 2, 10
 STREAM, DATAGRAM, SEQUENCED = 1, 2, 5
-F_SETLEASE, F_NOTIFY = 1024, 1026
-PR_SCHED_CORE, PR_FUTEX_HASH = 62, 78
+F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ = 1024, 1026, 1031
+PR_SCHED_CORE, PR_SET_MEMORY_MERGE, PR_FUTEX_HASH = 62, 67, 78
+# Each of them moves pages of files that the host and other runs use, or compares pages of several runs (KSM).
+MADV_WILLNEED, MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT = 3, 12, 20, 21
 SHARED_ANONYMOUS = 0x21  # MAP_SHARED_VALIDATE has the bit of MAP_SHARED too
 BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their privileged twins
 TERMINAL_INJECTION = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
@@ -56,34 +59,52 @@ def one_of(index: int, values: tuple[int, ...], then: Code, otherwise: Code) -> 
     return (load_argument(index), *tests, *then, *otherwise)
 
 
-def socket_type(*types: int) -> Code:
-    """Goes on behind itself where argument 1 is one of the types, whatever flags it carries."""
+def socket_type(*types: int, refused: int = errno.EPERM) -> Code:
+    """Return code that goes on behind itself if argument 1 is one of the types, whatever flags it carries."""
     last = len(types)
     tests = tuple((EQUAL, last - place, 0, value) for place, value in enumerate(types))
-    return (load_argument(1), (AND, 0, 0, 0xF), *tests, *refuse(errno.EPERM))
+    return (load_argument(1), (AND, 0, 0, 0xF), *tests, *refuse(refused))
 
 
 def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
-    """What decides each call that is judged by its arguments."""
-    allow, eperm = answer(ALLOW), refuse(errno.EPERM)
-    # TCP and UDP only: raw sockets, ping sockets and the rarely used protocols are kernel surface for nothing.
-    internet = (*socket_type(STREAM, DATAGRAM), *one_of(2, (0, 6, 17), allow, eperm))
+    """Return the code that judges each call of the table BY_ARGUMENT, sockets excepted."""
+    allow, eperm, ignored = answer(ALLOW), refuse(errno.EPERM), refuse(0)
+    # Leases and notices concern files that the host and other runs use as well. A large pipe takes pages from the
+    # share of the server's own user where no cgroup counts them.
+    fcntl = (F_SETLEASE, F_NOTIFY) if cgroups else (F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ)
     return {
         "clone": (load_argument(0), (AND, 0, 0, NEW_NAMESPACES), (EQUAL, 0, 1, 0), *allow, *eperm),
-        "socket": one_of(0, (FAMILY_INET, FAMILY_INET6), internet, refuse(errno.EAFNOSUPPORT)),
         # A datagram socket, paired or not, sends to any address: that of a socket of the host in a folder we mount.
         "socketpair": (*socket_type(STREAM, SEQUENCED), *one_of(0, (FAMILY_UNIX,), allow, eperm)),
+        # The memory of what waits in a socket is counted, or estimated, at the default size of its buffers.
+        "setsockopt": one_of(2, BUFFER_SIZES, ignored, allow),
         "ioctl": one_of(1, TERMINAL_INJECTION, eperm, allow),
         "personality": one_of(0, HARMLESS_PERSONALITIES, allow, eperm),
-        # Leases and notices are about files that the host and other runs use as well.
-        "fcntl": one_of(1, (F_SETLEASE, F_NOTIFY), eperm, allow),
-        "prctl": one_of(0, (PR_SCHED_CORE, PR_FUTEX_HASH), eperm, allow),
+        "fcntl": one_of(1, fcntl, eperm, allow),
+        "madvise": one_of(2, (MADV_WILLNEED, MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT), ignored, allow),
+        "prctl": one_of(0, (PR_SCHED_CORE, PR_SET_MEMORY_MERGE, PR_FUTEX_HASH), eperm, allow),
         # Of itself only: pid 1 is the same uid, and would die of its limits.
         "prlimit64": one_of(0, (0,), allow, eperm),
         **of_all_but_pid_1(cgroups=cgroups),
         # A descriptor on its way to the server is closed by the server, which takes as long as the code wants.
         **dict.fromkeys(("sendmsg", "sendmmsg"), allow if rights else eperm),
-        **(by_what_a_watchdog_sees() if not cgroups else {"mmap": allow, "setsockopt": allow}),
+        "mmap": allow if cgroups else mmap_that_a_watchdog_sees(),
+    }
+
+
+def sockets(*, network: bool) -> dict[str, Code]:
+    """Return the code for sockets. Without `network` there are none but UNIX pairs; with it, TCP as a client.
+
+    No run is a server or has a datagram socket. TCP reaches the proxy only. A bound name would be one of the host's
+    for the channel, which was made there, and datagrams to the run's own loopback fill memory that belongs to no run.
+    """
+    allow, eacces = answer(ALLOW), refuse(errno.EACCES)
+    client = (*socket_type(STREAM, refused=errno.EACCES), *one_of(2, (0, 6), allow, refuse(errno.EPERM)))
+    internet = client if network else eacces
+    return {
+        "socket": one_of(0, (FAMILY_INET, FAMILY_INET6), internet, refuse(errno.EAFNOSUPPORT)),
+        "connect": allow if network else eacces,
+        **dict.fromkeys(("bind", "listen", "accept", "accept4"), eacces),
     }
 
 
@@ -101,22 +122,26 @@ def of_all_but_pid_1(*, cgroups: bool) -> dict[str, Code]:
     }
 
 
-def by_what_a_watchdog_sees() -> dict[str, Code]:
-    """Memory stays where it is counted: none of a mapping that is gone, no socket that holds more than usual."""
-    allow, eperm, ignored = answer(ALLOW), refuse(errno.EPERM), refuse(0)
-    return {
-        "mmap": (load_argument(3), (AND, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS), *eperm, *allow),
-        "setsockopt": one_of(2, BUFFER_SIZES, ignored, allow),
-    }
+def mmap_that_a_watchdog_sees() -> Code:
+    """Return the code for mmap where no cgroup counts memory: no shared anonymous mapping.
+
+    Its pages would stay after it is unmapped, in no process that the watchdog sums.
+    """
+    shared = (load_argument(3), (AND, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS))
+    return (*shared, *refuse(errno.EPERM), *answer(ALLOW))
 
 
-def verdicts(machine: str, *, cgroups: bool, also: tuple[str, ...] = (), rights: bool | None = None) -> dict[int, Code]:
-    """What happens to each call that is known, by number. `also`: such that are held otherwise, let through."""
+def verdicts(
+    machine: str, *, cgroups: bool, network: bool, also: tuple[str, ...] = (), rights: bool | None = None
+) -> dict[int, Code]:
+    """Return the code for each known call, by number. Calls of `also` are allowed whatever the tables say."""
     checks = by_argument(cgroups=cgroups, rights=can_refuse_descriptors() if rights is None else rights)
+    checks |= sockets(network=network)
     allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
     tables: tuple[tuple[str, Code], ...] = (
         (syscalls.ALLOWED, allow),
         (syscalls.ONLY_WITH_CGROUPS, allow if cgroups else eperm),
+        (syscalls.IGNORED, refuse(0)),
         (syscalls.ABSENT, enosys),
         (syscalls.FORBIDDEN, eperm),
     )
@@ -150,10 +175,16 @@ def tree(stretches: list[tuple[int, Code]]) -> Code:
 
 
 @cache
-def program(machine: str, *, cgroups: bool, also: tuple[str, ...] = (), rights: bool | None = None) -> bytes:
-    """The filter as the kernel takes it (an array of struct sock_filter). `also` names calls that it lets through for
-    who makes a place ready, before the whole filter comes on top. `rights`: whether code may try to send descriptors;
-    left out, where the channel itself refuses them. Raises KeyError for another machine."""
+def program(
+    machine: str, *, cgroups: bool, network: bool = False, also: tuple[str, ...] = (), rights: bool | None = None
+) -> bytes:
+    """Return the filter as the kernel takes it: an array of struct sock_filter. Raises KeyError for another machine.
+
+    - `cgroups`: whether a cgroup counts the memory of the run.
+    - `network`: whether the run may use the network, and so open TCP sockets to its proxy.
+    - `also`: calls to allow while a place is being made ready. The whole filter is loaded on top of that one later.
+    - `rights`: whether code may try to send descriptors. By default it may where the channel itself refuses them.
+    """
     kill = answer(KILL_PROCESS)
     head: Code = (
         (LOAD, 0, 0, 4),
@@ -163,5 +194,12 @@ def program(machine: str, *, cgroups: bool, also: tuple[str, ...] = (), rights: 
         (AT_LEAST, 0, 1, X32),
         *kill,
     )
-    body = tree(intervals(verdicts(machine, cgroups=cgroups, also=also, rights=rights), refuse(errno.ENOSYS)))
+    body = tree(
+        intervals(verdicts(machine, cgroups=cgroups, network=network, also=also, rights=rights), refuse(errno.ENOSYS))
+    )
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in (*head, *body))
+
+
+def filters(machine: str, *, cgroups: bool) -> Filters:
+    """Return the filters of all runs. Raises KeyError for a machine without one."""
+    return Filters(*(program(machine, cgroups=cgroups, network=network) for network in (False, True)))

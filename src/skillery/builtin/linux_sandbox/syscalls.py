@@ -11,13 +11,13 @@ ALLOWED = """
 read:0:63 write:1:64 open:2:- close:3:57 stat:4:- fstat:5:80 lstat:6:- poll:7:- lseek:8:62
 mprotect:10:226 munmap:11:215 brk:12:214 rt_sigaction:13:134 rt_sigprocmask:14:135 rt_sigreturn:15:139
 pread64:17:67 pwrite64:18:68 readv:19:65 writev:20:66 access:21:- pipe:22:- select:23:- sched_yield:24:124
-mremap:25:216 msync:26:227 mincore:27:232 madvise:28:233 shmat:30:196 shmctl:31:195 dup:32:23 dup2:33:-
+mremap:25:216 mincore:27:232 shmat:30:196 shmctl:31:195 dup:32:23 dup2:33:-
 pause:34:- nanosleep:35:101 getitimer:36:102 alarm:37:- setitimer:38:103 getpid:39:172 sendfile:40:71
-connect:42:203 accept:43:202 sendto:44:206 recvfrom:45:207 recvmsg:47:212 shutdown:48:210
-bind:49:200 listen:50:201 getsockname:51:204 getpeername:52:205 getsockopt:55:209
+sendto:44:206 recvfrom:45:207 recvmsg:47:212 shutdown:48:210
+getsockname:51:204 getpeername:52:205 getsockopt:55:209
 fork:57:- vfork:58:- execve:59:221 exit:60:93 wait4:61:260 kill:62:129 uname:63:160 semget:64:190
 semop:65:193 semctl:66:191 shmdt:67:197 msgsnd:69:189 msgrcv:70:188 msgctl:71:187 flock:73:32
-fsync:74:82 fdatasync:75:83 truncate:76:45 ftruncate:77:46 getdents:78:- getcwd:79:17 chdir:80:49
+truncate:76:45 ftruncate:77:46 getdents:78:- getcwd:79:17 chdir:80:49
 fchdir:81:50 rename:82:- mkdir:83:- rmdir:84:- creat:85:- link:86:- unlink:87:- symlink:88:- readlink:89:-
 chmod:90:- fchmod:91:52 chown:92:- fchown:93:55 lchown:94:- umask:95:166 gettimeofday:96:169
 getrlimit:97:163 getrusage:98:165 sysinfo:99:179 times:100:153 getuid:102:174 getgid:104:176 setuid:105:146
@@ -30,10 +30,10 @@ getpriority:140:141 sched_getparam:143:121
  sched_getscheduler:145:120 sched_get_priority_max:146:125
 sched_get_priority_min:147:126 sched_rr_get_interval:148:127 mlock:149:228 munlock:150:229 mlockall:151:230
 munlockall:152:231 arch_prctl:158:- setrlimit:160:164 gettid:186:178
-readahead:187:213 setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7 getxattr:191:8 lgetxattr:192:9
+setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7 getxattr:191:8 lgetxattr:192:9
 fgetxattr:193:10 listxattr:194:11 llistxattr:195:12 flistxattr:196:13 removexattr:197:14 lremovexattr:198:15
 fremovexattr:199:16 tkill:200:130 time:201:- futex:202:98 sched_getaffinity:204:123 epoll_create:213:-
-getdents64:217:61 set_tid_address:218:96 restart_syscall:219:128 semtimedop:220:192 fadvise64:221:223
+getdents64:217:61 set_tid_address:218:96 restart_syscall:219:128 semtimedop:220:192
 timer_create:222:107 timer_settime:223:110 timer_gettime:224:108 timer_getoverrun:225:109
 timer_delete:226:111 clock_gettime:228:113 clock_getres:229:114 clock_nanosleep:230:115 exit_group:231:94
 epoll_wait:232:- epoll_ctl:233:21 tgkill:234:131 utimes:235:- mq_unlink:241:181 mq_timedsend:242:182
@@ -42,22 +42,23 @@ ioprio_get:252:31 openat:257:56
 mkdirat:258:34 mknodat:259:33 fchownat:260:54 futimesat:261:- newfstatat:262:79 unlinkat:263:35
 renameat:264:38 linkat:265:37 symlinkat:266:36 readlinkat:267:78 fchmodat:268:53 faccessat:269:48
 pselect6:270:72 ppoll:271:73 set_robust_list:273:99 get_robust_list:274:100 splice:275:76 tee:276:77
-sync_file_range:277:84 utimensat:280:88 epoll_pwait:281:22 signalfd:282:-
+utimensat:280:88 epoll_pwait:281:22 signalfd:282:-
 timerfd_create:283:85 eventfd:284:- fallocate:285:47 timerfd_settime:286:86 timerfd_gettime:287:87
-accept4:288:242 signalfd4:289:74 eventfd2:290:19 epoll_create1:291:20 dup3:292:24 pipe2:293:59
+signalfd4:289:74 eventfd2:290:19 epoll_create1:291:20 dup3:292:24 pipe2:293:59
 preadv:295:69 pwritev:296:70 rt_tgsigqueueinfo:297:240 recvmmsg:299:243
  getcpu:309:168 sched_getattr:315:275
 renameat2:316:276 seccomp:317:277 getrandom:318:278 execveat:322:281 membarrier:324:283 mlock2:325:284
 copy_file_range:326:285 preadv2:327:286 pwritev2:328:287 pkey_mprotect:329:288 pkey_alloc:330:289
 pkey_free:331:290 statx:332:291 rseq:334:293 pidfd_send_signal:424:424 pidfd_open:434:434
 close_range:436:436 openat2:437:437 faccessat2:439:439 epoll_pwait2:441:441 landlock_create_ruleset:444:444
-landlock_add_rule:445:445 landlock_restrict_self:446:446 futex_waitv:449:449 cachestat:451:451
+landlock_add_rule:445:445 landlock_restrict_self:446:446 futex_waitv:449:449
 fchmodat2:452:452 futex_wake:454:454 futex_wait:455:455 futex_requeue:456:456 mseal:462:462
 """
 
 # Allowed or not by what their arguments say: see seccomp.py.
 BY_ARGUMENT = """
-mmap:9:222 ioctl:16:29 socket:41:198 socketpair:53:199 setsockopt:54:208 clone:56:220 fcntl:72:25 personality:135:92
+mmap:9:222 madvise:28:233 ioctl:16:29 socket:41:198 connect:42:203 accept:43:202 bind:49:200 listen:50:201
+accept4:288:242 socketpair:53:199 setsockopt:54:208 clone:56:220 fcntl:72:25 personality:135:92
 prctl:157:167 prlimit64:302:261 sendmsg:46:211 sendmmsg:307:269 setpriority:141:140 sched_setparam:142:118
 sched_setscheduler:144:119 sched_setattr:314:274 sched_setaffinity:203:122 ioprio_set:251:30
 """
@@ -69,10 +70,16 @@ shmget:29:194 msgget:68:186 mq_open:240:180 vmsplice:278:75
 memfd_create:319:279
 """
 
+# They answer 0 and do nothing. The folders of a run are memory, and all other files are the host's: flushing its disk
+# or moving its page cache would slow other processes down.
+IGNORED = """
+msync:26:227 fsync:74:82 fdatasync:75:83 readahead:187:213 fadvise64:221:223 sync_file_range:277:84
+"""
+
 # They answer as a kernel that lacks them, so that callers fall back to what can be filtered, or to asking again:
-# inotify tells what the host and other runs do with the files that all share.
+# inotify and cachestat tell what the host and other runs do with the files that all share.
 ABSENT = """
-io_uring_setup:425:425 io_uring_enter:426:426 io_uring_register:427:427 clone3:435:435
+cachestat:451:451 io_uring_setup:425:425 io_uring_enter:426:426 io_uring_register:427:427 clone3:435:435
 inotify_init:253:- inotify_add_watch:254:27 inotify_rm_watch:255:28 inotify_init1:294:26
 """
 

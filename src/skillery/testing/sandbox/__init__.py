@@ -20,6 +20,7 @@
 """
 
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
+from skillery.testing.sandbox.between_runs import BetweenRunsCases
 from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
 from skillery.testing.sandbox.endings import EndingCases
 from skillery.testing.sandbox.imports import ImportCases, StubCases
@@ -64,6 +65,7 @@ class SandboxIsolation(
     SecretCases,
     SystemCallCases,
     EscapeCases,
+    BetweenRunsCases,
     MemoryCases,
     KernelObjectCases,
     EndingCases,

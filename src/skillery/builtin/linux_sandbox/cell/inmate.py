@@ -104,7 +104,8 @@ class Part:
     def _lock(self, plan: dict[str, Any], message: dict[str, Any]) -> None:
         self.landlock_abi, ruleset = landlock.prepare(lockdown.WRITABLE, message["port"])
         lockdown.set_limits(message["limits"])
-        lockdown.lock(plan["program"], None, ruleset)
+        program = plan["program"] if message["port"] is None else plan["network_program"]
+        lockdown.lock(program, None, ruleset)
 
     def _split(self, script: calls.Script, thread_id: int) -> None:
         """Pid 2 goes back into the interpreter; pid 1 becomes the tiny program of `init`."""

@@ -182,6 +182,7 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     if plan["environment"]:
         from . import preloading  # now: afterwards it is out of reach
     plan["program"] = bytes.fromhex(plan.pop("filter"))
+    plan["network_program"] = bytes.fromhex(plan.pop("network_filter"))
     plan["thread_id"] = calls.thread_id_address()
     root.enter_own_mounts(plan)
     if kernel.clone(kernel.NEWNS) == 0:
