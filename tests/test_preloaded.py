@@ -23,6 +23,7 @@ import pytest
 from skillery.backends import KeepsWarm, Limits, PackageMount, Place, Warm
 from skillery.builtin.linux_sandbox import groups, skillery_sandbox, zygotes
 from skillery.testing.sandbox import Trial
+from skillery.testing.sandbox.between_runs import check_nothing_is_left
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
 from tests import test_sandbox_lockdown as lockdown
 from tests.preloading_everywhere import PreloadingEverywhere
@@ -324,6 +325,14 @@ async def test_a_folder_that_is_not_there_is_told_without_its_path(tmp_path: Pat
         await trial.code("def main(args): pass", packages=(missing,), preload=("counts",))
         await until(lambda: kept(trial)["counts"].state == "failed")
         assert kept(trial)["counts"].message == "no run could be forked: No such file or directory"
+
+
+async def test_runs_of_one_environment_leave_nothing_for_each_other(tmp_path: Path) -> None:
+    async with running(tmp_path) as trial:
+        mount = trial.packages({"counts.py": "import os\nPID = os.getpid()"})
+        await imported(trial, mount, "counts")
+        await check_nothing_is_left(trial, packages=(mount,), preload=("counts",))
+        assert kept(trial)["counts"].state == "ready"
 
 
 # -- attacks ----------------------------------------------------------------------------------------------------------
