@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skillery.builtin.egress.look_ups import LookUpThreads, RunLookUps
 from skillery.builtin.egress.policy import Denied, Policy, Target, parse_target
-from skillery.builtin.egress.resolving import AddressRules, FixedHosts, SystemResolver, checked_addresses
+from skillery.builtin.egress.resolving import AddressRules, FixedHosts, checked_addresses
+from skillery.builtin.egress.streams import Caps
 from skillery.formats.network import parse_network_pattern
 
 SALES = Policy.parse(["https://*.salesforce.com", "https://api.example.com:8443", "http://plain.example.com"])
@@ -272,14 +274,14 @@ def test_the_operator_can_list_addresses_and_networks() -> None:
 
 
 async def test_one_private_address_among_public_ones_refuses_the_name() -> None:
-    resolver = FixedHosts({"mixed.test": ["8.8.8.8", "169.254.169.254"]}, SystemResolver())
+    resolver = FixedHosts({"mixed.test": ["8.8.8.8", "169.254.169.254"]}, RunLookUps(LookUpThreads(), "", Caps()))
     with pytest.raises(Denied, match=r"169\.254\.169\.254, which is not a public address"):
         await checked_addresses(resolver, AddressRules(), "mixed.test")
 
 
 async def test_names_of_this_machine_lead_nowhere() -> None:
     with pytest.raises(Denied):
-        await checked_addresses(SystemResolver(), AddressRules(), "localhost")
+        await checked_addresses(RunLookUps(LookUpThreads(), "", Caps()), AddressRules(), "localhost")
 
 
 def test_a_target_is_written_as_a_permission() -> None:

@@ -313,6 +313,9 @@ class Job(msgspec.Struct, frozen=True):
     private_network: bool = False
     """The hosts of `network` were named by the server's admin: they may have addresses that are not public, this
     machine's own included."""
+    identity: str = ""
+    """Name of the identity that asked for the run; empty for the server's own work. A backend shares out by identity
+    what runs have in common. The code of the run is not told."""
 
 
 class Failure(msgspec.Struct, frozen=True):

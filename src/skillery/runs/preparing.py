@@ -70,6 +70,10 @@ class Prepared(msgspec.Struct, frozen=True):
     """For its packages."""
     environment: GivenEnvironment | None = None
 
+    def asked_by(self, identity: Identity) -> Prepared:
+        """Return the run with the name of its identity in its job."""
+        return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, identity=identity.name))
+
 
 class Preparer:
     """Each method raises SkilleryError for what stands against starting a run; what the code itself would be told

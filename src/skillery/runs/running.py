@@ -199,6 +199,7 @@ class Runner:
         """The run goes on and is recorded even where whoever asked for it has gone."""
         if self._closed:
             raise _stopping()
+        prepared = prepared.asked_by(identity)
         run = self._new_run(identity, prepared)
         begun = begun_runs.get()
         if begun is not None:
@@ -293,7 +294,7 @@ class Runner:
         another, while the caller holds one, could be for ever. It ends with its caller."""
         if self._closed:
             raise Unavailable("the server is stopping")
-        prepared = await self._preparer.called(identity, caller, version, function, args, left_ms)
+        prepared = (await self._preparer.called(identity, caller, version, function, args, left_ms)).asked_by(identity)
         run = self._new_run(identity, prepared)
         stopper = self._stoppers.add(run.run_id)
         work = self._run_and_record(run, prepared, CalledHost(host), stopper, on_record=False)

@@ -183,7 +183,9 @@ class Run:
         """Raises BrokenSetup, EgressBroken."""
         if self._job.network:  # the first thing on the channel is for the proxy
             job, egress = self._job, self._means.egress
-            self._way_out = await egress.open_over(end, job.network, self._log.note, private=job.private_network)
+            self._way_out = await egress.open_over(
+                end, job.network, self._log.note, private=job.private_network, identity=job.identity
+            )
         self._channel = await Channel.over(end)
         dialogue = Dialogue(self._channel, self._job, self._host)
         await dialogue.wait_ready()

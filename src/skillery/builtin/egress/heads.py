@@ -148,7 +148,13 @@ def chunk_size(line: bytes) -> int:
 
 def refusal(status: int, message: str) -> bytes:
     """An answer of the proxy itself. The message is in the status line too: for CONNECT that is all clients show."""
-    words = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway", 504: "Gateway Timeout"}
+    words = {
+        400: "Bad Request",
+        403: "Forbidden",
+        502: "Bad Gateway",
+        503: "Service Unavailable",
+        504: "Gateway Timeout",
+    }
     message = "".join(character if character.isprintable() else "?" for character in message)
     body = message.encode("utf-8", "replace") + b"\n"
     line = f"HTTP/1.1 {status} {words.get(status, 'Refused')}: {message}".encode("ascii", "replace")

@@ -14,6 +14,8 @@ class Order(msgspec.Struct, frozen=True):
     """What the run may do, and what the operator has set."""
 
     patterns: tuple[str, ...]
+    identity: str = ""
+    """Name of the identity that asked for the run: its runs share a bound of look-ups."""
     allow_private: tuple[str, ...] = ()
     private: bool = False
     """Any address may be dialled: the patterns are the admin's own."""

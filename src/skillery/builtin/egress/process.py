@@ -20,23 +20,24 @@ import sys
 import msgspec
 
 from skillery.builtin.egress.log import Event
+from skillery.builtin.egress.look_ups import LookUpThreads, RunLookUps
 from skillery.builtin.egress.orders import GOODBYE, Order
 from skillery.builtin.egress.policy import Policy
 from skillery.builtin.egress.proxy import RunProxy
-from skillery.builtin.egress.resolving import AddressRules, FixedHosts, HouseResolver, SystemResolver
+from skillery.builtin.egress.resolving import AddressRules, FixedHosts
 
 MAX_ORDER = 1 << 20
 NOBODY = 65_534
 MAX_UNREAD = 1 << 20
 
 
-async def serve_run(listener: socket.socket, report: socket.socket, system: SystemResolver) -> None:
+async def serve_run(listener: socket.socket, report: socket.socket, threads: LookUpThreads) -> None:
     """Until the server ends the report."""
     reader, writer = await asyncio.open_connection(sock=report, limit=MAX_ORDER)
     with listener:
         line = await reader.readline()
         if line:  # else the server has given the run up already
-            await serve_until_told(listener, msgspec.json.decode(line, type=Order), system, reader, writer)
+            await serve_until_told(listener, msgspec.json.decode(line, type=Order), threads, reader, writer)
     writer.write(GOODBYE)
     writer.close()
 
@@ -44,7 +45,7 @@ async def serve_run(listener: socket.socket, report: socket.socket, system: Syst
 async def serve_until_told(
     listener: socket.socket,
     order: Order,
-    system: SystemResolver,
+    threads: LookUpThreads,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
@@ -55,18 +56,20 @@ async def serve_until_told(
             serving.cancel()  # nobody reads what must be recorded: then nothing more is let through
         writer.write(encoder.encode(event) + b"\n")
 
-    resolver = FixedHosts(order.hosts, HouseResolver(system) if order.private else system)
+    look_ups = RunLookUps(threads, order.identity, order.caps, of_the_house=order.private)
+    resolver = FixedHosts(order.hosts, look_ups)
     policy, rules = Policy.parse(order.patterns), AddressRules(order.allow_private, every=order.private)
     serving = asyncio.ensure_future(RunProxy(policy, resolver, rules, tell, order.caps).serve(listener))
     await reader.read()
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
+    look_ups.close()
 
 
 def take_orders(control: socket.socket, ended: asyncio.Future[None]) -> None:
     """Called whenever something has come over `control`."""
     loop = asyncio.get_running_loop()
-    system = SystemResolver()
+    threads = LookUpThreads()
     tasks: set[asyncio.Task[None]] = set()
 
     def take() -> None:
@@ -85,7 +88,7 @@ def take_orders(control: socket.socket, ended: asyncio.Future[None]) -> None:
             for end in ends:
                 end.close()
             return
-        task = loop.create_task(serve_run(ends[0], ends[1], system))
+        task = loop.create_task(serve_run(ends[0], ends[1], threads))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 

@@ -13,8 +13,6 @@ from skillery.builtin.egress.resolving import AddressRules, Resolver, checked_ad
 from skillery.builtin.egress.streams import Caps, Spent, Stream
 
 PAUSE_SECONDS = 0.1
-LOOK_UPS_AT_ONCE = 4
-"""Of one run, so that slow names of one keep no thread from the others."""
 
 
 class RunProxy:
@@ -32,7 +30,6 @@ class RunProxy:
         self._resolver = resolver
         self._rules = rules
         self._hosts: set[str] = set()
-        self._look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
         self.tell = tell
         self.caps = caps
         self.spent = Spent(caps)
@@ -82,8 +79,7 @@ class RunProxy:
 
     async def connect(self, target: Target) -> Stream:
         """Raises Denied where the host has an address that must not be dialled, or none that answers."""
-        async with self._look_ups:
-            addresses = await checked_addresses(self._resolver, self._rules, target.host)
+        addresses = await checked_addresses(self._resolver, self._rules, target.host)
         return Stream(await dial(addresses, target.port))
 
 

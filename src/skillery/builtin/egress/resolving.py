@@ -7,7 +7,6 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from skillery.builtin.egress.policy import Denied
@@ -15,10 +14,8 @@ from skillery.builtin.egress.policy import Denied
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-LOOK_UP_SECONDS = 10.0
 DIAL_SECONDS = 10.0
 MAX_ADDRESSES = 16
-LOOK_UP_THREADS = 16
 GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
 # What `is_global` of one Python version or another lets pass, or what leads to an IPv4 address inside.
 NOT_PUBLIC: tuple[Network, ...] = tuple(
@@ -42,37 +39,8 @@ NOT_PUBLIC: tuple[Network, ...] = tuple(
 
 class Resolver(Protocol):
     async def look_up(self, host: str) -> list[str]:
-        """The addresses of a canonical host. Raises OSError where there are none."""
+        """Return the addresses of a canonical host. Raises OSError if there are none, and Denied."""
         ...
-
-
-class SystemResolver:
-    """The host's own resolver, in threads of its own: slow names keep nobody waiting but each other."""
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(LOOK_UP_THREADS, "look-up")
-
-    async def look_up(self, host: str, *, of_the_house: bool = False) -> list[str]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, system_addresses, host, of_the_house)
-
-
-class HouseResolver:
-    """As the system's, for names that the server's admin has written down: names of the house (its search domains, its
-    /etc/hosts) are found."""
-
-    def __init__(self, system: SystemResolver) -> None:
-        self._system = system
-
-    async def look_up(self, host: str) -> list[str]:
-        return await self._system.look_up(host, of_the_house=True)
-
-
-def system_addresses(host: str, of_the_house: bool) -> list[str]:
-    # The dot at the end: a search domain of the host must not turn a public name into one of the house.
-    name = host if of_the_house else f"{host}."
-    found = socket.getaddrinfo(name.encode("ascii"), None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class FixedHosts:
@@ -127,9 +95,8 @@ def is_own(address: Address) -> bool:
 async def checked_addresses(resolver: Resolver, rules: AddressRules, host: str) -> list[str]:
     """Where `host` may be dialled. Raises Denied where it has no address, or even one that must not be dialled."""
     try:
-        async with asyncio.timeout(LOOK_UP_SECONDS):
-            addresses = (await resolver.look_up(host))[:MAX_ADDRESSES]
-    except (OSError, UnicodeError, TimeoutError):
+        addresses = (await resolver.look_up(host))[:MAX_ADDRESSES]
+    except (OSError, UnicodeError):
         raise Denied(f"{host} could not be looked up", status=502) from None
     if not addresses:
         raise Denied(f"{host} has no address", status=502)

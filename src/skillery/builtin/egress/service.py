@@ -103,10 +103,16 @@ class Egress:
         return self._process.pid if self._process is not None else None
 
     async def open(
-        self, patterns: Sequence[str], listener: socket.socket, note: Callable[[str], None], *, private: bool = False
+        self,
+        patterns: Sequence[str],
+        listener: socket.socket,
+        note: Callable[[str], None],
+        *,
+        private: bool = False,
+        identity: str = "",
     ) -> Session:
         """Let the proxy accept on `listener`, which is taken over. `note` gets the lines for the run's log. `private`:
-        the hosts may have any address. Raises EgressBroken."""
+        the hosts may have any address. `identity` asked for the run. Raises EgressBroken."""
         with listener:
             try:
                 Policy.parse(patterns)
@@ -119,19 +125,25 @@ class Egress:
         except BaseException:
             report.close()
             raise
-        order = msgspec.structs.replace(self._order, patterns=tuple(patterns), private=private)
+        order = msgspec.structs.replace(self._order, patterns=tuple(patterns), private=private, identity=identity)
         writer.write(msgspec.json.encode(order) + b"\n")
         return Session(reader, writer, note, partial(self._bury, self._process))
 
     async def open_over(
-        self, channel: socket.socket, patterns: Sequence[str], note: Callable[[str], None], *, private: bool = False
+        self,
+        channel: socket.socket,
+        patterns: Sequence[str],
+        note: Callable[[str], None],
+        *,
+        private: bool = False,
+        identity: str = "",
     ) -> Session:
         """As `open`, with the listener that comes over `channel` first."""
         try:
             listener = await receive_listener(channel)
         except EOFError:
             raise BrokenSetup("the sandbox ended before it had a way to the network") from None
-        return await self.open(patterns, listener, note, private=private)
+        return await self.open(patterns, listener, note, private=private, identity=identity)
 
     def _hand_over(self, listener: socket.socket) -> socket.socket:
         """The socket that the proxy reports to."""

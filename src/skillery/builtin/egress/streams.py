@@ -26,6 +26,10 @@ class Caps(msgspec.Struct, frozen=True):
     """Different names that are looked up: a wildcard is no channel for what can be written into labels."""
     bytes_out: int = 1 << 30
     bytes_in: int = 4 << 30
+    look_up_seconds: float = 10.0
+    """For the answer to a look-up."""
+    look_up_wait_seconds: float = 30.0
+    """For other look-ups of the run and its identity to end first."""
     head_seconds: float = 15.0
     """For the head of a request, or a ClientHello, to arrive."""
     idle_seconds: float = 60.0

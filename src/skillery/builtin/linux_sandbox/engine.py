@@ -133,7 +133,7 @@ class Run:
         if self._job.network:  # then the first thing on it is for the proxy
             job, egress = self._job, self._means.egress
             self._way_out = await egress.open_over(
-                cell.bare_channel, job.network, cell.log.note, private=job.private_network
+                cell.bare_channel, job.network, cell.log.note, private=job.private_network, identity=job.identity
             )
         return await cell.open_channel()
 

@@ -1,0 +1,136 @@
+"""Look-ups in threads, shared out between runs and identities.
+
+`getaddrinfo` cannot be cancelled: a name whose server does not answer occupies a thread for as long as the host's
+resolver waits, often 30 seconds. So a look-up counts against its run and its identity until its thread returns, also
+when the connection that wanted it, or the whole run, has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from skillery.builtin.egress.policy import Denied
+from skillery.builtin.egress.streams import Caps
+
+Found = list[str]
+FAILURE_SECONDS = 30.0
+"""How long a failure is remembered (RFC 9520 section 3.2 allows up to five minutes)."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """How many threads may look names up at a time."""
+
+    in_all: int = 64
+    of_identity: int = 16
+    of_run: int = 4
+
+
+BOUNDS = Bounds()
+
+
+def system_addresses(host: str, of_the_house: bool) -> Found:
+    # The dot at the end: a search domain of the host must not turn a public name into one of the house.
+    name = host if of_the_house else f"{host}."
+    found = socket.getaddrinfo(name.encode("ascii"), None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class LookUpThreads:
+    """The threads of all runs. A look-up has its thread, and counts, until `find` returns."""
+
+    def __init__(self, find: Callable[[str, bool], Found] = system_addresses, bounds: Bounds = BOUNDS) -> None:
+        self.bounds = bounds
+        self._find = find
+        self._pool = ThreadPoolExecutor(bounds.in_all, "look-up")
+        self._all = asyncio.Semaphore(bounds.in_all)
+        # Forgotten when no run and no look-up of the identity is left.
+        self._identities: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def share_of(self, identity: str) -> asyncio.Semaphore:
+        """Return what all runs of this identity have in common."""
+        return self._identities.setdefault(identity, asyncio.Semaphore(self.bounds.of_identity))
+
+    async def begin(
+        self, run: asyncio.Semaphore, identity: asyncio.Semaphore, host: str, of_the_house: bool
+    ) -> asyncio.Future[Found]:
+        """Wait for a free thread. Return the look-up under way, which must not be cancelled."""
+        with ExitStack() as held:
+            for share in (run, identity, self._all):  # always in this order: no two can wait for each other
+                await share.acquire()
+                held.callback(share.release)
+            look_up = asyncio.get_running_loop().run_in_executor(self._pool, self._find, host, of_the_house)
+            until_it_returns = held.pop_all()
+        look_up.add_done_callback(lambda _: until_it_returns.close())
+        return look_up
+
+
+class RunLookUps:
+    """The look-ups of one run: a Resolver. Connections that want the same name at the same time share one look-up.
+
+    A failure is remembered, an address is not: each connection dials what was looked up for it.
+    """
+
+    def __init__(self, threads: LookUpThreads, identity: str, caps: Caps, *, of_the_house: bool = False) -> None:
+        """`of_the_house`: names of the server's own network (search domains, /etc/hosts) are found too, because the
+        server's admin has written the names down."""
+        self._threads = threads
+        self._identity = threads.share_of(identity)
+        self._run = asyncio.Semaphore(threads.bounds.of_run)
+        self._caps = caps
+        self._of_the_house = of_the_house
+        self._under_way: dict[str, asyncio.Task[Found]] = {}
+        self._failed_until: dict[str, float] = {}  # bounded by `Caps.hosts`
+
+    async def look_up(self, host: str) -> Found:
+        """Raises OSError if the name has no address or no answer came in time, Denied if no thread became free."""
+        if host not in self._under_way:
+            if time.monotonic() < self._failed_until.get(host, 0.0):
+                raise OSError("it could not be looked up a moment ago")
+            task = self._under_way[host] = asyncio.create_task(self._ask(host))
+            task.add_done_callback(partial(self._asked, host))
+        return await asyncio.shield(self._under_way[host])
+
+    def close(self) -> None:
+        """Give up what still waits for a thread."""
+        for task in self._under_way.values():
+            task.cancel()
+
+    def _asked(self, host: str, task: asyncio.Task[Found]) -> None:
+        del self._under_way[host]
+        if not task.cancelled():
+            task.exception()  # whoever wanted to know has gone
+
+    async def _ask(self, host: str) -> Found:
+        look_up = await self._begin(host)
+        self._failed_until[host] = math.inf  # until the thread returns
+        look_up.add_done_callback(partial(self._returned, host))
+        await asyncio.wait({look_up}, timeout=self._caps.look_up_seconds)  # unlike wait_for, cancels nothing
+        if not look_up.done():
+            raise TimeoutError
+        return look_up.result()
+
+    async def _begin(self, host: str) -> asyncio.Future[Found]:
+        try:
+            async with asyncio.timeout(self._caps.look_up_wait_seconds):
+                return await self._threads.begin(self._run, self._identity, host, self._of_the_house)
+        except TimeoutError:
+            bounds = self._threads.bounds
+            reason = (
+                f"{host} was not looked up: earlier look-ups are not answered yet, and a run may have {bounds.of_run} "
+                f"at a time, all runs of an identity {bounds.of_identity}"
+            )
+            raise Denied(reason, status=503, advice="try again in a minute") from None
+
+    def _returned(self, host: str, look_up: asyncio.Future[Found]) -> None:
+        found = not look_up.cancelled() and look_up.exception() is None
+        self._failed_until[host] = 0.0 if found else time.monotonic() + FAILURE_SECONDS
