@@ -32,8 +32,8 @@ class Attack(NamedTuple):
     what: str
     run: Callable[[Victim], str]
     """What became of it."""
-    is_large: bool = False
-    """Left out of the short form."""
+    has_budget: bool = False
+    """Whether `bodies_mb` or `answers_mb` says how much memory it may take."""
 
 
 # -- trailers ------------------------------------------------------------------------------------------------------
@@ -45,9 +45,9 @@ def ended_body(victim: Victim) -> bytes:
 
 
 def trailer_lines(victim: Victim) -> str:
-    lines = b"X-Trailer: " + b"v" * 100 + b"\r\n"
+    lines = b"X-T: value\r\n"
     most, seconds = (8 * MIB, 1) if victim.small else (120 * MIB, 4)
-    return flood(victim, ended_body(victim), lines * 500, connections=4, most=most, seconds=seconds).shown()
+    return flood(victim, ended_body(victim), lines * 5_000, connections=4, most=most, seconds=seconds).shown()
 
 
 def trailer_value(victim: Victim) -> str:
@@ -145,17 +145,18 @@ def interleaved_names(victim: Victim) -> str:
 # -- large bodies --------------------------------------------------------------------------------------------------
 
 
-def ones(size: int) -> bytes:
-    return b"[" + b"1," * (size // 2 - 1) + b"1]"
+def values(size: int, value: bytes) -> bytes:
+    """An array of so many bytes."""
+    return b"[" + b",".join([value] * (size // (len(value) + 1))) + b"]"
 
 
 def array_of_ones(victim: Victim) -> str:
-    return post(victim, "/rpc", ones((2 if victim.small else 28) * MIB)).kinds()
+    return post(victim, "/rpc", values((2 if victim.small else 28) * MIB, b"1")).kinds()
 
 
 def tool_call(size: int) -> bytes:
     call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"list_skills","arguments":{"x":%s}}}'
-    return call % ones(size)
+    return call % values(size, b"[[[]]]")
 
 
 def large_mcp(victim: Victim) -> str:
@@ -202,16 +203,16 @@ ATTACKS: dict[str, Attack] = {
     "trailer-value": Attack(1, "one endless trailer value, 2 connections", trailer_value),
     "chunk-extension": Attack(1, "an endless chunk extension, 4 connections", chunk_extension),
     "connections": Attack(3, "slow connections, 1024 descriptors", connections),
-    "files": Attack(4, f"a batch of 40 `read_skill_file`, {FILE_MIB} MiB each", many_files),
-    "blobs": Attack(4, "6 unread batches of 100 `read_blob`, 1 MiB each", unread_blobs),
-    "lists": Attack(4, "a batch of 60 `list_skills` over large `[inputs]`", many_lists),
+    "files": Attack(4, f"a batch of 40 `read_skill_file`, {FILE_MIB} MiB each", many_files, True),
+    "blobs": Attack(4, "6 unread batches of 100 `read_blob`, 1 MiB each", unread_blobs, True),
+    "lists": Attack(4, "a batch of 60 `list_skills` over large `[inputs]`", many_lists, True),
     "reversed": Attack(7, "8 patterns of 2,600 names, the second half reversed", reversed_names),
     "interleaved": Attack(7, "2 patterns of 640 names, the second half interleaved", interleaved_names),
-    "array": Attack(8, "`/rpc`: 28 MiB array of `1`", array_of_ones),
-    "mcp-large": Attack(8, "`/mcp`: 28 MiB of small values", large_mcp),
-    "mcp-small": Attack(8, "`/mcp`: 10 bodies of 0.9 MB of small values", small_mcp),
-    "garbage": Attack(8, "60 MiB of `[`", nested_garbage),
-    "nested": Attack(8, "60 MiB of nested arrays", nested_pairs, is_large=True),
+    "array": Attack(8, "`/rpc`: 28 MiB array of `1`", array_of_ones, True),
+    "mcp-large": Attack(8, "`/mcp`: 28 MiB of small values", large_mcp, True),
+    "mcp-small": Attack(8, "`/mcp`: 10 bodies of 0.9 MB of small values", small_mcp, True),
+    "garbage": Attack(8, "60 MiB of `[`", nested_garbage, True),
+    "nested": Attack(8, "60 MiB of nested arrays", nested_pairs, True),
 }
 """The keys are what `python -m bench.attackers` takes."""
 BASELINE = Attack(0, "no attack, only a busy process", busy)

@@ -12,13 +12,14 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 MIB = 1 << 20
 PIECE = 256 * 1024
 ASK_SECONDS = 45.0
 START = 64 * 1024
+ERROR_CODE = re.compile(rb'"error":\{"code":(-[0-9]{5})')
 Result = TypeVar("Result")
 
 
@@ -48,7 +49,7 @@ class Victim(NamedTuple):
 
     def head(self, verb: str, path: str, *fields: str, login: bool = True) -> bytes:
         own = [f"Host: {self.host}:{self.port}", "Content-Type: application/json"]
-        login_field = [f"Authorization: Bearer {self.token}"] if login else []
+        login_field = [f"Authorization: Bearer {self.token}"] if login and self.token else []
         return "\r\n".join([f"{verb} {path} HTTP/1.1", *own, *login_field, *fields, "", ""]).encode()
 
 
@@ -57,17 +58,18 @@ class Answer(NamedTuple):
     """0 if the connection ended without an answer."""
     size: int
     """Bytes that came back."""
-    start: bytes
+    start: bytes = b""
     """The first of them, at most START."""
+    codes: Mapping[str, int] = {}
+    """How often which error code of JSON-RPC came."""
 
     def shown(self) -> str:
-        return f"{self.status} with {mib(self.size)} MiB" if self.status else "closed without an answer"
+        return f"{self.kinds()}, {mib(self.size)} MiB"
 
     def kinds(self) -> str:
-        """The HTTP status, and how often which error code of JSON-RPC."""
-        codes = Counter(code.decode() for code in re.findall(rb'"code":(-?[0-9]+)', self.start))
-        shown = ", ".join(f"{count} × {code}" for code, count in codes.items())
-        return f"{self.status or 'closed'}" + (f" ({shown})" if shown else "")
+        """The HTTP status and the errors in the answer."""
+        errors = ", ".join(f"{count} × {code}" for code, count in self.codes.items())
+        return f"{self.status or 'closed'}" + (f" ({errors})" if errors else "")
 
 
 def mib(size: float) -> str:
@@ -86,17 +88,18 @@ def post(victim: Victim, path: str, body: bytes, *fields: str) -> Answer:
         with contextlib.suppress(OSError):  # an answer may come before the body is wanted
             connection.sendall(head + body)
         return read_answer(connection)
-    return Answer(0, 0, b"")
+    return Answer(0, 0)
 
 
 def read_answer(connection: socket.socket, seconds: float = ASK_SECONDS) -> Answer:
     """Read until the server closes the connection."""
-    start, size, until = b"", 0, time.monotonic() + seconds
+    start, size, until, codes = b"", 0, time.monotonic() + seconds, Counter[str]()
     with contextlib.suppress(OSError):
         while time.monotonic() < until and (piece := connection.recv(PIECE)):
             start, size = start + piece[: START - len(start)], size + len(piece)
+            codes.update(code.decode() for code in ERROR_CODE.findall(piece))  # one in two pieces is not worth more
     status = int(start[9:12]) if start.startswith(b"HTTP/1.1 ") and start[9:12].isdigit() else 0
-    return Answer(status, size, start)
+    return Answer(status, size, start, codes)
 
 
 class Flood(NamedTuple):
