@@ -30,6 +30,7 @@ from bench.attackers import (
     Attack,
     tool_call,
 )
+from bench.crowd import LOCKED_OUT
 from bench.report import Report
 from bench.victim import MIB, Victim, mib, post
 from bench.watching import Memory, Prober, Silence, settled
@@ -64,6 +65,7 @@ class Seen(NamedTuple):
         missed = [
             *(["memory"] if self.grown > self.allowed else []),
             *(["silence"] if loud > LOADED_SILENT_MS else []),
+            *(["other clients"] if LOCKED_OUT in self.told else []),
         ]
         if missed:
             return "no: " + " and ".join(missed)
@@ -85,7 +87,8 @@ def measure(report: Report, folder: Path, small: bool) -> None:
         f"Growth of the memory of the server process over the idle server (peak), of its children (sampled), and the "
         f"longest time without an answer of `/healthz`, asked every 10 ms on a connection of its own. The target: "
         f"growth of at most {GROWN_MIB} MiB, plus `bodies_mb` and `answers_mb` if they have their defaults, and "
-        f"silence of at most {SILENT_MS} ms, or {LOADED_SILENT_MS} ms on a loaded machine. The server has "
+        f"silence of at most {SILENT_MS} ms, or {LOADED_SILENT_MS} ms on a loaded machine, and slow connections do not "
+        f"lock out another client for longer than the time limits of the server. The server has "
         f"{DESCRIPTORS} descriptors." + (" The short form sends about a tenth of what the table says." if small else "")
     )
     victim = prepare(folder / "home", small=small)

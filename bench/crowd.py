@@ -17,6 +17,7 @@ TICK_SECONDS = 0.25
 DRIP_SECONDS = 3.0
 OTHER_SECONDS = 2.0
 """How long the other client waits for an answer."""
+LOCKED_OUT = "locked out to the end"
 
 
 class Kind(NamedTuple):
@@ -166,6 +167,8 @@ class Others:
 
     def shown(self) -> str:
         share = f"another client: {sum(self._answered)} of {len(self._answered)} requests answered"
+        if not all(self._answered[-3:]):
+            return f"{share}, {LOCKED_OUT}"
         return share + (f", the last failure after {self._again:.0f} s" if self._again else "")
 
 
