@@ -1,7 +1,7 @@
 """`make bench`: every figure of docs/benchmarks.md, measured anew and written there.
 
-`python -m bench pages search http mcp runs preloading blobs import packages start` runs some of them; `--small` leaves
-out the million.
+`python -m bench pages search http mcp runs preloading blobs import packages start attack` runs some of them; `--small`
+leaves out the million.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import blobs, http, importing, mcp, packages, pages, preloading, runs, search, start
+from bench import attack, blobs, http, importing, mcp, packages, pages, preloading, runs, search, start
 from bench.report import Report
 
 REPORT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -30,6 +30,7 @@ PARTS: dict[str, Callable[[Report, Path, bool], None]] = {
     "import": importing.measure,
     "packages": packages.measure,
     "start": start.measure,
+    "attack": attack.measure,
 }
 
 

@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -76,15 +76,17 @@ class Rpc:
 
 
 class Server:
-    """A `skillery serve` process."""
+    """A `skillery serve` process. `wrapper` is a command that ends by executing the rest."""
 
-    def __init__(self, home: Path, *flags: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, *flags: str, env: Mapping[str, str] | None = None, wrapper: Sequence[str] = ()
+    ) -> None:
         self.home = home
         self.database = ""
         self.log = home.parent / f"{home.name}.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "skillery", "serve", "--home", str(home), "--port", "0", *flags],
+                [*wrapper, sys.executable, "-m", "skillery", "serve", "--home", str(home), "--port", "0", *flags],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=clean_environment(env),

@@ -1,0 +1,207 @@
+"""What attackers can do to the memory of a server, and to everybody else's answers.
+
+`python -m bench attack`: bounded, on loopback only. Attacker, prober and server are processes of their own. Each
+attack meets a new server; the short form (`--small`) uses one server for all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from bench.attackers import (
+    ATTACKS,
+    BASELINE,
+    FILE_MIB,
+    FILE_SKILL,
+    LIST_INPUT_BYTES,
+    LIST_NAMESPACE,
+    LIST_SKILLS,
+    MCP,
+    Attack,
+    tool_call,
+)
+from bench.crowd import LOCKED_OUT
+from bench.report import Report
+from bench.victim import MIB, Victim, mib, post
+from bench.watching import Memory, Prober, Silence, settled
+from skillery.settings import Settings
+from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
+
+ATTACK_SECONDS = 90
+DESCRIPTORS = 1024
+GROWN_MIB, SILENT_MS, LOADED_SILENT_MS = 150, 100, 200
+BUDGETS = ("bodies_mb", "answers_mb")
+LARGE_BLOB_MIB = 48
+FORMER_DEFAULT_MIB = 256
+"""Of a budget that the settings do not have."""
+
+
+class Seen(NamedTuple):
+    attack: Attack
+    budgets: str
+    allowed: int
+    """Bytes by which the memory may grow."""
+    grown: int
+    children: int
+    silence: Silence
+    told: str
+
+    def row(self) -> list[object]:
+        figures = [mib(self.grown), mib(self.children), f"{self.silence.longest_ms:.0f}"]
+        return [self.attack.point or "", self.attack.what, self.budgets, *figures, self.verdict(), self.told]
+
+    def verdict(self) -> str:
+        loud = self.silence.longest_ms
+        missed = [
+            *(["memory"] if self.grown > self.allowed else []),
+            *(["silence"] if loud > LOADED_SILENT_MS else []),
+            *(["other clients"] if LOCKED_OUT in self.told else []),
+        ]
+        if missed:
+            return "no: " + " and ".join(missed)
+        return "yes" if loud <= SILENT_MS else "yes, if the machine is loaded"
+
+
+class Budgets(NamedTuple):
+    """One configuration of the server."""
+
+    name: str
+    env: dict[str, str]
+    total: int
+    """Bytes of both budgets; 0 where they must not show in the memory."""
+
+
+def measure(report: Report, folder: Path, small: bool) -> None:
+    report.heading("Under attack")
+    report.text(
+        f"Growth of the memory of the server process over the idle server (peak), of its children (sampled), and the "
+        f"longest time without an answer of `/healthz`, asked every 10 ms on a connection of its own. The target: "
+        f"growth of at most {GROWN_MIB} MiB, plus `bodies_mb` and `answers_mb` if they have their defaults, and "
+        f"silence of at most {SILENT_MS} ms, or {LOADED_SILENT_MS} ms on a loaded machine, and slow connections do not "
+        f"lock out another client for longer than the time limits of the server. The server has "
+        f"{DESCRIPTORS} descriptors." + (" The short form sends about a tenth of what the table says." if small else "")
+    )
+    victim = prepare(folder / "home", small=small)
+    seen = list(all_seen(folder / "home", victim))
+    head = ["point", "attack", "budgets", "MiB", "MiB of children", "silent ms", "target met", "what became of it"]
+    report.table(head, [one.row() for one in seen])
+
+
+def all_seen(home: Path, victim: Victim) -> Iterator[Seen]:
+    """Every attack on a server with small budgets, and those that have a budget on one with the defaults too."""
+    attacks = {"busy": BASELINE, **ATTACKS}
+    if victim.small:
+        with serving(home, tight()) as server:
+            yield from (attacked(server, victim, name, attack, tight()) for name, attack in attacks.items())
+        return
+    for budgets in (tight(), default()):
+        for name, attack in attacks.items():
+            if attack.has_budget or not budgets.total:
+                with serving(home, budgets) as server:
+                    yield attacked(server, victim, name, attack, budgets)
+
+
+def tight() -> Budgets:
+    """Both budgets at 64 MiB, those that the settings have."""
+    known = [name for name in BUDGETS if name in Settings.__struct_fields__]
+    return Budgets("64 and 64", {f"SKILLERY_{name.upper()}": "64" for name in known}, 0)
+
+
+def default() -> Budgets:
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Settings)}
+    return Budgets("default", {}, sum(int(defaults.get(name, FORMER_DEFAULT_MIB)) for name in BUDGETS) * MIB)
+
+
+def attacked(server: Server, prepared: Victim, name: str, attack: Attack, budgets: Budgets) -> Seen:
+    print(f"   {budgets.name}: {attack.what}", file=sys.stderr, flush=True)
+    address = Victim.at(server.url, prepared.token)
+    victim = prepared._replace(host=address.host, port=address.port)
+    warm_up(victim)
+    settled(server.process.pid)
+    memory = Memory(server.process.pid)
+    with memory, Prober(server.url) as prober:
+        told = assault(name, victim)
+    allowed = GROWN_MIB * MIB + budgets.total
+    return Seen(attack, budgets.name, allowed, memory.grown, memory.children_grown, prober.silence, told)
+
+
+def assault(name: str, victim: Victim) -> str:
+    """Run an attack in a process of its own. Return what became of it."""
+    command = [sys.executable, "-m", "bench.attackers", name]
+    try:
+        said = json.dumps(victim)
+        done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=ATTACK_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not over after {ATTACK_SECONDS} s"
+    return done.stdout if done.returncode == 0 else f"the attacker failed: {done.stderr.splitlines()[-1:]}"
+
+
+def warm_up(victim: Victim) -> None:
+    """What the first requests of any server import and open is no effect of an attack."""
+    post(victim, "/mcp", tool_call(10), *MCP)
+    post(victim, "/rpc", b'{"jsonrpc":"2.0","id":1,"method":"list_skills","params":{}}')
+
+
+# -- the server ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(home: Path, budgets: Budgets) -> Iterator[Server]:
+    """A server with few descriptors and tokens. Its limit is that of `ulimit -n`, soft and hard."""
+    few = ("sh", "-c", f'ulimit -n {DESCRIPTORS} && exec "$@"', "sh")
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wrapper = few if allowed in {resource.RLIM_INFINITY} or allowed >= DESCRIPTORS else ()
+    server = Server(home, env={"SKILLERY_AUTH": "tokens", **budgets.env}, wrapper=wrapper)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def prepare(home: Path, *, small: bool) -> Victim:
+    """Publish what attackers read. Their token reads, runs and publishes, and is no admin's."""
+    server = Server(home, env={"SKILLERY_AUTH": "tokens"})
+    try:
+        token = new_token(home)
+        victim = Victim.at(server.url, token)
+        publish(Rpc(server.url, token), 4 if small else LIST_SKILLS)
+        blob, large_blob = upload(victim, 1), upload(victim, 8 if small else LARGE_BLOB_MIB)
+    finally:
+        server.stop()
+    return victim._replace(small=small, blob=blob, large_blob=large_blob)
+
+
+def publish(rpc: Rpc, lists: int) -> None:
+    big = [{"path": "big.txt", "content": "f" * (FILE_MIB * MIB)}]
+    rpc("create_skill", manifest=manifest(FILE_SKILL, kind="instruction"), skill_md="# File", files=big)
+    inputs = {f"input{one}": {"type": "string", "description": "d" * 900} for one in range(LIST_INPUT_BYTES // 1000)}
+    for number in range(lists):
+        made = manifest(f"{LIST_NAMESPACE}.skill{number}", inputs=inputs)
+        rpc("create_skill", manifest=made, skill_md="# List", files=skill_files())
+
+
+def upload(victim: Victim, size: int) -> str:
+    """Store so many MiB of text. Return the id of the blob."""
+    answer = post(victim, "/blobs", b"b" * (size * MIB))
+    found = re.search(rb'"blob_id":"([^"]+)"', answer.start)
+    if found is None:
+        raise RuntimeError(f"no blob was made: {answer.start!r}")
+    return found[1].decode()
+
+
+def new_token(home: Path) -> str:
+    options = ["--name", "attacker", "--scope", "read,run,publish", "--namespace", "*", "--json", "--home", str(home)]
+    command = [sys.executable, "-m", "skillery", "token", "create", *options]
+    env = clean_environment({"SKILLERY_AUTH": "tokens"})
+    token: str = json.loads(subprocess.run(command, capture_output=True, check=True, env=env).stdout)["token"]
+    return token

@@ -1,0 +1,230 @@
+"""The attacks themselves, each a bounded number of requests to one server on this machine.
+
+`python -m bench.attackers NAME` runs one in a process of its own and prints what became of it. A server that refuses,
+answers an error or closes a connection is an expected outcome. The address and the token come on stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import socket
+import string
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from bench.crowd import crowd
+from bench.prober import LAST, grow_older
+from bench.victim import MIB, Answer, Victim, batch, flood, mib, post, read_answer
+
+CHUNKED = "Transfer-Encoding: chunked"
+FILE_SKILL, FILE_MIB = "attack.file", 12
+LIST_NAMESPACE, LIST_SKILLS, LIST_INPUT_BYTES = "attack.list", 40, 200_000
+MCP = ("Accept: application/json, text/event-stream", "MCP-Protocol-Version: 2025-11-25")
+
+
+class Attack(NamedTuple):
+    point: int
+    """Of the list of what a server must withstand."""
+    what: str
+    run: Callable[[Victim], str]
+    """What became of it."""
+    has_budget: bool = False
+    """Whether `bodies_mb` or `answers_mb` says how much memory it may take."""
+
+
+# -- trailers ------------------------------------------------------------------------------------------------------
+
+
+def ended_body(victim: Victim) -> bytes:
+    """A whole chunked body. What follows are trailers."""
+    return victim.head("POST", "/rpc", CHUNKED, login=False) + b"1\r\n{\r\n0\r\n"
+
+
+def trailer_lines(victim: Victim) -> str:
+    lines = b"X-T: value\r\n"
+    most, seconds = (8 * MIB, 1) if victim.small else (120 * MIB, 4)
+    return flood(victim, ended_body(victim), lines * 5_000, connections=4, most=most, seconds=seconds).shown()
+
+
+def trailer_value(victim: Victim) -> str:
+    most, seconds = (8 * MIB, 1) if victim.small else (120 * MIB, 5)
+    opening = ended_body(victim) + b"X-Trailer: "
+    return flood(victim, opening, b"v" * 65_536, connections=2, most=most, seconds=seconds).shown()
+
+
+def chunk_extension(victim: Victim) -> str:
+    most, seconds = (8 * MIB, 1) if victim.small else (120 * MIB, 4)
+    opening = victim.head("POST", "/rpc", CHUNKED, login=False) + b"1;name="
+    return flood(victim, opening, b"v" * 65_536, connections=4, most=most, seconds=seconds).shown()
+
+
+# -- answers -------------------------------------------------------------------------------------------------------
+
+
+def many_files(victim: Victim) -> str:
+    calls = 4 if victim.small else 40
+    return post(victim, "/rpc", batch(calls, "read_skill_file", name=FILE_SKILL, path="big.txt")).shown()
+
+
+def unread_blobs(victim: Victim) -> str:
+    """Batches whose answers no client reads for some seconds."""
+    calls, seconds = (10, 1) if victim.small else (100, 8)
+    body = batch(calls, "read_blob", blob_id=victim.blob, mode="full")
+    head = victim.head("POST", "/rpc", f"Content-Length: {len(body)}", "Connection: close")
+    connections = [victim.connect(receive_buffer=4096) for _ in range(6)]
+    for connection in connections:
+        connection.sendall(head + body)
+    time.sleep(seconds)
+    for connection in connections:
+        connection.settimeout(2)
+    answers = [read_answer(connection, 3) for connection in connections]
+    for connection in connections:
+        connection.close()
+    return f"after {seconds} s unread: {counted(answers)}, {mib(sum(answer.size for answer in answers))} MiB read"
+
+
+def many_lists(victim: Victim) -> str:
+    calls = 6 if victim.small else 60
+    return post(victim, "/rpc", batch(calls, "list_skills", detail="summary", namespace=LIST_NAMESPACE)).shown()
+
+
+# -- sources that are slow to compile --------------------------------------------------------------------------------
+
+
+def identifiers(count: int) -> list[str]:
+    """The shortest names."""
+    letters = string.ascii_letters
+    pairs = (first + second for first in letters for second in letters + string.digits + "_")
+    return [*letters, *(pair for pair in pairs if not keyword.iskeyword(pair))][:count]
+
+
+def pattern(names: list[str], others: Iterable[str]) -> str:
+    """The compiler sorts the captures of the second alternative with swaps, the more the less they are in order."""
+    return f"def main(args):\n match args:\n  case [{','.join(names)}]|[{','.join(others)}]: pass\n"
+
+
+def publish_all(victim: Victim, sources: list[str]) -> str:
+    runtime = {"language": "python", "entrypoint": "code/main.py", "export": "main"}
+    calls = [
+        {
+            "jsonrpc": "2.0",
+            "id": number,
+            "method": "create_skill",
+            "params": {
+                "manifest": {
+                    "name": f"attack.bomb{time.time_ns()}.n{number}",
+                    "version": "1.0.0",
+                    "description": "x",
+                    "runtime": runtime,
+                },
+                "skill_md": "# x",
+                "files": [{"path": "code/main.py", "content": source}],
+            },
+        }
+        for number, source in enumerate(sources)
+    ]
+    began = time.monotonic()
+    answer = post(victim, "/rpc", json.dumps(calls).encode())
+    return f"{answer.kinds()} after {time.monotonic() - began:.1f} s"
+
+
+def reversed_names(victim: Victim) -> str:
+    names = identifiers(600 if victim.small else 2600)
+    return publish_all(victim, [pattern(names, reversed(names))] * 8)
+
+
+def interleaved_names(victim: Victim) -> str:
+    names = identifiers(160 if victim.small else 640)
+    return publish_all(victim, [pattern(names, names[::2] + names[1::2])] * 2)
+
+
+# -- large bodies --------------------------------------------------------------------------------------------------
+
+
+def values(size: int, value: bytes) -> bytes:
+    """An array of so many bytes."""
+    return b"[" + b",".join([value] * (size // (len(value) + 1))) + b"]"
+
+
+def array_of_ones(victim: Victim) -> str:
+    return post(victim, "/rpc", values((2 if victim.small else 28) * MIB, b"1")).kinds()
+
+
+def tool_call(size: int) -> bytes:
+    call = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"list_skills","arguments":{"x":%s}}}'
+    return call % values(size, b"[[[]]]")
+
+
+def large_mcp(victim: Victim) -> str:
+    return post(victim, "/mcp", tool_call((1 if victim.small else 28) * MIB), *MCP).kinds()
+
+
+def small_mcp(victim: Victim) -> str:
+    body = tool_call(900_000)
+    return counted([post(victim, "/mcp", body, *MCP) for _ in range(2 if victim.small else 10)])
+
+
+def nested_garbage(victim: Victim) -> str:
+    body = b"[" * ((4 if victim.small else 60) * MIB)
+    return ", ".join(f"{path} {post(victim, path, body, *MCP).kinds()}" for path in ("/rpc", "/mcp"))
+
+
+def nested_pairs(victim: Victim) -> str:
+    """Valid JSON of arrays in arrays, as deep as decoders go."""
+    body = b"[" + b",".join([b"[" * 400 + b"]" * 400] * ((1 if victim.small else 60) * MIB // 801)) + b"]"
+    return ", ".join(f"{path} {post(victim, path, body, *MCP).kinds()}" for path in ("/rpc", "/mcp"))
+
+
+def counted(answers: Iterable[Answer]) -> str:
+    return ", ".join(f"{count} × {kind}" for kind, count in Counter(answer.kinds() for answer in answers).items())
+
+
+# -- all of them ---------------------------------------------------------------------------------------------------
+
+
+def busy(victim: Victim) -> str:
+    """No attack: only the processor time that an attacker takes from its neighbours."""
+    until = time.monotonic() + (1 if victim.small else 4)
+    while time.monotonic() < until:
+        sum(range(10_000))
+    return ""
+
+
+def connections(victim: Victim) -> str:
+    return crowd(victim)
+
+
+ATTACKS: dict[str, Attack] = {
+    "trailer-lines": Attack(1, "endless trailer lines, 4 connections", trailer_lines),
+    "trailer-value": Attack(1, "one endless trailer value, 2 connections", trailer_value),
+    "chunk-extension": Attack(1, "an endless chunk extension, 4 connections", chunk_extension),
+    "connections": Attack(3, "slow connections, 1024 descriptors", connections),
+    "files": Attack(4, f"a batch of 40 `read_skill_file`, {FILE_MIB} MiB each", many_files, True),
+    "blobs": Attack(4, "6 unread batches of 100 `read_blob`, 1 MiB each", unread_blobs, True),
+    "lists": Attack(4, "a batch of 60 `list_skills` over large `[inputs]`", many_lists, True),
+    "reversed": Attack(7, "8 patterns of 2,600 names, the second half reversed", reversed_names),
+    "interleaved": Attack(7, "2 patterns of 640 names, the second half interleaved", interleaved_names),
+    "array": Attack(8, "`/rpc`: 28 MiB array of `1`", array_of_ones, True),
+    "mcp-large": Attack(8, "`/mcp`: 28 MiB of small values", large_mcp, True),
+    "mcp-small": Attack(8, "`/mcp`: 10 bodies of 0.9 MB of small values", small_mcp, True),
+    "garbage": Attack(8, "60 MiB of `[`", nested_garbage, True),
+    "nested": Attack(8, "60 MiB of nested arrays", nested_pairs, True),
+}
+"""The keys are what `python -m bench.attackers` takes."""
+BASELINE = Attack(0, "no attack, only a busy process", busy)
+
+
+def main() -> None:
+    grow_older(LAST)
+    victim = Victim(*json.loads(sys.stdin.read()))
+    attack = ATTACKS.get(sys.argv[1], BASELINE)
+    socket.setdefaulttimeout(60)
+    sys.stdout.write(attack.run(victim))
+
+
+if __name__ == "__main__":
+    main()
