@@ -21,6 +21,7 @@ from skillery.formats.problems import Problem, problems_of, raise_problems
 from skillery.formats.python_source import source_problem
 from skillery.formats.requirements import located
 from skillery.formats.skill_md import SkillMd, parse_skill_md
+from skillery.formats.skill_toml import MAX_BYTES as MAX_TOML_BYTES
 from skillery.formats.skill_toml import manifest_toml, toml_manifest
 from skillery.formats.tools_json import FILE as TOOLS_JSON
 from skillery.formats.tools_json import HINT as TOOLS_HINT
@@ -207,10 +208,14 @@ class UnfinishedBundle:
         size = sum(file.size for file in files)
         return Bundle(manifest, skill_md, files, digest_of(files), size, warnings, self.examples, offered.tools)
 
-    def locate_requirements(self) -> None:
+    @cached_property
+    def toml_text(self) -> str | None:
+        """skill.toml as it was given. A file that is too large has no lines worth naming."""
         given = self.by_path.get(SKILL_TOML)
-        text = given.content.decode("utf-8", "replace") if given else None
-        self.problems = [located(problem, text) for problem in self.problems]
+        return given.content.decode("utf-8", "replace") if given and given.size <= MAX_TOML_BYTES else None
+
+    def locate_requirements(self) -> None:
+        self.problems = [located(problem, self.toml_text) for problem in self.problems]
 
     def tools(self) -> ToolsFile:
         given = self.by_path.get(TOOLS_JSON)
@@ -297,9 +302,7 @@ class UnfinishedBundle:
     def read_examples(self, manifest: Manifest | None) -> Examples | None:
         if manifest is None:
             return None
-        given = self.by_path.get(SKILL_TOML)
-        text = given.content.decode("utf-8", "replace") if given else None
-        return read_examples(manifest, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}), text)
+        return read_examples(manifest, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}), self.toml_text)
 
     def check_examples(self) -> None:
         if self.examples and self.examples.problems:

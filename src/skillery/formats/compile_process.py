@@ -29,7 +29,7 @@ from skillery.formats.python_source import Fault, find_fault
 LENGTH = struct.Struct(">I")
 MOST_ANSWER_BYTES = 8 * 1024 * 1024
 
-_MOST_REQUESTS = 1_000
+_MOST_REQUESTS = 10_000
 _NICE = 5
 _NOBODY = 65534
 
