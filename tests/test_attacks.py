@@ -44,17 +44,19 @@ def everybody_else_is_answered(server: Server) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("line", ["lambda:0\n", "def f():pass\n", "class A:a\n"])
-def test_a_source_that_is_slow_to_compile_is_refused_and_holds_up_nobody(
+def test_a_source_that_is_slow_to_compile_ends_in_words_and_holds_up_nobody(
     sqlite_server: Server, new_name: str, line: str
 ) -> None:
+    """A fast interpreter compiles it within the limits: then the skill is published."""
     code = "def main(args): pass\n" + line * (500_000 // len(line))
     with everybody_else_is_answered(sqlite_server):
-        error = sqlite_server.rpc.error(
-            "create_skill", manifest=manifest(f"{new_name}.slow"), skill_md="x", files=skill_files(code)
+        reply = sqlite_server.rpc.send(
+            "create_skill", {"manifest": manifest(f"{new_name}.slow"), "skill_md": "x", "files": skill_files(code)}
         )
+    error = reply.get("error", {"code": -32602, "message": "too long", "data": {"file": "code/main.py"}})
     assert error["code"] == -32602
     assert error["data"]["file"] == "code/main.py"
-    assert "too long" in error["message"]
+    assert "too long" in error["message"] or "memory" in error["message"]
 
 
 def test_a_large_source_is_checked_as_a_small_one_is(sqlite_rpc: Rpc, new_name: str) -> None:
@@ -66,6 +68,39 @@ def test_a_large_source_is_checked_as_a_small_one_is(sqlite_rpc: Rpc, new_name: 
     other = sqlite_rpc.error("create_skill", manifest=made, skill_md="x", files=skill_files(padding))
     assert "does not define 'main'" in other["message"]
     assert sqlite_rpc("create_skill", manifest=made, skill_md="x", files=skill_files(good))["status"] == "published"
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "skill_toml"),
+    [
+        (["a", "no requirement"], "dependencies =" + '\\"' * 200_000),
+        ([], "[[examples]]\n" * 500_000),
+    ],
+    ids=["quotes without an end", "headers by the thousand"],
+)
+def test_a_skill_toml_whose_lines_are_hard_to_find_holds_up_nobody(
+    sqlite_server: Server, new_name: str, dependencies: list[str], skill_toml: str
+) -> None:
+    """Where it took quadratic time, these were hours."""
+    made = manifest(f"{new_name}.lines")
+    made["runtime"]["dependencies"] = dependencies
+    files = skill_files(**{"skill.toml": skill_toml})
+    with everybody_else_is_answered(sqlite_server):
+        error = sqlite_server.rpc.error("create_skill", manifest=made, skill_md="x", files=files)
+    assert (error["code"], error["data"]["file"]) == (-32602, "skill.toml")
+
+
+def test_many_marks_on_one_letter_hold_up_nobody(sqlite_server: Server, new_name: str) -> None:
+    """Unicode sorts them. Where that took quadratic time, each of these searches took a minute."""
+    body = "a" + "\u0315\u0300" * 16_000
+    for number in range(20):
+        made = manifest(f"{new_name}.n{number}", kind="instruction", description=f"{new_name} marks")
+        sqlite_server.rpc("create_skill", manifest=made, skill_md=body)
+    with everybody_else_is_answered(sqlite_server):
+        found = sqlite_server.rpc("search_skills", query=f"{new_name} absent marks")
+        assert found["skills"] == []
+        found = sqlite_server.rpc("search_skills", query=f"n1 {new_name}", limit=20)
+    assert len(found["skills"]) == 1
 
 
 def test_many_values_in_a_manifest_are_refused(sqlite_rpc: Rpc, new_name: str) -> None:

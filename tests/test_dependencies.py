@@ -373,3 +373,9 @@ def test_any_bytes_are_a_lock_or_an_error(content: bytes) -> None:
     except InvalidLock:
         return
     assert [pin.name for pin in found] == sorted({pin.name for pin in found})
+
+
+@pytest.mark.parametrize("content", [b"p==1.0" + b" " * 300_000, b"\\\n" * 400_000, b"p==1.0 \\\n" * 40_000])
+def test_a_lock_with_an_endless_line_is_refused(content: bytes) -> None:
+    with pytest.raises(InvalidLock, match="a line of more than 262144 characters"):
+        read_lock(content)

@@ -168,9 +168,9 @@ HOSTILE = {
 }
 MEASURE = """
 import resource, sys
-from skillery.formats.python_source import syntax_problem
+from skillery.formats.python_source import source_problem
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-syntax_problem("code/main.py", sys.stdin.buffer.read())
+source_problem("code/main.py", sys.stdin.buffer.read(), None)
 print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))
 """
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 import unicodedata
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
@@ -15,6 +16,8 @@ from skillery import migrate
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database
 from skillery.errors import InvalidParams
+from skillery.formats.foreign_skill import registry_name
+from skillery.formats.normal_forms import normalized
 from skillery.formats.snippets import snippet_of
 from skillery.formats.words import find_words, parse_query, words_of
 from skillery.registry import search_skills
@@ -338,6 +341,27 @@ def test_what_a_text_says_is_found_by_its_own_words(text: str) -> None:
         return
     there = words_of(text)
     assert all(any(term.matches(word) for word in there) for term in terms)
+
+
+MARKED = st.text(
+    alphabet=st.sampled_from("a eёЁ\u0435\u0308한ᄒ\u1161\u11a8中กำ\u0301\u0300\u0315\u0323"), max_size=700
+)
+LONG_RUN = re.compile("[\u0300\u0301\u0308\u0315\u0323\u1161\u11a8]{64}")
+
+
+@given(st.one_of(MARKED, st.text(max_size=700)))
+def test_a_text_without_endless_marks_has_the_normal_form_of_unicode(text: str) -> None:
+    assume(not LONG_RUN.search(text))
+    assert normalized("NFC", text) == unicodedata.normalize("NFC", text)
+    assert normalized("NFKD", text) == unicodedata.normalize("NFKD", text)
+
+
+def test_endless_marks_take_no_longer_than_anything_else() -> None:
+    """Where Unicode's order of them took quadratic time, this was an hour in which the whole server stood still."""
+    marks = "a" + "\u0315\u0300" * 500_000
+    assert len(words_of(marks)) == 1
+    assert snippet_of([marks], parse_query("a"))
+    assert registry_name(marks) == "a"
 
 
 @given(st.lists(st.text(max_size=400), max_size=2), st.text(max_size=30))

@@ -53,7 +53,7 @@ from skillery.garbage import (
 from skillery.idempotency import Once
 from skillery.importing import Importer, ImportLimits
 from skillery.plugins import Plugins
-from skillery.publishing import ExampleRuns, Publisher, PublishingRules, ToolMaker
+from skillery.publishing import CompilePool, ExampleRuns, Publisher, PublishingRules, ToolMaker
 from skillery.registry import cursor_key
 from skillery.request import begin, current
 from skillery.runs import Runner
@@ -92,7 +92,11 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         sandbox: Sandbox = plugins.open("sandbox", settings)
         stack.push_async_callback(sandbox.close)
         secrets: Secrets = plugins.open("secrets", settings, database)
-        services = _services(settings, plugins, home, database, storage, sandbox, authenticator, secrets, tracing)
+        compilers = CompilePool()
+        stack.push_async_callback(compilers.close)
+        services = _services(
+            settings, plugins, home, database, storage, sandbox, authenticator, secrets, compilers, tracing
+        )
         stack.push_async_callback(services.refusals.close)
         stack.push_async_callback(services.mcp.close)
         stack.callback(services.once.close)
@@ -122,6 +126,7 @@ def _services(
     sandbox: Sandbox,
     authenticator: Authenticator,
     secrets: Secrets,
+    compilers: CompilePool,
     tracing: Tracing | None,
 ) -> Services:
     quotas = quotas_of(settings)
@@ -156,6 +161,7 @@ def _services(
         quotas,
         packages.locks,
         packages.environments,
+        compilers,
     )
     return Services(
         database=database,
@@ -169,6 +175,7 @@ def _services(
         tools=ToolMaker(
             database,
             publisher,
+            compilers,
             partial(runner.has, Capability.JAVASCRIPT),
             quotas,
             timedelta(hours=settings.tools.session_hours),

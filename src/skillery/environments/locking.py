@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -81,10 +82,10 @@ class Locks:
         """Raises InvalidBundle where the lock is none, does not pin all that is needed or lets in files that the
         sources do not have; else as `make`."""
         try:
-            pins = read_lock(lock)
+            pins = await asyncio.to_thread(read_lock, lock)
         except InvalidLock as error:
             _refuse(error.message, error.line)
-        unfit = why_unfit(pins, requirements)
+        unfit = await asyncio.to_thread(why_unfit, pins, requirements)
         if unfit is not None:
             _refuse(unfit)
         self._check_sources()
@@ -109,7 +110,7 @@ class Locks:
 
     async def _resolve(self, requirements: Sequence[str], caller: str) -> bytes:
         arguments = [*_COMPILE, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
-        asked = "".join(f"{one}\n" for one in normalised(requirements))
+        asked = "".join(f"{one}\n" for one in await asyncio.to_thread(normalised, requirements))
         turn = await self._turns.enter(caller, len(asked))
         try:
             answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": asked}, seconds=self._seconds)

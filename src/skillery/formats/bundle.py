@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias, TypeVar
+from itertools import accumulate, takewhile
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,12 +15,13 @@ from skillery.errors import BundleTooLarge, InvalidBundle, InvalidManifest, Inva
 from skillery.formats import package_json
 from skillery.formats.examples import Examples, read_examples
 from skillery.formats.json_values import difference
-from skillery.formats.manifest import Manifest, Runtime, parse_manifest
+from skillery.formats.manifest import Manifest, parse_manifest
 from skillery.formats.paths import PATH_HINT, check_paths, path_problem
 from skillery.formats.problems import Problem, problems_of, raise_problems
 from skillery.formats.python_source import source_problem
 from skillery.formats.requirements import located
 from skillery.formats.skill_md import SkillMd, parse_skill_md
+from skillery.formats.skill_toml import MAX_BYTES as MAX_TOML_BYTES
 from skillery.formats.skill_toml import manifest_toml, toml_manifest
 from skillery.formats.tools_json import FILE as TOOLS_JSON
 from skillery.formats.tools_json import HINT as TOOLS_HINT
@@ -32,11 +34,16 @@ SKILL_MD = "SKILL.md"
 _T = TypeVar("_T")
 _HINT = "Mend the files and publish again; nothing was stored."
 
-Look: TypeAlias = Callable[[str, bytes, str | None], Problem | None]
-"""What is wrong with a Python file: its path, its source, and the name that it has to define."""
-
 MAX_CHECKED_BYTES = 2 * 1024 * 1024
-"""Of Python files beside the entrypoint: past it they are stored without a look at their syntax."""
+"""Python files next to the entrypoint are compiled up to this total. Files past it are stored with a warning."""
+
+
+class Source(NamedTuple):
+    """A Python file of a bundle that has to compile. `export` is the name it has to define, None for any."""
+
+    path: str
+    content: bytes
+    export: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,19 +104,35 @@ def make_bundle(
     skill_md: str | SkillMd,
     files: Sequence[BundleFile],
     limits: BundleLimits = BundleLimits(),  # noqa: B008 - frozen
-    look: Look = source_problem,
     *,
     skip_broken_tools: bool = False,
 ) -> Bundle:
-    """Everything that can be known about a bundle without running it.
+    """Check a bundle and compile its Python files in this process: only for files that the caller trusts. Raise as
+    `begin_bundle` and `UnfinishedBundle.finish`."""
+    begun = begin_bundle(manifest, skill_md, files, limits, skip_broken_tools=skip_broken_tools)
+    found = {one.path: source_problem(one.path, one.content, one.export) for one in begun.sources}
+    return begun.finish({path: problem for path, problem in found.items() if problem})
+
+
+def begin_bundle(
+    manifest: Mapping[str, object],
+    skill_md: str | SkillMd,
+    files: Sequence[BundleFile],
+    limits: BundleLimits = BundleLimits(),  # noqa: B008 - frozen
+    *,
+    skip_broken_tools: bool = False,
+) -> UnfinishedBundle:
+    """Check everything about a bundle that needs neither a compiler nor a sandbox.
 
     `files` may hold skill.toml and SKILL.md if they say what `manifest` and `skill_md` say; they are written
-    otherwise. A SkillMd is how somebody has read the SKILL.md among the files, which is then taken as it is. Raises
-    BundleTooLarge; InvalidManifest, InvalidPath or InvalidBundle with all problems found. `skip_broken_tools`: a rule
-    that tools.json breaks is a warning, and the bundle does without that tool; missing modules of JavaScript are one.
+    otherwise. A SkillMd is how somebody has read the SKILL.md among the files, which is then taken as it is.
+    `skip_broken_tools`: a rule that tools.json breaks is a warning, and the bundle does without that tool; missing
+    modules of JavaScript are a warning, too. Raise BundleTooLarge; `finish` raises for everything else.
     """
     _check_size(files, limits)
-    return _Maker(manifest, skill_md, files, look, skip_broken_tools).bundle(limits)
+    begun = UnfinishedBundle(manifest, skill_md, files, limits, skip_broken_tools)
+    begun.begin()
+    return begun
 
 
 def with_file(bundle: Bundle, file: BundleFile, limits: BundleLimits) -> Bundle:
@@ -121,18 +144,18 @@ def with_file(bundle: Bundle, file: BundleFile, limits: BundleLimits) -> Bundle:
     return msgspec.structs.replace(bundle, files=files, digest=digest_of(files), size_bytes=size)
 
 
-class _Maker:
-    """Puts one bundle together and collects what is wrong on the way."""
+class UnfinishedBundle:
+    """A bundle whose Python files have not been compiled, and what is wrong with the rest of it."""
 
     def __init__(
         self,
         manifest: Mapping[str, object],
         skill_md: str | SkillMd,
         files: Sequence[BundleFile],
-        look: Look,
+        limits: BundleLimits,
         skip_broken_tools: bool,
     ) -> None:
-        self.look = look
+        self.limits = limits
         self.skip_broken_tools = skip_broken_tools
         self.raw = manifest
         self.read = skill_md if isinstance(skill_md, SkillMd) else None
@@ -142,39 +165,57 @@ class _Maker:
         self.problems: list[Problem] = []
         self.hints: dict[type[InvalidParams], str | None] = {}
 
-    def bundle(self, limits: BundleLimits) -> Bundle:
-        offered = self.tools()
+    def begin(self) -> None:
+        self.offered = offered = self.tools()
         # Where a rule is broken it is told by itself, not by what it would mean for the kind.
         has_tools = offered.has_scripts or bool(offered.problems and not self.skip_broken_tools)
-        manifest = self.attempt(lambda: parse_manifest(self.raw, has_tools=has_tools))
+        self.manifest = manifest = self.attempt(lambda: parse_manifest(self.raw, has_tools=has_tools))
         self.locate_requirements()
-        skill_md = self.read or self.attempt(lambda: parse_skill_md(self.text))
+        self.checked_md = self.read or self.attempt(lambda: parse_skill_md(self.text))
         self.check_paths()
-        looked = self.look_at_javascript(manifest, offered.tools)
-        generated = [self.skill_toml(manifest), self.skill_md(skill_md)]
-        self.check_entrypoint(manifest)
-        examples = self.examples(manifest)
-        if manifest is None or examples is None or skill_md is None or self.problems:
+        self.looked = self.look_at_javascript(manifest, offered.tools)
+        self.generated = [self.skill_toml(manifest), self.skill_md(self.checked_md)]
+        self.entrypoint = self.find_entrypoint(manifest)
+        self.examples = self.read_examples(manifest)
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The files to compile: the entrypoint first, which alone has to define a name. If something else is wrong with
+        the bundle, only the entrypoint."""
+        is_sound = not self.problems and not (self.examples and self.examples.problems)
+        return (*([self.entrypoint] if self.entrypoint else ()), *(self.other_sources if is_sound else ()))
+
+    def finish(self, source_problems: Mapping[str, Problem]) -> Bundle:
+        """Return the bundle, given what is wrong with its `sources`, by path. Raise BundleTooLarge; InvalidManifest,
+        InvalidPath or InvalidBundle with all problems found."""
+        self.check_entrypoint(source_problems)
+        self.check_examples()
+        manifest, skill_md, offered = self.manifest, self.checked_md, self.offered
+        if manifest is None or self.examples is None or skill_md is None or self.problems:
             kind = next(iter(self.hints)) if len(self.hints) == 1 else InvalidBundle
             raise_problems(kind, self.problems, hint=next(iter(self.hints.values())))
-        files = tuple(_sorted([*self.files, *(file for file in generated if file)]))
-        _check_size(files, limits)
+        files = tuple(_sorted([*self.files, *(file for file in self.generated if file)]))
+        _check_size(files, self.limits)
         warnings = (
             *manifest.warnings,
             *skill_md.warnings,
             *offered.warnings,
             *offered.skipped,
             *(name_warnings(manifest.name, skill_md.frontmatter.get("name")) if offered.tools else ()),
-            *self.syntax_warnings(manifest.called, offered.tools),
-            *looked,
+            *self.source_warnings(source_problems),
+            *self.looked,
         )
         size = sum(file.size for file in files)
-        return Bundle(manifest, skill_md, files, digest_of(files), size, warnings, examples, offered.tools)
+        return Bundle(manifest, skill_md, files, digest_of(files), size, warnings, self.examples, offered.tools)
+
+    @cached_property
+    def toml_text(self) -> str | None:
+        """skill.toml as it was given. A file that is too large has no lines worth naming."""
+        given = self.by_path.get(SKILL_TOML)
+        return given.content.decode("utf-8", "replace") if given and given.size <= MAX_TOML_BYTES else None
 
     def locate_requirements(self) -> None:
-        given = self.by_path.get(SKILL_TOML)
-        text = given.content.decode("utf-8", "replace") if given else None
-        self.problems = [located(problem, text) for problem in self.problems]
+        self.problems = [located(problem, self.toml_text) for problem in self.problems]
 
     def tools(self) -> ToolsFile:
         given = self.by_path.get(TOOLS_JSON)
@@ -227,18 +268,19 @@ class _Maker:
             self.problem(SKILL_MD, f"the file {SKILL_MD} and skill_md differ; leave one of them out")
         return None
 
-    def check_entrypoint(self, manifest: Manifest | None) -> None:
+    def find_entrypoint(self, manifest: Manifest | None) -> Source | None:
         runtime = manifest.called if manifest else None
         if runtime is None:
-            return
+            return None
         file = self.by_path.get(runtime.entrypoint)
-        if file is None:
-            near = did_you_mean(runtime.entrypoint, (path for path in self.by_path if path.endswith(".py")))
-            self.problem(
-                runtime.entrypoint, f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}", 1
-            )
-            return
-        problem = self.look(file.path, file.content, runtime.export)
+        if file is not None:
+            return Source(file.path, file.content, runtime.export)
+        near = did_you_mean(runtime.entrypoint, (path for path in self.by_path if path.endswith(".py")))
+        self.problem(runtime.entrypoint, f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}", 1)
+        return None
+
+    def check_entrypoint(self, source_problems: Mapping[str, Problem]) -> None:
+        problem = source_problems.get(self.entrypoint.path) if self.entrypoint else None
         if problem:
             self.problems.append(problem)
             self.hints.setdefault(InvalidBundle, _HINT)
@@ -257,36 +299,39 @@ class _Maker:
             return found.odd
         return (*found.odd, *(f"{one.file}:{one.line}: {one.message}" for one in found.missing))
 
-    def examples(self, manifest: Manifest | None) -> Examples | None:
+    def read_examples(self, manifest: Manifest | None) -> Examples | None:
         if manifest is None:
             return None
-        given = self.by_path.get(SKILL_TOML)
-        text = given.content.decode("utf-8", "replace") if given else None
-        examples = read_examples(manifest, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}), text)
-        self.problems.extend(examples.problems)
-        if examples.problems:
-            self.hints.setdefault(InvalidManifest, "Mend the examples and publish again; nothing was stored.")
-        return examples
+        return read_examples(manifest, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}), self.toml_text)
 
-    def syntax_warnings(self, runtime: Runtime | None, tools: Sequence[Tool]) -> Iterator[str]:
-        """What does not compile beside the entrypoint: it may be data, or never imported; and handlers of tools, which
-        agents will be told of when they call them."""
-        folders = {"code", runtime.entrypoint.rpartition("/")[0] if runtime else ""}
-        handlers = {tool.script for tool in tools}
-        beside = (
-            file
-            for file in self.files
-            if file.path.endswith(".py") and (_is_in(file.path, folders) or file.path in handlers)
-        )
-        budget = MAX_CHECKED_BYTES
-        for file in _sorted(file for file in beside if not runtime or file.path != runtime.entrypoint):
-            budget -= file.size
-            if budget < 0:
+    def check_examples(self) -> None:
+        if self.examples and self.examples.problems:
+            self.problems.extend(self.examples.problems)
+            self.hints.setdefault(InvalidManifest, "Mend the examples and publish again; nothing was stored.")
+
+    @cached_property
+    def beside(self) -> list[BundleFile]:
+        """Python files that may be imported, or may be data, and handlers of tools: a fault in them is a warning."""
+        entrypoint = self.entrypoint.path if self.entrypoint else ""
+        folders = {"code", entrypoint.rpartition("/")[0]}
+        handlers = {tool.script for tool in self.offered.tools}
+        wanted = (file for file in self.files if file.path.endswith(".py") and file.path != entrypoint)
+        return _sorted(file for file in wanted if _is_in(file.path, folders) or file.path in handlers)
+
+    @property
+    def other_sources(self) -> Iterator[Source]:
+        sizes = accumulate(file.size for file in self.beside)
+        within = takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, zip(self.beside, sizes, strict=True))
+        return (Source(file.path, file.content) for file, _ in within)
+
+    def source_warnings(self, source_problems: Mapping[str, Problem]) -> Iterator[str]:
+        compiled = {source.path for source in self.sources}
+        for file in self.beside:
+            if file.path not in compiled:
                 yield f"{file.path} was not checked: the Python files of this bundle are too large together"
                 return
-            problem = self.look(file.path, file.content, None)
-            if problem:
-                yield problem.message
+            if file.path in source_problems:
+                yield source_problems[file.path].message
 
     def attempt(self, parse: Callable[[], _T]) -> _T | None:
         try:

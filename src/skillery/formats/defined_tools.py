@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tokenize
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from skillery.errors import InvalidName
 from skillery.formats.agent_skill import yaml_text
 from skillery.formats.names import parse_skill_name
+from skillery.formats.python_handler import handler_around
 from skillery.formats.tools_json import FILE, Tool
 from skillery.formats.wording import printable, quoted
 
@@ -19,9 +18,7 @@ MADE_BY = "define_tool"
 Language = Literal["javascript", "python", "bash"]
 ENDINGS: dict[Language, str] = {"javascript": ".js", "python": ".py", "bash": ".sh"}
 _JAVASCRIPT = "export default async function handler(args) {{\n{}\n}}\n"
-_PYTHON = "{}def handler(args):\n{}\n"
 _BASH = "#!/usr/bin/env bash\n{}\n"
-_INDENT = "    "
 
 
 class Written(NamedTuple):
@@ -36,15 +33,15 @@ def script_path(name: str, language: Language) -> str:
     return f"scripts/{name}{ENDINGS[language]}"
 
 
-def handler_of(code: str, language: Language, *, is_async: bool = False) -> str:
-    """The file whose handler has this body. In Python it starts in the second line, and may `await` where it is meant
-    to; in bash it is the whole program, with the arguments on stdin and as `$1`."""
+def handler_of(code: str, language: Language) -> str:
+    """Return the file whose handler has this body. In bash, the body is the whole program, with the arguments on stdin
+    and as `$1`. Python is the work of a compile worker (`python_handler`): this function only wraps the body."""
     code = code.replace("\r\n", "\n").strip("\n")
     match language:
         case "javascript":
             return _JAVASCRIPT.format(code)
         case "python":
-            return _PYTHON.format("async " if is_async else "", _indented(code))
+            return handler_around(code)
         case "bash":
             return _BASH.format(code)
 
@@ -103,41 +100,3 @@ def _parameter_lines(tool: Tool) -> Iterator[str]:
     for name, parameter in tool.parameters.items():
         optional = ", optional" if parameter.optional else ""
         yield f"- `{printable(name)}` ({parameter.type}{optional}): {' '.join(parameter.description.split())}"
-
-
-def _indented(code: str) -> str:
-    """One level deeper, but for lines that begin inside a text: what it says is not to change."""
-    inside = _lines_inside_texts(code)
-    lines = code.split("\n")
-    return "\n".join(
-        line if number in inside or not line.strip() else _INDENT + line for number, line in enumerate(lines, 1)
-    )
-
-
-def _lines_inside_texts(code: str) -> set[int]:
-    """Numbers of the lines that begin in the middle of a string. Of code that does not even have tokens none: whoever
-    compiles it says so. It ends at the first that is none: at each that follows Python before 3.12 may look through
-    all the rest again, for minutes."""
-    found: set[int] = set()
-    opened: list[int] = []
-    starts, ends = _formatted_text_tokens()
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(code).readline):
-            if token.type == tokenize.ERRORTOKEN:
-                return set()
-            if token.type == tokenize.STRING:
-                found.update(range(token.start[0] + 1, token.end[0] + 1))
-            elif token.type in starts:
-                opened.append(token.start[0])
-            elif token.type in ends and opened:
-                found.update(range(opened.pop() + 1, token.end[0] + 1))
-    except (tokenize.TokenError, SyntaxError):
-        return set()
-    return found
-
-
-def _formatted_text_tokens() -> tuple[set[int], set[int]]:
-    """Where an f-string is not one token: Python 3.12 and later."""
-    kinds = [("FSTRING_START", "FSTRING_END"), ("TSTRING_START", "TSTRING_END")]
-    there = [kind for kind in kinds if hasattr(tokenize, kind[0])]
-    return {getattr(tokenize, one[0]) for one in there}, {getattr(tokenize, one[1]) for one in there}

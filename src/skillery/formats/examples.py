@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Literal, cast
 
 import msgspec
@@ -70,7 +71,10 @@ def read_examples(manifest: Manifest, paths: frozenset[str], skill_toml: str | N
 
 def _lines(skill_toml: str, count: int) -> tuple[int | None, ...]:
     """The line of each `[[examples]]`; None where they are written in another way."""
-    found = [skill_toml.count("\n", 0, match.start()) + 1 for match in _HEADER.finditer(skill_toml)]
+    found, line, at = list[int](), 1, 0
+    for match in islice(_HEADER.finditer(skill_toml), count + 1):
+        line, at = line + skill_toml.count("\n", at, match.start()), match.start()
+        found.append(line)
     return tuple(found) if len(found) == count else (None,) * count
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from skillery.errors import InvalidName, InvalidVersion
 from skillery.formats.manifest import MAX_DESCRIPTION
 from skillery.formats.names import MAX_LENGTH, parse_skill_name
+from skillery.formats.normal_forms import normalized
 from skillery.formats.repairs import Repairs
 from skillery.formats.semver import MAX_LENGTH as MAX_VERSION
 from skillery.formats.semver import Version
@@ -60,7 +60,7 @@ def registry_name(stated: str) -> str:
         return parse_skill_name(stated)
     except InvalidName:
         # Folded, for ß is ss and has no other decomposition.
-        plain = unicodedata.normalize("NFKD", stated.casefold()).encode("ascii", "ignore").decode().lower()
+        plain = normalized("NFKD", stated.casefold()).encode("ascii", "ignore").decode().lower()
     segments = (re.sub(r"[^a-z0-9_-]+", "-", segment) for segment in plain.split("."))
     mended = ".".join(filter(None, (re.sub(r"[_-]*-[_-]*|__+", "-", segment).strip("-_") for segment in segments)))
     if not mended:

@@ -29,7 +29,7 @@ from skillery.formats.skill_md import (
     text_of,
     without_mark,
 )
-from skillery.formats.wording import printable, quoted
+from skillery.formats.wording import has_surrogate, printable, quoted
 
 MAX_LEADING_LINES = 20
 """Blank lines and fences of code before the frontmatter that are passed over."""
@@ -94,7 +94,9 @@ def _text(data: bytes, repairs: Repairs) -> str:
     if problem:
         line = text.count("\n", 0, max(text.find("\x00"), 0)) + 1
         repairs.note("bad_characters", f"it {problem}; it is read as \ufffd", line)
-        text = re.sub("[\x00\ud800-\udfff]", "\ufffd", text)
+        text = text.replace("\x00", "\ufffd")
+        # Only where there are some: one expression over a text of NULs holds the interpreter for a second.
+        text = re.sub("[\ud800-\udfff]", "\ufffd", text) if has_surrogate(text) else text
     return text
 
 

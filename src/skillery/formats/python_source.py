@@ -1,6 +1,7 @@
-"""Python files of a bundle: whether they compile and define what they promise, without running them.
+"""Check Python files of a bundle without running them: do they compile, and do they define their export?
 
-The source is foreign and this is the server's own process, so what makes the compiler slow or hungry is refused first.
+Call these functions in a compile worker (`compile_process`), never in the server: the compiler holds the interpreter
+lock, and a few kilobytes of source can cost it seconds and gigabytes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import re
 import tokenize
 import warnings
 from collections.abc import Iterator
+
+import msgspec
 
 from skillery.errors import InvalidBundle
 from skillery.formats.problems import Problem, raise_problems
@@ -31,34 +34,61 @@ _LONG_DOTTED_NAME = re.compile(r"(?<![\w.])(?:\w++[\s\\]*+\.[\s\\]*+){256}")
 _HINT = "Mend the file and publish again; nothing was stored."
 
 
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong with one source. The message continues a sentence that begins with the path of the file."""
+
+    message: str
+    line: int = 1
+
+
 def check_entrypoint(path: str, source: bytes, export: str) -> None:
-    """Raises InvalidBundle with file and line where `source` does not decode, does not compile, or does not define
-    `export` at its top level. What a star import brings counts as defined."""
-    tree = _compiled(path, source)
-    problem = tree if isinstance(tree, Problem) else _export_problem(path, tree, export)
-    if problem:
-        raise_problems(InvalidBundle, [problem], hint=_HINT)
+    """Raise InvalidBundle, with file and line, if `source` does not decode, does not compile or does not define
+    `export` at its top level. Names from a star import count as defined."""
+    _raise(source_problem(path, source, export))
 
 
 def check_syntax(path: str, source: bytes) -> None:
-    """Raises InvalidBundle with file and line where `source` does not decode or compile."""
-    problem = syntax_problem(path, source)
-    if problem:
-        raise_problems(InvalidBundle, [problem], hint=_HINT)
-
-
-def syntax_problem(path: str, source: bytes) -> Problem | None:
-    """Why `source` does not decode or compile."""
-    tree = _compiled(path, source)
-    return tree if isinstance(tree, Problem) else None
+    """Raise InvalidBundle, with file and line, if `source` does not decode or compile."""
+    _raise(source_problem(path, source, None))
 
 
 def source_problem(path: str, source: bytes, export: str | None) -> Problem | None:
-    """Why `source` does not decode, does not compile or does not define `export` (None: whatever it defines)."""
-    tree = _compiled(path, source)
-    if isinstance(tree, Problem):
+    """Return why `source` does not decode, does not compile or does not define `export` (None: any name will do)."""
+    fault = find_fault(source, export)
+    return located(path, fault) if fault else None
+
+
+def located(path: str, fault: Fault) -> Problem:
+    """Return the problem of the file at `path`."""
+    return Problem(f"{path} {fault.message}", path=path, file=path, line=fault.line)
+
+
+def find_fault(source: bytes, export: str | None) -> Fault | None:
+    """Do the work of `source_problem` for a caller that knows no path."""
+    too_large = size_fault(source)
+    if too_large:
+        return too_large
+    tree = _compiled(source)
+    if isinstance(tree, Fault):
         return tree
-    return None if export is None else _export_problem(path, tree, export)
+    return None if export is None else _export_fault(tree, export)
+
+
+def size_fault(source: bytes) -> Fault | None:
+    """Return the fault of a source that is larger than MAX_BYTES."""
+    if len(source) <= MAX_BYTES:
+        return None
+    return fault_at(1, f"has {len(source)} bytes; Python files are checked up to {MAX_BYTES}")
+
+
+def fault_at(line: int, message: str) -> Fault:
+    """Return a fault whose message names the line."""
+    return Fault(f"{message} (line {line})", line)
+
+
+def _raise(problem: Problem | None) -> None:
+    if problem:
+        raise_problems(InvalidBundle, [problem], hint=_HINT)
 
 
 def defined_names(tree: ast.Module) -> set[str]:
@@ -66,20 +96,22 @@ def defined_names(tree: ast.Module) -> set[str]:
     return {name for statement in _top_level(tree) for name in _names(statement)}
 
 
-def _compiled(path: str, source: bytes) -> ast.Module | Problem:
+def _compiled(source: bytes) -> ast.Module | Fault:
     """The syntax tree of a source that compiles, without `finally`."""
     try:
         tree = _parse(source)
         _inline_finally(tree)
         compile(tree, _SOURCE_NAME, "exec", dont_inherit=True)
     except _Undecodable as error:
-        return _problem(path, error.message, error.line)
+        return fault_at(error.line, error.message)
     except SyntaxError as error:
-        return _problem(path, f"does not compile: {printable(error.msg)}", error.lineno or 1)
-    except (RecursionError, MemoryError):
-        return _problem(path, "does not compile: it is nested too deep", 1)
+        return fault_at(error.lineno or 1, f"does not compile: {printable(error.msg)}")
+    except RecursionError:
+        return fault_at(1, "does not compile: it is nested too deep")
+    except MemoryError:  # the parser raises it for deep nesting, too
+        return fault_at(1, "does not compile: it is nested too deep or needs too much memory")
     except (ValueError, OverflowError) as error:
-        return _problem(path, f"does not compile: {printable(str(error))}", 1)
+        return fault_at(1, f"does not compile: {printable(str(error))}")
     return tree
 
 
@@ -103,8 +135,6 @@ def _parse(source: bytes) -> ast.Module:
 
 def _decoded(source: bytes) -> str:
     """The text of a source file by PEP 263."""
-    if len(source) > MAX_BYTES:
-        raise _Undecodable(f"has {len(source)} bytes; Python files are checked up to {MAX_BYTES}", 1)
     if b"\x00" in source:
         raise _Undecodable("holds a NUL byte", source.count(b"\n", 0, source.index(b"\x00")) + 1)
     encoding = _encoding(source)
@@ -202,14 +232,9 @@ def _stored(statement: ast.stmt) -> Iterator[str]:
 _CLOSED = (ast.stmt, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.ExceptHandler)
 
 
-def _export_problem(path: str, tree: ast.Module, export: str) -> Problem | None:
+def _export_fault(tree: ast.Module, export: str) -> Fault | None:
     names = defined_names(tree)
     if names & {export, "*", "__getattr__"}:
         return None
     others = ", ".join(quoted(name) for name in sorted(names) if not name.startswith("_"))
-    message = f"does not define {quoted(export)}; at its top level it defines {printable(others) or 'nothing'}"
-    return Problem(f"{path} {message}", path=path, file=path, line=1)
-
-
-def _problem(path: str, message: str, line: int) -> Problem:
-    return Problem(f"{path} {message} (line {line})", path=path, file=path, line=line)
+    return Fault(f"does not define {quoted(export)}; at its top level it defines {printable(others) or 'nothing'}")

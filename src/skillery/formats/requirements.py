@@ -20,6 +20,8 @@ LOCK = "requirements.lock"
 MOST = 100
 LONGEST = 300
 MOST_LOCK_BYTES = 4 * 1024 * 1024
+MOST_LINE = 256 * 1024
+"""Characters of a pin with all its hashes, and of one line of a lock."""
 DEPENDENCIES, REQUIRES_PYTHON = "runtime.dependencies", "runtime.requires-python"
 FORM = "expected is a name with versions, as in 'pandas>=2,<3'"
 
@@ -102,7 +104,9 @@ def _line_of(text: str, key: str, place: int | None) -> int | None:
         return None
     at = found.end()
     if place is not None:
-        rest = re.compile(r"""#[^\n]*|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\]""")
+        # A string without its end reaches to the end of the line: looking for the end again from each quote in it takes
+        # quadratic time.
+        rest = re.compile(r"""#[^\n]*+|"(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?|\]""")
         entries = (one for one in rest.finditer(text, at) if not one[0].startswith("#"))
         for number, entry in enumerate(entries):
             if entry[0] == "]":
@@ -135,9 +139,12 @@ def read_lock(content: bytes) -> tuple[Pin, ...]:
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Lines without comments and with their continuations, and the number of the first of each."""
-    began, parts = 0, list[str]()
+    """Lines without comments and with their continuations, and the number of the first of each. Raises InvalidLock."""
+    began, size, parts = 0, 0, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
+        size = size + len(line) if parts else len(line)
+        if size > MOST_LINE:
+            raise InvalidLock(f"has a line of more than {MOST_LINE} characters", number)
         bare = re.sub(r"(?:^|\s)#.*", "", line).strip()
         began = began if parts else number
         parts.append(bare.removesuffix("\\").strip())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from skillery.formats.normal_forms import normalized
 from skillery.formats.words import Found, Term, find_words
 
 LENGTH = 200
@@ -38,7 +38,7 @@ def _matching(text: str, terms: Sequence[Term]) -> Iterator[Found]:
 
 def _printable(text: str) -> str:
     """One line, without what could change how the rest of it is shown."""
-    line = " ".join(unicodedata.normalize("NFC", text).translate(_OTHERS).split())
+    line = " ".join(normalized("NFC", text).translate(_OTHERS).split())
     return line if line.isprintable() else "".join(filter(str.isprintable, line))
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.errors import InvalidParams
+from skillery.formats.normal_forms import normalized
 
 MAX_WORD = 64
 """Characters of a word that count."""
@@ -63,7 +64,7 @@ def find_words(text: str) -> Iterator[Found]:
 
 def words_of(text: str) -> list[str]:
     """The words of a text, each once."""
-    text = unicodedata.normalize("NFC", text)
+    text = normalized("NFC", text)
     # Each spelling is looked at once; and where there is nothing but ASCII, ten times as fast.
     spelt = dict.fromkeys((_ASCII_WORD if text.isascii() else _WORD).findall(text))
     return list(dict.fromkeys(word for each in spelt if (word := _singular(_plain(each)))))
@@ -82,7 +83,7 @@ def parse_query(text: str) -> tuple[Term, ...]:
             hint="Write the few words that matter.",
             param="query",
         )
-    raw = [_plain(match[0]) for match in _WORD.finditer(unicodedata.normalize("NFC", text))]
+    raw = [_plain(match[0]) for match in _WORD.finditer(normalized("NFC", text))]
     raw = [word for word in raw if word]
     if not raw:
         return ()
@@ -101,7 +102,7 @@ def parse_query(text: str) -> tuple[Term, ...]:
 
 def _plain(word: str) -> str:
     if not word.isascii():
-        word = _ACCENT.sub("", unicodedata.normalize("NFKD", word)).casefold()
+        word = _ACCENT.sub("", normalized("NFKD", word)).casefold()
         # What decomposing has brought, a space or a sign, would part the word in an index.
         word = "".join(filter(_belongs, word))
     return word[:MAX_WORD].lower()

@@ -1,6 +1,7 @@
 """Publishing: from what somebody sends to a version that everybody can rely on. Nothing is claimed before all of it is
 valid, and then all of it at once."""
 
+from skillery.publishing.compiling import CompileLimits, CompilePool
 from skillery.publishing.creating import CheckedSkill, Published, Publisher
 from skillery.publishing.defining import DefinedTool, Definition, ToolMaker
 from skillery.publishing.folders import SkillFolder, read_skill_folder
@@ -9,6 +10,8 @@ from skillery.publishing.trying_examples import ExampleRuns
 
 __all__ = [
     "CheckedSkill",
+    "CompileLimits",
+    "CompilePool",
     "DefinedTool",
     "Definition",
     "ExampleRuns",

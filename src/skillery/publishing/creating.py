@@ -17,14 +17,14 @@ from skillery.contents import is_inline, put_large
 from skillery.database import Database
 from skillery.environments import Environments, Locks, check_python
 from skillery.errors import Refused, SkilleryError
-from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, make_bundle
+from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, begin_bundle
 from skillery.formats.examples import read_examples
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact
-from skillery.publishing.compiling import look_apart
+from skillery.publishing.compiling import CompilePool
 from skillery.publishing.locking import at_their_lines, lock_of, with_lock
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.trying_examples import ExampleRuns, Subject
@@ -105,6 +105,7 @@ class Publisher:
         quotas: Quotas,
         locks: Locks,
         environments: Environments,
+        compilers: CompilePool,
     ) -> None:
         """`most_of` is the server's maximum of each limit that a skill can ask for."""
         self._database = database
@@ -117,6 +118,7 @@ class Publisher:
         self._quotas = quotas
         self._locks = locks
         self._environments = environments
+        self._compilers = compilers
 
     async def create_skill(
         self,
@@ -254,9 +256,11 @@ class Publisher:
         files: Sequence[BundleFile],
     ) -> tuple[Bundle, _Before]:
         lenient = isinstance(skill_md, SkillMd)
-        bundle = await asyncio.to_thread(
-            make_bundle, manifest, skill_md, files, self._limits, look_apart, skip_broken_tools=lenient
+        begun = await asyncio.to_thread(
+            begin_bundle, manifest, skill_md, files, self._limits, skip_broken_tools=lenient
         )
+        problems = await self._compilers.check(identity.name, begun.sources)
+        bundle = await asyncio.to_thread(begun.finish, problems)
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         # Before anything is said of what is there already.
         access.require_namespace(identity, "publish", bundle.manifest.name)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Set
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from sqlalchemy import Connection, select
@@ -28,7 +28,7 @@ from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.semver import Version
 from skillery.formats.tools_json import Tool, parse_definition
 from skillery.formats.wording import quoted
-from skillery.publishing.compiling import look_apart
+from skillery.publishing.compiling import CompilePool
 from skillery.publishing.creating import Publisher
 from skillery.quotas import Quotas
 from skillery.registry import NewVersion, yank_version
@@ -74,6 +74,7 @@ class ToolMaker:
         self,
         database: Database,
         publisher: Publisher,
+        compilers: CompilePool,
         runs_javascript: Callable[[], Awaitable[bool]],
         quotas: Quotas,
         keep_for: timedelta,
@@ -82,6 +83,7 @@ class ToolMaker:
         """`reserved`: names of tools that are the server's own."""
         self._database = database
         self._publisher = publisher
+        self._compilers = compilers
         self._runs_javascript = runs_javascript
         self._quotas = quotas
         self._keep_for = keep_for
@@ -93,7 +95,7 @@ class ToolMaker:
         language = asked.language or ("javascript" if await self._runs_javascript() else "python")
         script = script_path(asked.name, language)
         tool = await asyncio.to_thread(parse_definition, asked.name, asked.description, asked.parameters, script)
-        content = await asyncio.to_thread(_handler, asked.code, language, script)
+        content = await self._handler(identity, asked.code, language, script)
         if asked.is_persistent:
             return await self._publish(identity, asked, tool, content)
         work = partial(
@@ -138,25 +140,22 @@ class ToolMaker:
         files = [BundleFile(path, text.encode()) for path, text in written.files.items()]
         return await self._publisher.create_skill(identity, written.manifest, written.skill_md, files, made_by=MADE_BY)
 
+    async def _handler(self, identity: Identity, code: str, language: Language, script: str) -> str:
+        """Raise InvalidParams for Python that does not compile."""
+        if language != "python":
+            return handler_of(code, language)
+        made = await self._compilers.handler(identity.name, script, code)
+        return made if isinstance(made, str) else _refuse(made)
+
     def _check_reserved(self, name: str) -> None:
         if name in self._reserved:
             raise ToolProtected(f"'{name}' is a tool of the server itself", hint="Choose another name.", name=name)
 
 
-def _handler(code: str, language: Language, script: str) -> str:
-    """Blocking. Raises InvalidParams for Python that does not compile."""
-    content = handler_of(code, language)
-    if language != "python":
-        return content
-    problem = look_apart(script, content.encode("utf-8", "replace"), "handler")
-    if problem is None:
-        return content
-    waiting = handler_of(code, language, is_async=True)
-    if look_apart(script, waiting.encode("utf-8", "replace"), "handler") is not None:
-        told = Problem(f"'code' is no body of a function in Python: {problem.message}", "code", line=problem.line)
-        hint = "Write what stands below `def handler(args):`, which is line 1; end with `return`."
-        raise_problems(InvalidParams, [told], hint=hint)
-    return waiting
+def _refuse(problem: Problem) -> NoReturn:
+    told = Problem(f"'code' is no body of a function in Python: {problem.message}", "code", line=problem.line)
+    hint = "Write what stands below `def handler(args):`, which is line 1; end with `return`."
+    raise_problems(InvalidParams, [told], hint=hint)
 
 
 def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:

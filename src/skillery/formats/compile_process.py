@@ -1,0 +1,161 @@
+"""The compile worker: a process that compiles foreign Python source for the server.
+
+The compiler holds the interpreter lock, so no source is compiled in the server. A worker answers one request after the
+other over its standard input, a socket. Each message is a length (4 bytes, big-endian) and MessagePack. The first
+message of a worker is empty and says that it is ready. A worker ends when the server closes the socket or dies.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import encodings.aliases
+import fcntl
+import math
+import os
+import resource
+import socket
+import struct
+import time
+import unicodedata  # noqa: F401 - the compiler imports it for names and escapes that are not ASCII
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import msgspec
+
+from skillery.formats.python_handler import python_handler
+from skillery.formats.python_source import Fault, find_fault
+
+LENGTH = struct.Struct(">I")
+MOST_ANSWER_BYTES = 8 * 1024 * 1024
+
+_MOST_REQUESTS = 10_000
+_NICE = 5
+_NOBODY = 65534
+
+
+class Check(msgspec.Struct, frozen=True, tag="check"):
+    """Find the fault of a file. `export` is the name that it must define, None for any."""
+
+    source: bytes
+    export: str | None
+
+
+class Wrap(msgspec.Struct, frozen=True, tag="wrap"):
+    """Make a handler of the body that `define_tool` was given."""
+
+    code: bytes
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The result of one request. After an answer that `is_last`, the worker ends and gives its memory back."""
+
+    fault: Fault | None
+    cpu_seconds: float
+    is_last: bool
+    handler: bytes = b""
+
+
+def main(cpu_seconds: int, memory_bytes: int, resident_bytes: int) -> None:
+    """Serve until the server closes the socket.
+
+    `cpu_seconds` limits each request, `memory_bytes` the address space. A process that has more than `resident_bytes`
+    of memory after an answer ends.
+    """
+    server = socket.socket(fileno=0)
+    requests = server.makefile("rb")
+    memory = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    _load_what_the_compiler_imports()
+    _give_up_privileges(memory_bytes)
+    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+    server.sendall(LENGTH.pack(0))
+    for served in range(1, _MOST_REQUESTS + 1):
+        request = _next_request(requests)
+        if request is None:
+            return
+        with _ending_with_the_server(), _processor_time(cpu_seconds) as started:
+            fault, handler = _work(request)
+            used = time.process_time() - started
+        is_last = served == _MOST_REQUESTS or _resident_bytes(memory) > resident_bytes
+        encoded = msgspec.msgpack.encode(Answer(fault, used, is_last, handler))
+        server.sendall(LENGTH.pack(len(encoded)) + encoded)
+        if is_last:
+            return
+
+
+def _next_request(requests: BinaryIO) -> Check | Wrap | None:
+    head = requests.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    body = requests.read(length)
+    return msgspec.msgpack.decode(body, type=Check | Wrap) if len(body) == length else None
+
+
+def _work(request: Check | Wrap) -> tuple[Fault | None, bytes]:
+    if isinstance(request, Check):
+        return find_fault(request.source, request.export), b""
+    made = python_handler(request.code.decode())
+    return (made, b"") if isinstance(made, Fault) else (None, made.encode())
+
+
+# -- limits ------------------------------------------------------------------------------------------------------
+
+
+def _load_what_the_compiler_imports() -> None:
+    """Import all codecs: later this process can open no file."""
+    for name in set(encodings.aliases.aliases.values()):
+        with contextlib.suppress(LookupError, ImportError):
+            codecs.lookup(name)
+
+
+def _give_up_privileges(memory_bytes: int) -> None:
+    """Keep what compiling needs: processor and memory. No new descriptors, no files, no processes, no core dumps."""
+    os.nice(_NICE)
+    _become_nobody()
+    _, inherited = resource.getrlimit(resource.RLIMIT_AS)
+    memory_bytes = _lower(memory_bytes, inherited)
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
+        resource.setrlimit(limit, (0, 0))
+
+
+def _lower(limit: int, inherited: int) -> int:
+    return limit if inherited == resource.RLIM_INFINITY else min(limit, inherited)
+
+
+def _become_nobody() -> None:
+    """Change root to nobody, so that a fault of the compiler is not one of root."""
+    if os.geteuid() != 0:
+        return
+    # A container may keep its root from changing, or may know no such user. The limits hold there, too.
+    with contextlib.suppress(OSError):
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+
+
+@contextlib.contextmanager
+def _processor_time(seconds: int) -> Iterator[float]:
+    """Let the kernel end this process after `seconds` more of processor time. Yield the time used before."""
+    used = time.process_time()
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (_lower(math.ceil(used) + seconds, most), most))
+    yield used
+
+
+@contextlib.contextmanager
+def _ending_with_the_server() -> Iterator[None]:
+    """Let the kernel end this process when the server closes its end of the socket.
+
+    The compiler runs no other Python code, so this process cannot notice that by reading. The socket sends SIGIO, which
+    ends a process by default. No other event can occur: the server sends nothing before it has read the answer.
+    """
+    flags = fcntl.fcntl(0, fcntl.F_GETFL)
+    fcntl.fcntl(0, fcntl.F_SETFL, flags | os.O_ASYNC)
+    yield
+    fcntl.fcntl(0, fcntl.F_SETFL, flags)
+
+
+def _resident_bytes(memory: int) -> int:
+    return int(os.pread(memory, 128, 0).split()[1]) * resource.getpagesize()
