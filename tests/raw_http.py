@@ -63,15 +63,17 @@ class RawConnection:
     def is_closed(self, seconds: float = SECONDS) -> bool:
         """Whether the server closes the connection within `seconds`; what it still sends is dropped."""
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            self.socket.settimeout(left)
-            try:
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                self.socket.settimeout(left)
                 if not self.socket.recv(65_536):
                     return True
-            except TimeoutError:
-                return False
-            except OSError:
-                return True
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+        finally:
+            self.socket.settimeout(SECONDS)
         return False
 
     def drip(self, seconds: float, pause: float, *parts: bytes) -> bool:

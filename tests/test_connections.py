@@ -85,16 +85,14 @@ def test_small_chunks_with_extensions_and_trailers_are_taken(sqlite_server: Serv
             assert (reply.status, b"skills" in reply.body) == (200, True)
 
 
-def test_a_token_in_a_trailer_authenticates_nobody(tokens_server: Server) -> None:
-    home = ("--home", str(tokens_server.home))
-    made = skillery(
-        "token", "create", "--name", "t", "--scope", "read", "--json", *home, SKILLERY_DATABASE=tokens_server.database
-    )
+def test_a_token_in_a_trailer_authenticates_nobody(tokens_sqlite: Server) -> None:
+    home = ("--home", str(tokens_sqlite.home))
+    made = skillery("token", "create", "--name", "t", "--scope", "read", "--json", *home)
     login = f"Bearer {made.json['token']}"
-    with connected(tokens_server.url) as connection:
+    with connected(tokens_sqlite.url) as connection:
         connection.send(connection.head("POST /rpc", **CHUNKED), ONE_CHUNK, f"authorization: {login}\r\n\r\n")
         assert connection.reply().status == 401
-    with connected(tokens_server.url) as connection:
+    with connected(tokens_sqlite.url) as connection:
         connection.send(connection.head("POST /rpc", **CHUNKED, authorization=login), ONE_CHUNK, b"\r\n")
         assert connection.reply().status == 200
 
@@ -211,6 +209,19 @@ def test_an_upgrade_is_declined_and_the_connection_goes_on(sqlite_server: Server
         assert connection.get().status == 200
 
 
+@pytest.mark.parametrize("framing", [{"content_length": "{}"}, {"transfer_encoding": "chunked"}])
+def test_the_body_of_a_request_with_an_upgrade_is_no_request(sqlite_server: Server, framing: dict[str, str]) -> None:
+    with connected(sqlite_server.url) as connection:
+        smuggled = connection.head("GET /prompt")
+        headers = {name: value.format(len(smuggled)) for name, value in framing.items()}
+        body = smuggled if "content_length" in framing else b"%x\r\n%s\r\n0\r\n\r\n" % (len(smuggled), smuggled)
+        connection.send(connection.head("POST /blobs", upgrade="h2c", connection="Upgrade, HTTP2-Settings", **headers))
+        time.sleep(0.2)
+        connection.send(body, connection.head("GET /readyz"))
+        assert connection.reply().status == 201
+        assert b"ready" in connection.reply().body
+
+
 def test_http_1_0_is_answered_and_closed(sqlite_server: Server) -> None:
     with connected(sqlite_server.url) as connection:
         connection.send(f"GET /healthz HTTP/1.0\r\nhost: {connection.host}\r\n\r\n")
@@ -256,8 +267,8 @@ def test_requests_past_the_bound_are_not_read_and_those_before_are_answered(
 
 
 @pytest.mark.parametrize("framing", ["content-length: 8388608", "transfer-encoding: chunked"])
-def test_an_answer_before_the_end_of_the_body_is_read_and_closes(tokens_server: Server, framing: str) -> None:
-    with connected(tokens_server.url) as connection:
+def test_an_answer_before_the_end_of_the_body_is_read_and_closes(tokens_sqlite: Server, framing: str) -> None:
+    with connected(tokens_sqlite.url) as connection:
         head = f"POST /rpc HTTP/1.1\r\nhost: {connection.host}\r\ncontent-type: application/json\r\n{framing}\r\n\r\n"
         connection.send(head)
         # A client that sends all of its body before it looks for an answer.
@@ -279,8 +290,8 @@ def test_a_body_that_is_too_large_is_answered_while_its_client_sends(sqlite_serv
         assert connection.is_closed()
 
 
-def test_a_client_that_waits_for_100_continue_gets_its_refusal(tokens_server: Server) -> None:
-    with connected(tokens_server.url) as connection:
+def test_a_client_that_waits_for_100_continue_gets_its_refusal(tokens_sqlite: Server) -> None:
+    with connected(tokens_sqlite.url) as connection:
         connection.send(
             connection.head("POST /rpc", content_type="application/json", content_length="100", expect="100-continue")
         )
@@ -288,15 +299,15 @@ def test_a_client_that_waits_for_100_continue_gets_its_refusal(tokens_server: Se
         assert (reply.status, reply.headers["connection"]) == (401, "close")
 
 
-def test_bytes_after_a_refusal_keep_no_connection(tokens_server: Server) -> None:
-    with connected(tokens_server.url) as connection:
+def test_bytes_after_a_refusal_keep_no_connection(tokens_sqlite: Server) -> None:
+    with connected(tokens_sqlite.url) as connection:
         connection.send(connection.head("POST /rpc", content_type="application/json", content_length="1000"))
         assert connection.reply().status == 401
         assert connection.drip(30, 0.5, b" ")
 
 
-def test_a_body_that_was_read_keeps_its_connection(tokens_server: Server) -> None:
-    with connected(tokens_server.url) as connection:
+def test_a_body_that_was_read_keeps_its_connection(tokens_sqlite: Server) -> None:
+    with connected(tokens_sqlite.url) as connection:
         for _ in range(3):
             connection.send(
                 connection.head("POST /rpc", content_type="application/json", content_length=str(len(LIST))), LIST

@@ -16,6 +16,8 @@ from skillery.app.connections.transport import ClosingTransport
 
 PIECE_BYTES = 8 * 1024
 """Input is parsed in pieces, and sizes are checked between them: the parser joins the parts of a header."""
+BODY_PIECE_BYTES = 64 * 1024
+"""The same for a body whose length is known: there is no more to it than its bytes."""
 INVALID = "Invalid HTTP request received."
 
 
@@ -47,6 +49,8 @@ class Connection(HttpToolsProtocol):
         self._may_stay = False
         """Whether the connection may be kept after the request that is read now."""
         self._head_bytes = self._framing_bytes = self._body_bytes = 0
+        self._has_length = False
+        """Whether the request has a Content-Length. With Transfer-Encoding, the parser refuses it."""
         self._after_size = False
         """Whether a chunk size was the last that the parser found."""
         self._moved = False
@@ -97,7 +101,7 @@ class Connection(HttpToolsProtocol):
             return
         rest = memoryview(data)
         while rest and not self._is_deaf and not self.transport.is_closing():
-            taken = self._take(rest[:PIECE_BYTES])
+            taken = self._take(rest[: BODY_PIECE_BYTES if self._has_length and not self._in_head else PIECE_BYTES])
             rest = rest[taken:]
         if self._is_deaf:
             # The application resumes reading whenever it asks for more of its body.
@@ -194,6 +198,7 @@ class Connection(HttpToolsProtocol):
         self._unanswered.append(self.cycle)
         # uvicorn reads this when an answer begins: one that begins before the end of the body closes the connection.
         self._may_stay, self.cycle.keep_alive = self.cycle.keep_alive, False
+        self._has_length = any(name == b"content-length" for name, _ in self.headers)
         self._framing_bytes = self._body_bytes = 0
         self._was_paused = self.flow.read_paused
 
