@@ -28,6 +28,11 @@ from tests.parallel import postgres_url
 
 DATABASES = ("sqlite", "postgres")
 START_SECONDS = 60
+ASKS_FOR_TOKENS = {
+    "SKILLERY_AUTH": "tokens",
+    # Tests of what is refused would run out of failures.
+    "SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000",
+}
 _numbers = itertools.count()
 
 
@@ -292,9 +297,13 @@ def packages_rpc(packages: Server) -> Rpc:
 @pytest.fixture(scope="session")
 def tokens_server(database_kind: str, shared_server: StartShared) -> Server:
     """One server for each database that asks who is calling. `SKILLERY_DATABASE` of its commands is `database`."""
-    # Tests of what is refused would run out of failures.
-    more = {"SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000"}
-    return shared_server("tokens", database_kind, SKILLERY_AUTH="tokens", **more)
+    return shared_server("tokens", database_kind, **ASKS_FOR_TOKENS)
+
+
+@pytest.fixture(scope="session")
+def tokens_sqlite(shared_server: StartShared) -> Server:
+    """The one of them on SQLite, for what has nothing to do with the database."""
+    return shared_server("tokens", "sqlite", **ASKS_FOR_TOKENS)
 
 
 @pytest.fixture
@@ -322,8 +331,10 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Start servers of one's own: `start_server(env={…})`; the same home again unless another is named."""
     with ExitStack() as stack:
 
-        def start(*flags: str, home: str = "home", env: Mapping[str, str] | None = None) -> Server:
-            running = Server(tmp_path / home, *flags, env=env)
+        def start(
+            *flags: str, home: str = "home", env: Mapping[str, str] | None = None, wrapper: Sequence[str] = ()
+        ) -> Server:
+            running = Server(tmp_path / home, *flags, env=env, wrapper=wrapper)
             stack.callback(running.stop, signal.SIGKILL)
             return running
 

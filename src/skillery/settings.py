@@ -199,6 +199,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     concurrent_runs: Annotated[int, msgspec.Meta(ge=0)] = 0
     queued_runs: Annotated[int, msgspec.Meta(ge=0)] = 1_000
     queued_mb: Positive = 64
+    max_connections: Natural = 0
+    max_connections_per_address: Natural = 0
     grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     default_visibility: typing.Literal["public", "namespace", "private"] = "public"
     log_level: typing.Literal["debug", "info", "warning", "error"] = "info"

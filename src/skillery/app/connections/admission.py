@@ -1,0 +1,127 @@
+"""How many connections the server keeps, in total and from one address, and which one makes room for a new one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from skillery.app.connections.notes import Notes
+from skillery.formats.addresses import network_of
+
+
+class Client(Protocol):
+    """A connection, as far as admission needs it."""
+
+    def evict(self) -> None:
+        """Close the connection now, without an answer."""
+
+
+class ConnectionCount:
+    """Count open connections: all of them, and those of each address.
+
+    One process has one counter. Several worker processes need a counter in shared memory with these same methods, so
+    that `max_connections` and `max_connections_per_address` count over all workers.
+    """
+
+    def __init__(self) -> None:
+        self._of: Counter[str] = Counter()
+        self.total = 0
+
+    def add(self, address: str) -> None:
+        self._of[address] += 1
+        self.total += 1
+
+    def remove(self, address: str) -> None:
+        self.total -= 1
+        self._of[address] -= 1
+        if not self._of[address]:
+            del self._of[address]
+
+    def of(self, address: str) -> int:
+        return self._of[address]
+
+
+class Admission:
+    """Admit connections up to the bounds.
+
+    If a bound is met, the connection that has had no request under way for the longest time is closed. If all have a
+    request under way, the new connection is refused. Counts an IPv6 client by its /64.
+
+    most: bound of `count.total`, 0 is none.
+    most_of_address: bound of `count.of(address)`, 0 is none; it does not hold for addresses that `is_exempt`.
+    ceiling: bound of the connections of this process, from its limit on descriptors.
+    """
+
+    def __init__(
+        self,
+        count: ConnectionCount,
+        *,
+        most: int = 0,
+        most_of_address: int = 0,
+        ceiling: int,
+        is_exempt: Callable[[str], bool] = lambda host: False,
+        notes: Notes | None = None,
+    ) -> None:
+        self._count = count
+        self._most = most
+        self._most_of_address = most_of_address
+        self._ceiling = ceiling
+        self._is_exempt = is_exempt
+        self.notes = notes or Notes()
+        self._address_of: dict[Client, str] = {}
+        # Dictionaries keep their order: the first has been idle for the longest time.
+        self._idle: dict[Client, None] = {}
+        self._idle_of: dict[str, dict[Client, None]] = {}
+
+    def open(self, client: Client, host: str) -> bool:
+        """Admit `client`, or return False: then it must be closed. `host` is the address of its TCP peer."""
+        address = network_of(host)
+        crowded = self._is_crowded(host, address)
+        if crowded and not self._make_room(self._idle_of.get(address, {}), address, "its address has too many"):
+            return False
+        if self._is_full() and not self._make_room(self._idle, address, "the server has too many"):
+            return False
+        self._address_of[client] = address
+        self._count.add(address)
+        self.rest(client)
+        return True
+
+    def work(self, client: Client) -> None:
+        """Protect `client` from eviction: a request is under way."""
+        if client not in self._idle:
+            return
+        del self._idle[client]
+        address = self._address_of[client]
+        idle = self._idle_of[address]
+        del idle[client]
+        if not idle:
+            del self._idle_of[address]
+
+    def rest(self, client: Client) -> None:
+        """Allow the eviction of `client`: no request is under way."""
+        if client in self._address_of and client not in self._idle:
+            self._idle[client] = None
+            self._idle_of.setdefault(self._address_of[client], {})[client] = None
+
+    def close(self, client: Client) -> None:
+        """Forget `client`. Do nothing for a client that was refused or is forgotten already."""
+        if client in self._address_of:
+            self.work(client)
+            self._count.remove(self._address_of.pop(client))
+
+    def _is_crowded(self, host: str, address: str) -> bool:
+        return 0 < self._most_of_address <= self._count.of(address) and not self._is_exempt(host)
+
+    def _is_full(self) -> bool:
+        return len(self._address_of) >= self._ceiling or 0 < self._most <= self._count.total
+
+    def _make_room(self, idle: dict[Client, None], address: str, reason: str) -> bool:
+        oldest = next(iter(idle), None)
+        if oldest is None:
+            self.notes.note(address, f"{reason}, and a request is under way on each")
+            return False
+        self.notes.note(self._address_of[oldest], f"{reason}, and it had no request under way for the longest time")
+        self.close(oldest)
+        oldest.evict()
+        return True

@@ -1,0 +1,307 @@
+"""The HTTP protocol of uvicorn, with bounds on each phase of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from skillery.app.connections.admission import Admission
+from skillery.app.connections.bounds import Bounds
+from skillery.app.connections.timers import Timer
+from skillery.app.connections.transport import ClosingTransport
+
+PIECE_BYTES = 8 * 1024
+"""Input is parsed in pieces, and sizes are checked between them: the parser joins the parts of a header."""
+BODY_PIECE_BYTES = 64 * 1024
+"""The same for a body whose length is known: there is no more to it than its bytes."""
+INVALID = "Invalid HTTP request received."
+
+
+class _TooMuch(Exception):
+    """Raised in the parser to stop it. Its message is the answer."""
+
+
+class Connection(HttpToolsProtocol):
+    """One HTTP/1 connection. In each phase the application works on a request, or a timer runs:
+
+    - head: from connecting, later from the first byte of a head. Between requests uvicorn's keep-alive timer runs.
+    - framing: chunk sizes, chunk extensions and trailers. Trailers are discarded: they never become headers.
+    - body: a least rate, while the application has not paused reading and has not begun to answer.
+    - answer: a least rate, while the client does not read.
+    - closing: `ClosingTransport`. A request whose body was not read to its end is the last of its connection.
+    """
+
+    _line: ClosingTransport
+
+    def __init__(self, *args: Any, admission: Admission, bounds: Bounds, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._admission = admission
+        self._bounds = bounds
+        self._unanswered: deque[RequestResponseCycle] = deque()
+        """Requests in the order of their answers. uvicorn knows the newest only."""
+        self._in_head = True
+        self._is_deaf = False
+        """Whether input is ignored until the requests before it are answered."""
+        self._may_stay = False
+        """Whether the connection may be kept after the request that is read now."""
+        self._head_bytes = self._framing_bytes = self._body_bytes = 0
+        self._has_length = False
+        """Whether the request has a Content-Length. With Transfer-Encoding, the parser refuses it."""
+        self._after_size = False
+        """Whether a chunk size was the last that the parser found."""
+        self._moved = False
+        """Whether a piece of input brought the body forward."""
+        self._was_paused = False
+        self._problem = INVALID
+        self._head_timer = Timer(self.loop, bounds.head_seconds, self._end_slow_head)
+        self._framing_timer = Timer(self.loop, bounds.framing_seconds, self._end_slow_framing)
+        self._body_timer = Timer(self.loop, bounds.window_seconds, self._measure_body)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        self._line = ClosingTransport(
+            transport,
+            self.loop,
+            self._bounds,
+            is_unread=lambda: self._is_deaf or not self._in_head,
+            on_closing=self._stop,
+            on_slow=lambda: self._note("its client did not read the answer"),
+        )
+        super().connection_made(self._line)
+        if self._admission.open(self, self._host):
+            self._head_timer.start()
+        else:
+            self._line.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        self._admission.close(self)
+        self._line.lost()
+        self.pipeline.clear()
+        for cycle in self._unanswered:
+            self._disconnect(cycle)
+        super().connection_lost(exc)
+
+    def evict(self) -> None:
+        self._line.abort()
+
+    def shutdown(self) -> None:
+        self._may_stay = False
+        if self._line.lingers:
+            self._line.abort()
+        super().shutdown()
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self._line.lingers:
+            self._line.discard(len(data))
+            return
+        rest = memoryview(data)
+        while rest and not self._is_deaf and not self.transport.is_closing():
+            taken = self._take(rest[: BODY_PIECE_BYTES if self._has_length and not self._in_head else PIECE_BYTES])
+            rest = rest[taken:]
+        if self._is_deaf:
+            # The application resumes reading whenever it asks for more of its body.
+            self.flow.pause_reading()
+        elif not self.transport.is_closing():
+            self._start_timers()
+
+    def _take(self, piece: memoryview) -> int:
+        """Parse a piece, and return how much of it was parsed."""
+        self._moved = False
+        if self._in_head:
+            self._head_bytes += len(piece)
+        try:
+            taken = self._parse(piece)
+        except httptools.HttpParserError:
+            self._give_up(self._problem)
+            return len(piece)
+        self._check_sizes(taken)
+        return taken
+
+    def _parse(self, piece: memoryview) -> int:
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrade()
+            end: int = upgrade.args[0]
+            return end
+        return len(piece)
+
+    def _decline_upgrade(self) -> None:
+        """Take the head that was just parsed for one without `Upgrade` (RFC 9110 §7.8).
+
+        The parser believes that such a request has no body. It would take its body for the next request.
+        """
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        lines += [
+            name + b": " + (_without_upgrade(value) if name == b"connection" else value)
+            for name, value in self.headers
+            if name != b"upgrade"
+        ]
+        self.parser = httptools.HttpRequestParser(self)
+        # As uvicorn has it: what follows a request with `Connection: close` does not take its answer away.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+
+    def _check_sizes(self, size: int) -> None:
+        # The piece that ends a head may hold body too: only a head that is still open is too long.
+        if self._in_head:
+            if self._head_bytes > self._bounds.head_bytes:
+                self._give_up("The headers of this request are too long.")
+            return
+        self._framing_bytes = 0 if self._moved else self._framing_bytes + size
+        if self._framing_bytes > self._bounds.framing_bytes:
+            self._give_up("The chunk extensions or trailers of this request are too long.")
+
+    def _start_timers(self) -> None:
+        if self._in_head:
+            self._time_head()
+            return
+        self._body_timer.start()
+        if self._moved and not self._after_size:
+            self._framing_timer.stop()
+        elif not self.flow.read_paused:
+            self._framing_timer.start()
+
+    def _time_head(self) -> None:
+        # A head that comes while an earlier request is answered has its time from the end of this answer.
+        if self._head_bytes and not self._unanswered:
+            self._unset_keepalive_if_required()
+            self._head_timer.start()
+
+    # What the parser finds.
+    def on_message_begin(self) -> None:
+        if len(self._unanswered) > self._bounds.pipelined:
+            self._refuse("Too many requests wait on this connection.")
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return
+        if len(self.headers) >= self._bounds.headers:
+            self._refuse("This request has too many headers.")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.get_method() == b"CONNECT":
+            self._refuse("This server is no proxy.")
+        if self.parser.should_upgrade():
+            return
+        super().on_headers_complete()
+        self._in_head, self._moved, self._after_size = False, True, False
+        self._head_timer.stop()
+        self._admission.work(self)
+        self._unanswered.append(self.cycle)
+        # uvicorn reads this when an answer begins: one that begins before the end of the body closes the connection.
+        self._may_stay, self.cycle.keep_alive = self.cycle.keep_alive, False
+        self._has_length = any(name == b"content-length" for name, _ in self.headers)
+        self._framing_bytes = self._body_bytes = 0
+        self._was_paused = self.flow.read_paused
+
+    def on_chunk_header(self) -> None:
+        self._after_size = True
+
+    def on_body(self, body: bytes) -> None:
+        self._moved, self._after_size = True, False
+        self._body_bytes += len(body)
+        super().on_body(body)
+        self._was_paused = self._was_paused or self.flow.read_paused
+
+    def on_chunk_complete(self) -> None:
+        self._moved, self._after_size = True, False
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._in_head, self._head_bytes = True, 0
+        self._body_timer.stop()
+        self._framing_timer.stop()
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = self._may_stay
+        super().on_message_complete()
+
+    def _refuse(self, problem: str) -> None:
+        self._problem = problem
+        raise _TooMuch
+
+    # What is answered.
+    def on_response_complete(self) -> None:
+        self._unanswered.popleft()
+        super().on_response_complete()
+        if not self._unanswered and not self.transport.is_closing():
+            self._admission.rest(self)
+            self._time_head()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._line.watch_sending()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._line.unwatch_sending()
+
+    # Where a connection cannot go on.
+    def _give_up(self, problem: str) -> None:
+        """Close after bytes that make no request: with an answer 400, or after the answers to earlier requests."""
+        self._note(problem)
+        broken = None if self._in_head else self._drop_newest()
+        if self._unanswered:
+            self._unanswered[-1].keep_alive = False
+            self._is_deaf = True
+        elif broken is not None and broken.response_started:
+            self.transport.close()
+        else:
+            self._is_deaf = True
+            self.send_400_response(problem)
+
+    def _drop_newest(self) -> RequestResponseCycle:
+        """Give up the request whose body is broken, and return it."""
+        broken = self.cycle
+        self._unanswered.remove(broken)
+        self.pipeline = deque(waiting for waiting in self.pipeline if waiting[0] is not broken)
+        self._disconnect(broken)
+        return broken
+
+    def _disconnect(self, cycle: RequestResponseCycle) -> None:
+        cycle.disconnected = not cycle.response_complete
+        cycle.message_event.set()
+
+    def _end_slow_head(self) -> None:
+        # Browsers connect ahead, and load balancers look whether a port is open.
+        if self._head_bytes:
+            self._note("its head did not come in time")
+        self.transport.close()
+
+    def _end_slow_framing(self) -> None:
+        self._note("the trailers of its request did not come in time")
+        self._line.abort()
+
+    def _measure_body(self) -> None:
+        is_awaited = not (self.cycle.response_started or self.cycle.waiting_for_100_continue or self._was_paused)
+        if is_awaited and self._body_bytes < self._bounds.least_bytes:
+            self._note("the body of its request came too slowly")
+            self._line.abort()
+            return
+        self._body_bytes, self._was_paused = 0, self.flow.read_paused
+        self._body_timer.start()
+
+    def _stop(self) -> None:
+        for timer in (self._head_timer, self._framing_timer, self._body_timer):
+            timer.stop()
+        self._unset_keepalive_if_required()
+        self._admission.rest(self)
+
+    def _note(self, reason: str) -> None:
+        self._admission.notes.note(self._host, reason)
+
+    @property
+    def _host(self) -> str:
+        return self.client[0] if self.client else ""
+
+
+def _without_upgrade(connection: bytes) -> bytes:
+    return b",".join(token for token in connection.split(b",") if token.strip().lower() != b"upgrade")

@@ -1,0 +1,147 @@
+"""A transport that closes in order: the last answer reaches its client, and a client cannot delay the end for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import sys
+import termios
+from collections.abc import Callable
+from typing import Any
+
+from skillery.app.connections.bounds import Bounds
+from skillery.app.connections.timers import Timer
+
+
+class ClosingTransport(asyncio.Transport):
+    """Wrap the transport of one connection. All that is not about its end goes straight to the wrapped transport.
+
+    If the client is still sending when `close` is called, `close` lingers: it ends the answer, discards input for a
+    while and closes then. Closing at once would make the kernel reset the connection, and a reset can take the answer
+    from a client that has not read it yet (RFC 9112 §9.6).
+
+    is_unread: whether input is expected that no request will take.
+    on_closing: called once, when the connection starts to close.
+    on_slow: called before a connection is closed because its client does not read.
+    """
+
+    def __init__(
+        self,
+        wrapped: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        bounds: Bounds,
+        *,
+        is_unread: Callable[[], bool],
+        on_closing: Callable[[], None],
+        on_slow: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self._wrapped = wrapped
+        self._bounds = bounds
+        self._is_unread = is_unread
+        self._on_closing = on_closing
+        self._on_slow = on_slow
+        self._is_closing = False
+        self._is_paused = False
+        self._written = 0
+        self._sent = 0
+        self._discarded = 0
+        self.lingers = False
+        self._sending = Timer(loop, bounds.window_seconds, self._measure)
+        self._lingering = Timer(loop, bounds.linger_seconds, self._end_lingering)
+
+    def close(self) -> None:
+        if self.is_closing():
+            return
+        self._is_closing = True
+        self._on_closing()
+        if self._is_unread():
+            self._linger()
+        else:
+            self._wrapped.close()
+        self.watch_sending()
+
+    def abort(self) -> None:
+        self._is_closing = True
+        self._wrapped.abort()
+
+    def lost(self) -> None:
+        """Note that the connection is gone."""
+        self._sending.stop()
+        self._lingering.stop()
+
+    def discard(self, size: int) -> None:
+        """Count `size` bytes of input that came while this transport lingers."""
+        self._discarded += size
+        if self._discarded > self._bounds.linger_bytes:
+            self.abort()
+
+    def watch_sending(self) -> None:
+        """From now on the client takes what was written at the least rate, until `unwatch_sending`."""
+        self._sent = self._taken()
+        self._sending.start()
+
+    def unwatch_sending(self) -> None:
+        if not self._is_closing:
+            self._sending.stop()
+
+    def _linger(self) -> None:
+        self.lingers = True
+        self._wrapped.write_eof()
+        self.resume_reading()
+        self._lingering.start()
+
+    def _end_lingering(self) -> None:
+        # A long answer may still be on its way. `_measure` takes care of a client that does not read it.
+        if self._wrapped.get_write_buffer_size():
+            self._lingering.start()
+        else:
+            self.abort()
+
+    def _taken(self) -> int:
+        """Bytes that the client's system has acknowledged."""
+        # The kernel takes megabytes at a time for a client with a fast network, however slowly the client reads.
+        return self._written - self._wrapped.get_write_buffer_size() - _in_kernel(self._wrapped)
+
+    def _measure(self) -> None:
+        if not self._wrapped.get_write_buffer_size():
+            return
+        if self._taken() - self._sent < self._bounds.least_bytes:
+            self._on_slow()
+            self.abort()
+        else:
+            self.watch_sending()
+
+    # What uvicorn asks of a transport.
+    def is_closing(self) -> bool:
+        return self._is_closing or self._wrapped.is_closing()
+
+    def write(self, data: Any) -> None:
+        if not self._is_closing:
+            self._written += len(data)
+            self._wrapped.write(data)
+
+    def pause_reading(self) -> None:
+        if not self._is_paused and not self.is_closing():
+            self._is_paused = True
+            self._wrapped.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_paused and not self._wrapped.is_closing():
+            self._is_paused = False
+            self._wrapped.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        return self._wrapped.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._wrapped.get_extra_info(name, default)
+
+
+def _in_kernel(transport: asyncio.Transport) -> int:
+    """Return the bytes in the kernel's send queue (SIOCOUTQ of tcp(7)), 0 where the kernel does not say."""
+    try:
+        queued = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    except (OSError, ValueError):
+        return 0
+    return int.from_bytes(queued, sys.byteorder)
