@@ -21,8 +21,9 @@ from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Latest, parse_version_spec
-from skillery.registry import describe_skill, list_skills, read_skill_file
+from skillery.registry import describe_skill, list_skills
 from skillery.registry.cursors import make_cursor
+from skillery.registry.reading import read_inline_file
 from tests.postgres import running_postgres
 
 VERSIONS_OF_A_SKILL = 10
@@ -80,7 +81,7 @@ def _figures(database: Database, folder: Path, versions: int) -> list[str]:
                 one, LOCAL, storage, name=middle, spec=parse_version_spec("^1.2"), detail="summary"
             )
         ),
-        timed(lambda one: read_skill_file(one, LOCAL, storage, name=middle, spec=Latest(), path="SKILL.md")),
+        timed(lambda one: read_inline_file(one, LOCAL, name=middle, spec=Latest(), path="SKILL.md")),
     ]
     database.close()
     return figures

@@ -124,7 +124,7 @@ def test_many_large_bodies_at_once_take_no_more_memory_than_is_set(start_server:
 
 
 def test_indexes_that_nobody_takes_hold_no_more_memory_than_is_set(start_server: Callable[..., Server]) -> None:
-    server = start_server(env={"SKILLERY_BODIES_MB": "1"})
+    server = start_server(env={"SKILLERY_ANSWERS_MB": "1"})
     files = [{"path": f"{'p' * 60}/{'q' * 120}/{'r' * 60}{number}", "content": ""} for number in range(505)]
     for number in range(70):
         listed = {"name": f"listed.s{number}", "version": "1.0.0", "description": "x"}

@@ -221,9 +221,14 @@ class Blobs:
         """Raises BlobNotFound; ids are opaque, so that is the answer to anything that is not one."""
         return await self._database.read(partial(find_blob, identity=identity, blob_id=blob_id))
 
-    async def read_blob(self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None) -> dict[str, Any]:
-        """`content, encoding, truncated, kind, size_bytes, expires_at`; never splits a character. Raises BlobNotFound,
-        BlobTooLarge (`full` without `max_bytes` of more than 1 MiB)."""
+    async def read_blob(
+        self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None, *, expect: Callable[[int], None]
+    ) -> dict[str, Any]:
+        """`content, encoding, truncated, kind, size_bytes, expires_at`; never splits a character.
+
+        `expect` is called with the size of the content before it is read. Raises BlobNotFound, BlobTooLarge (`full`
+        without `max_bytes` of more than 1 MiB).
+        """
         blob = await self.find_blob(identity, blob_id)
         if mode == "full" and max_bytes is None and blob.size_bytes > MAX_READ_BYTES:
             raise BlobTooLarge(
@@ -234,6 +239,7 @@ class Blobs:
                 download=f"/blobs/{blob.id}",
             )
         wanted = min(max_bytes or (MAX_READ_BYTES if mode == "full" else SAMPLE_BYTES), blob.size_bytes)
+        expect(wanted)
         start = blob.size_bytes - wanted if mode == "sample_tail" else 0
         data = await asyncio.to_thread(self.read_range, blob, start, wanted)
         if blob.is_text:

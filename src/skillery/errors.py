@@ -286,6 +286,18 @@ class BlobTooLarge(TooLarge):
     type = "blob_too_large"
 
 
+class AnswerTooLarge(TooLarge):
+    """A single result is larger than one answer may be. `data`: `limit`, in bytes."""
+
+    type = "answer_too_large"
+
+
+class TooManyValues(TooLarge):
+    """A request body holds more JSON values than the server decodes at once. `data`: `limit`."""
+
+    type = "too_many_values"
+
+
 class QuotaExceeded(TooLarge):
     """`data`: `quota` (its name), `used`, `limit`."""
 

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,6 +26,7 @@ from skillery.database import Database, in_utc
 from skillery.errors import CallUnderWay, IdempotencyKeyReused, InvalidIdempotencyKey, SkilleryError
 from skillery.formats.wording import quoted
 from skillery.tables import idempotency_keys
+from skillery.threads import BIG_TEXT, without_collecting
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -80,7 +82,8 @@ def digest_of(*parts: bytes) -> str:
 def canonical(params: bytes) -> bytes:
     """The same for the same JSON, however it was written; what cannot be written anew is taken as it is."""
     try:
-        return msgspec.json.encode(msgspec.json.decode(params), order="sorted")
+        with without_collecting() if len(params) > BIG_TEXT else nullcontext():
+            return msgspec.json.encode(msgspec.json.decode(params), order="sorted")
     except (msgspec.MsgspecError, RecursionError, OverflowError, UnicodeError):
         return params
 

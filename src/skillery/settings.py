@@ -194,6 +194,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_degraded: bool = False
     max_body_mb: Positive = 64
     bodies_mb: Positive = 256
+    answer_max_mb: Positive = 32
+    answers_mb: Positive = 256
+    answer_seconds: Positive = 60
     bundle_max_mb: Positive = 16
     bundle_max_files: Positive = 512
     concurrent_runs: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -19,7 +19,7 @@ from skillery.api.operations import BINARY, Answer, Body, Operation, in_query
 from skillery.api.rpc.params import MOST_TTL
 from skillery.api.services import Services
 from skillery.backends import Identity
-from skillery.blobs import NewBlob
+from skillery.blobs import BlobRow, NewBlob
 from skillery.contents import Content
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
@@ -136,10 +136,18 @@ async def send_blob(services: Services, scope: Any, send: Any, headers: dict[str
     ]
     if part:
         reply.append((b"content-range", f"bytes {first}-{last - 1}/{blob.size_bytes}".encode()))
+    left = 0 if scope["method"] == "HEAD" else last - first
+    with services.answers.hold() as held:
+        held.take(min(CHUNK_BYTES, left))
+        await _stream(services, send, blob, (status, reply), first, left)
+
+
+async def _stream(
+    services: Services, send: Any, blob: BlobRow, head: tuple[int, list[tuple[bytes, bytes]]], first: int, left: int
+) -> None:
     stream = await asyncio.to_thread(services.blobs.open, blob)
     try:
-        await send({"type": "http.response.start", "status": status, "headers": reply})
-        left = 0 if scope["method"] == "HEAD" else last - first
+        await send({"type": "http.response.start", "status": head[0], "headers": head[1]})
         await asyncio.to_thread(stream.seek, first)
         while left:
             chunk = await asyncio.to_thread(stream.read, min(CHUNK_BYTES, left))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from skillery.api.errors import NOT_FOUND, plain_error
-from skillery.api.http import BODY_SILENCE_SECONDS, ClientGone, HttpRefusal, address_of, admit, only
+from skillery.api.http import HttpRefusal, address_of, admit, only
 from skillery.api.services import Services
 from skillery.backends import Credentials, Identity
 from skillery.errors import InvalidName, NotAuthenticated
@@ -41,6 +41,8 @@ class Answer(NamedTuple):
     cache: str
     headers: list[tuple[str, str]]
     pieces: Iterable[bytes]
+    memory: int = CHUNK_BYTES
+    """Bytes that are in memory while the answer is sent."""
 
 
 async def send_archive(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -67,7 +69,7 @@ async def answer_archive(
     """The archive of a version, whichever door it is asked for at."""
     spec = parse_version_spec(version)
     export = await services.exports.find(identity, parse_skill_name(name), spec)
-    await _answer(scope, send, headers, _archive(export, form, _caching(identity, export, spec)))
+    await _answer(services, scope, send, headers, _archive(export, form, _caching(identity, export, spec)))
 
 
 async def send_file(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -77,7 +79,7 @@ async def send_file(services: Services, scope: Any, _receive: Any, send: Any, he
     identity = await _reader(services, scope, headers)
     spec = parse_version_spec(version)
     export = await services.exports.find(identity, parse_skill_name(name), spec)
-    await _answer(scope, send, headers, _file(export, "/".join(path), _caching(identity, export, spec)))
+    await _answer(services, scope, send, headers, _file(export, "/".join(path), _caching(identity, export, spec)))
 
 
 async def send_index(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -87,11 +89,10 @@ async def send_index(services: Services, scope: Any, _receive: Any, send: Any, h
     identity = await _reader(services, scope, headers)
     index = await services.exports.index(identity, namespace, kind)
     cache = _whose(identity, ASK_AGAIN)
-    answer = Answer("application/json", len(index.content), index.sha256, cache, [], [index.content])
-    with services.answers.hold() as held:
-        # Whole in memory until its reader has it, however slow that is.
-        held.grow(len(index.content))
-        await _answer(scope, send, headers, answer)
+    size = len(index.content)
+    # An index is whole in memory until its reader has it.
+    answer = Answer("application/json", size, index.sha256, cache, [], [index.content], memory=size)
+    await _answer(services, scope, send, headers, answer)
 
 
 async def send_indexed_file(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -100,7 +101,7 @@ async def send_indexed_file(services: Services, scope: Any, _receive: Any, send:
     namespace, _, (wanted, *path) = _in_index(scope)
     identity = await _reader(services, scope, headers)
     export = await services.exports.find_in_index(identity, namespace, wanted)
-    await _answer(scope, send, headers, _file(export, "/".join(path), _whose(identity, ASK_AGAIN)))
+    await _answer(services, scope, send, headers, _file(export, "/".join(path), _whose(identity, ASK_AGAIN)))
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ def _whose(identity: Identity, cache: str) -> str:
     return f"{'public' if identity is NOBODY else 'private'}, {cache}"
 
 
-async def _answer(scope: Any, send: Any, headers: dict[str, str], answer: Answer) -> None:
+async def _answer(services: Services, scope: Any, send: Any, headers: dict[str, str], answer: Answer) -> None:
     fixed = [
         ("etag", f'"{answer.sha256}"'),
         ("cache-control", answer.cache),
@@ -215,21 +216,22 @@ async def _answer(scope: Any, send: Any, headers: dict[str, str], answer: Answer
         ("content-length", str(answer.size)),
         ("repr-digest", f"sha-256=:{digest}:"),
     ]
-    await send({"type": "http.response.start", "status": 200, "headers": _raw([*whole, *fixed])})
-    if scope["method"] != "HEAD":
-        gathered = _gathered(answer.pieces)
-        while chunk := await asyncio.to_thread(next, gathered, b""):
-            await _taken(send, chunk)
+    head = {"type": "http.response.start", "status": 200, "headers": _raw([*whole, *fixed])}
+    if scope["method"] == "HEAD":
+        await send(head)
+        await send({"type": "http.response.body", "body": b""})
+        return
+    with services.answers.hold() as held:
+        held.take(min(answer.memory, answer.size))
+        await send(head)
+        await _send_pieces(send, answer.pieces)
+
+
+async def _send_pieces(send: Any, pieces: Iterable[bytes]) -> None:
+    gathered = _gathered(pieces)
+    while chunk := await asyncio.to_thread(next, gathered, b""):
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
-
-
-async def _taken(send: Any, chunk: bytes) -> None:
-    """Raises ClientGone where nobody reads on: it would hold what is sent for ever."""
-    try:
-        async with asyncio.timeout(BODY_SILENCE_SECONDS):
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    except TimeoutError:
-        raise ClientGone from None
 
 
 def _is_known(header: str | None, sha256: str) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from skillery import access
-from skillery.api.bodies import HeldBody
+from skillery.api.answers import HeldAnswer
+from skillery.api.budgets import HeldBody
 from skillery.api.errors import INVALID_REQUEST, codes_of, encode, error_object, plain_error
+from skillery.api.exchanges import PIECE_BYTES, ClientGone
 from skillery.api.refusing import note_refusal
 from skillery.api.services import Services
 from skillery.backends import Credentials, Identity, Scope
@@ -18,7 +21,10 @@ from skillery.request import current
 from skillery.settings import is_loopback
 
 JSON = "application/json"
+LARGE_BODY = 1024 * 1024
 BODY_SILENCE_SECONDS = 60
+Part = bytes | memoryview
+"""Of a body."""
 LOGIN = "login"
 """How the audit trail calls what came with no token, or with a bad one."""
 
@@ -163,10 +169,6 @@ async def disconnected(receive: Any) -> None:
         pass
 
 
-class ClientGone(Exception):
-    """The client went away in the middle of its request; there is nobody left to answer."""
-
-
 async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held: HeldBody) -> bytes:
     """Raises HttpRefusal 413 past `max_bytes`, Busy where `held` has no room: before reading where the client says how
     much will come."""
@@ -183,7 +185,8 @@ async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held:
             raise _too_large(max_bytes)
         held.grow(len(chunk))
         parts.append(chunk)
-    return b"".join(parts)
+    # A thread that joins more than a MiB lets the others run.
+    return await asyncio.to_thread(b"".join, parts) if size > LARGE_BODY else b"".join(parts)
 
 
 def _too_large(max_bytes: int) -> HttpRefusal:
@@ -210,6 +213,37 @@ async def send_bytes(
     more = [(name.encode(), value.encode("latin-1")) for name, value in headers]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *more]})
     await send({"type": "http.response.body", "body": body})
+
+
+async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
+    """Send JSON that is in parts, without a copy of the whole. Each piece is given back once the socket has it."""
+    size = sum(map(len, parts))
+    if size <= PIECE_BYTES:
+        await send_bytes(send, 200, b"".join(parts))
+        return
+    headers = [(b"content-type", JSON.encode()), (b"content-length", str(size).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for piece in _gathered(parts):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        held.sent(len(piece))
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _gathered(parts: deque[Part]) -> Iterator[Part]:
+    """The parts, small ones joined. Each is forgotten as soon as the next is asked for."""
+    small = bytearray()
+    while parts:
+        part = parts.popleft()
+        if len(part) <= PIECE_BYTES:
+            small += part
+            part = b""
+        if small and (part or len(small) > PIECE_BYTES):
+            yield bytes(small)
+            small.clear()
+        if part:
+            yield part
+    if small:
+        yield bytes(small)
 
 
 async def send_refusal(send: Any, refusal: HttpRefusal, *, rpc: bool = False) -> None:

@@ -15,9 +15,9 @@ from urllib.parse import parse_qs
 import msgspec
 
 from skillery.api.errors import INVALID_REQUEST, encode, error_object, plain_error, unexpected
+from skillery.api.exchanges import ClientGone
 from skillery.api.http import (
     BODY_SILENCE_SECONDS,
-    ClientGone,
     HttpRefusal,
     admit,
     chunks_of,
@@ -72,7 +72,6 @@ async def receive_archive(services: Services, scope: Any, receive: Any, send: An
     only(scope, "POST")
     identity = await admit(services, scope, headers, "publish", ACTION)
     wish = _wish(scope)
-    send = _taken(send)
     with services.importer.receive() as file:
         await spool(receive, headers, file, services.importer.limits.max_bytes)
         reports = services.importer.import_archive(identity, file, wish)
@@ -164,19 +163,6 @@ async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int
 def is_too_slow(size: int, seconds: float) -> bool:
     """Whether that many bytes in that time are too few to wait for the rest."""
     return seconds > BODY_SILENCE_SECONDS and size < SLOWEST_BYTES * seconds
-
-
-def _taken(send: Any) -> Any:
-    """`send` that does not wait for ever for somebody who does not read. Raises ClientGone."""
-
-    async def send_in_time(message: Any) -> None:
-        try:
-            async with asyncio.timeout(BODY_SILENCE_SECONDS):
-                await send(message)
-        except TimeoutError:
-            raise ClientGone from None
-
-    return send_in_time
 
 
 def _too_large(most: int) -> ArchiveTooLarge:

@@ -18,7 +18,7 @@ OF_CHANGES = (NotAllowed, NotFound, Conflict, Refused)
 """What a change can be refused with. A call that is malformed, too large or too early was not refused."""
 KNOCK = "knock"
 """How the trail calls what was turned away at every door, whatever it wanted: a Host or Origin that is none of ours."""
-MOST_BYTES = 1024 * 1024
+MOST_BYTES = 256 * 1024
 """Params beyond that are not looked through for the sake of a record."""
 OTHERWISE_NAMED_BY = ("name", "run_id", "blob_id")
 """What a call is about that changes nothing: the first of these params that it has."""
@@ -44,7 +44,7 @@ def is_refusal(error: SkilleryError, audits: str | None) -> bool:
     return isinstance(error, OF_CHANGES if audits != "" else NotAllowed)
 
 
-def subject_of(params: bytes, named_by: str) -> str:
+def subject_of(params: bytes | msgspec.Raw, named_by: str) -> str:
     """`name@version`, `name` or an id, as the params of a call say it; "" where they don't.
 
     Somebody may have sent a whole token for its id: nothing that looks like one is kept.
@@ -53,7 +53,7 @@ def subject_of(params: bytes, named_by: str) -> str:
     return _WHAT_FOLLOWS_AN_ID.sub(r"\1", found)
 
 
-def _subject(params: bytes, named_by: str) -> str:
+def _subject(params: bytes | msgspec.Raw, named_by: str) -> str:
     try:
         given = _names.decode(params)
         if not named_by:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,14 +15,15 @@ from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
 from skillery.api import blobs, describing, health, imports
+from skillery.api.answers import HeldAnswer
 from skillery.api.downloads import DOWNLOADS, Download, routed
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
-from skillery.api.exchanges import Exchange, log_request
+from skillery.api.exchanges import ClientGone, Exchange, log_request
 from skillery.api.http import (
     FORBIDDEN,
     JSON,
-    ClientGone,
     HttpRefusal,
+    Part,
     authenticate,
     check_browser,
     check_json,
@@ -31,6 +33,7 @@ from skillery.api.http import (
     read_body,
     send_bytes,
     send_error,
+    send_parts,
     send_refusal,
 )
 from skillery.api.operations import Answer, Body, Operation, in_query
@@ -80,12 +83,20 @@ async def _rpc(services: Services, scope: Any, receive: Any, send: Any, headers:
             # As any error of a method, but for the id, which is in the body.
             raise HttpRefusal(200, error_object(busy)) from None
         until_client_gone.set(partial(disconnected, receive))
-        reply = await answer(services, identity, body, headers.get("idempotency-key"))
+        with services.answers.hold() as room:
+            reply = await answer(services, identity, body, room, headers.get("idempotency-key"))
+            # The answer may be read slowly, and the body is needed no more.
+            del body
+            held.give_back()
+            await _send_reply(send, reply, room)
+
+
+async def _send_reply(send: Any, reply: deque[Part] | None, room: HeldAnswer) -> None:
     if reply is None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
         return
-    await send_bytes(send, 200, reply)
+    await send_parts(send, reply, room)
 
 
 async def _caller(services: Services, scope: Any, headers: dict[str, str]) -> Caller:
@@ -180,7 +191,7 @@ def make_routes(services: Services) -> list[Any]:
     def opened(path: str, door: Door, *, rpc: bool = False, guarded: bool = True) -> ASGIApp:
         async def app(scope: Any, receive: Any, send: Any) -> None:
             headers = headers_of(scope)
-            exchange = Exchange(scope, headers, receive, send)
+            exchange = Exchange(scope, headers, receive, send, services.answer_seconds)
             if services.tracing is not None:
                 starting.set(services.tracing.start)
             begun = time.perf_counter()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from skillery.api.bodies import Bodies
+from skillery.api.answers import Answers
+from skillery.api.budgets import Bodies
 from skillery.api.readiness import Readiness
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox, Storage
@@ -51,8 +52,10 @@ class Services(NamedTuple):
     readiness: Readiness
     max_body_bytes: int
     bodies: Bodies
-    answers: Bodies
-    """Large answers that are held until their readers have taken them."""
+    max_mcp_body_bytes: int
+    answers: Answers
+    answer_seconds: float
+    """How long a client may read nothing of its answer."""
     allowed_hosts: frozenset[str]
     allowed_origins: frozenset[str]
     public_downloads: bool

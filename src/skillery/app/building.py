@@ -15,7 +15,8 @@ from litestar import Litestar, Response
 from litestar.exceptions import HTTPException
 
 from skillery import migrate
-from skillery.api.bodies import Bodies
+from skillery.api.answers import Answers
+from skillery.api.budgets import Bodies
 from skillery.api.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
 from skillery.api.exchanges import ID_HEADER
 from skillery.api.http import headers_of
@@ -194,7 +195,9 @@ def _services(
         readiness=Readiness(database, storage, sandbox),
         max_body_bytes=settings.max_body_mb * MIB,
         bodies=Bodies(settings.bodies_mb * MIB),
-        answers=Bodies(settings.bodies_mb * MIB),
+        max_mcp_body_bytes=_max_mcp_body(settings),
+        answers=Answers(settings.answers_mb * MIB, settings.answer_max_mb * MIB),
+        answer_seconds=settings.answer_seconds,
         allowed_hosts=frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host)),
         allowed_origins=frozenset(origin.lower() for origin in settings.allowed_origins),
         public_downloads=settings.public_downloads,
@@ -203,6 +206,12 @@ def _services(
         metrics=_metrics(settings),
         tracing=tracing,
     )
+
+
+def _max_mcp_body(settings: Settings) -> int:
+    """A bundle at its limit in base64, and a MiB for its manifest and the paths of its files."""
+    bundle = -(-settings.bundle_max_mb * MIB * 4 // 3)
+    return min(settings.max_body_mb * MIB, bundle + MIB)
 
 
 def _metrics(settings: Settings) -> Metrics | None:

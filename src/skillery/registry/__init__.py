@@ -2,7 +2,7 @@
 
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
-from skillery.registry.describing import describe_skill
+from skillery.registry.describing import describe_in_full, describe_skill
 from skillery.registry.imports import (
     Alias,
     Imported,
@@ -74,6 +74,7 @@ __all__ = [
     "cursor_after_version",
     "cursor_key",
     "deprecate_skill",
+    "describe_in_full",
     "describe_skill",
     "files_of",
     "find_imported",

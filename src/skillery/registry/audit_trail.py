@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select
 from skillery.errors import InvalidParams
 from skillery.formats.moments import parse_moment
 from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.pages import fitting_items
 from skillery.tables import audit
 
 
@@ -72,8 +73,8 @@ def list_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit
         conditions.append(audit.c.seq < int(read_cursor(key, bound_to, cursor, 1)[0]))
     newest_first = select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit + 1)
     rows = connection.execute(newest_first).all()
-    page = [_entry(row) for row in rows[:limit]]
-    next_cursor = make_cursor(key, bound_to, (str(page[-1].seq),)) if len(rows) > limit else None
+    page = fitting_items([_entry(row) for row in rows[:limit]])
+    next_cursor = make_cursor(key, bound_to, (str(page[-1].seq),)) if len(rows) > len(page) else None
     return {"entries": page, "next_cursor": next_cursor}
 
 

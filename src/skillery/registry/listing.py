@@ -26,6 +26,7 @@ from sqlalchemy import (
 from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.seeing import View, is_own, parameters, seen_by_namespace, view_of
 from skillery.tables import skill_versions, skills
 
@@ -122,16 +123,34 @@ def list_skills(
     cursor: str,
 ) -> msgspec.Raw:
     """`{"skills": […], "next_cursor": …}` as JSON, sorted by the bytes of (namespace, name): the skills that the
-    identity sees.
+    identity sees. A page whose items are large is shorter than `limit`.
 
     `namespace` "" is all of them; it matches itself and all below it by whole segments. Raises InvalidCursor.
     """
     bound_to = ("list_skills", namespace, detail)
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
-    rows = seen_rows(connection, identity, detail, limit + 1, (after[0], after[1]), namespace)
-    more = len(rows) > limit
-    next_cursor = make_cursor(key, bound_to, tuple(rows[limit - 1][:2])) if more else None
-    return _answer([row[2] for row in rows[:limit]], next_cursor)
+    rows = _rows(connection, identity, detail, limit + 1, (after[0], after[1]), namespace)
+    page = fitting(rows[:limit], _size_of)
+    more = len(rows) > len(page)
+    next_cursor = make_cursor(key, bound_to, tuple(page[-1][:2])) if more else None
+    return _answer([row[2] for row in page], next_cursor)
+
+
+def _rows(
+    connection: Connection, identity: Identity, detail: Detail, count: int, after: tuple[str, str], namespace: str
+) -> list[Any]:
+    if detail == "names":
+        # No item of these is large, and one statement is faster.
+        return seen_rows(connection, identity, detail, count, after, namespace)
+
+    def read(wanted: int, last: Any) -> list[Any]:
+        return seen_rows(connection, identity, detail, wanted, (last[0], last[1]) if last else after, namespace)
+
+    return read_until_full(read, count, _size_of)
+
+
+def _size_of(row: Any) -> int:
+    return text_bytes(row[2])
 
 
 def seen_rows(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import difflib
-from typing import NamedTuple
+import io
+from collections.abc import Callable
+from functools import partial
+from typing import BinaryIO, NamedTuple
 
 from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Storage
 from skillery.database import Statement
 from skillery.errors import FileNotInSkill
+from skillery.formats.json_pieces import JsonPieces, content_pieces
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry.resolving import VersionRow, resolve
 from skillery.tables import objects, skill_files
@@ -29,7 +33,7 @@ _FILES = Statement(
     .order_by(skill_files.c.path)
 )
 _FILE = Statement(
-    select(skill_files.c.sha256, objects.c.data)
+    select(skill_files.c.sha256, objects.c.data, objects.c.size_bytes)
     .join_from(skill_files, objects, objects.c.sha256 == skill_files.c.sha256)
     .where(skill_files.c.version_id == bindparam("version_id"), skill_files.c.path == bindparam("path"))
 )
@@ -44,14 +48,28 @@ def files_of(connection: Connection, version_id: int) -> list[FileRow]:
 
 
 def read_skill_file(
-    connection: Connection, identity: Identity, storage: Storage, *, name: str, spec: VersionSpec, path: str
-) -> dict[str, str]:
-    """`content` and its `encoding`: `utf-8`, or `base64` where the file is not UTF-8 text.
+    connection: Connection,
+    identity: Identity,
+    storage: Storage,
+    *,
+    name: str,
+    spec: VersionSpec,
+    path: str,
+    expect: Callable[[int], None],
+) -> JsonPieces:
+    """`content` and its `encoding` as JSON: `utf-8`, or `base64` if the file is not UTF-8 text.
 
+    `expect` is called with the size of the answer before the file is read, and as the answer grows.
     Raises SkillNotFound, VersionNotFound, FileNotInSkill. A file over 64 KiB is read from the storage.
     """
     row = resolve(connection, identity, name, spec)
-    return _as_answered(read_file(connection, storage, row, path))
+    found = _FILE.rows(connection, version_id=row.version_id, path=path)
+    if not found:
+        raise _not_found(connection, row, path)
+    sha256, data, size = found[0]
+    expect(size)
+    content, encoding = content_pieces(partial(_open, storage, sha256, data), expect)
+    return JsonPieces([b'{"content":', *content, b',"encoding":"%s"}' % encoding.encode()])
 
 
 def read_inline_file(
@@ -81,19 +99,24 @@ def read_file(connection: Connection, storage: Storage, version: VersionRow, pat
     found = _FILE.rows(connection, version_id=version.version_id, path=path)
     if not found:
         raise _not_found(connection, version, path)
-    return _content(storage, *found[0])
-
-
-def content_of(connection: Connection, storage: Storage, sha256: str) -> bytes:
-    """Of a file of a version that is there."""
-    return _content(storage, sha256, connection.scalar(select(objects.c.data).where(objects.c.sha256 == sha256)))
-
-
-def _content(storage: Storage, sha256: str, data: bytes | None) -> bytes:
-    if data is not None:
-        return bytes(data)
-    with storage.open(sha256) as stream:
+    sha256, data, _ = found[0]
+    with _open(storage, sha256, data) as stream:
         return stream.read()
+
+
+def file_size(connection: Connection, version: VersionRow, path: str) -> int:
+    """In bytes; 0 if the version has no such file."""
+    found = _FILE.rows(connection, version_id=version.version_id, path=path)
+    return int(found[0][2]) if found else 0
+
+
+def open_content(connection: Connection, storage: Storage, sha256: str) -> BinaryIO:
+    """The content of a file of a version that is there."""
+    return _open(storage, sha256, connection.scalar(select(objects.c.data).where(objects.c.sha256 == sha256)))
+
+
+def _open(storage: Storage, sha256: str, data: bytes | None) -> BinaryIO:
+    return io.BytesIO(data) if data is not None else storage.open(sha256)
 
 
 def _not_found(connection: Connection, version: VersionRow, path: str) -> FileNotInSkill:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
+import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Identity, Storage
 from skillery.errors import ResourceNotFound
+from skillery.formats.json_pieces import JsonPieces, content_pieces
 from skillery.formats.media_types import MARKDOWN, media_type_of
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_uris import folder_of, name_above, segments_of, uri_of
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.listing import seen_rows
-from skillery.registry.reading import content_of
+from skillery.registry.pages import fitting
+from skillery.registry.reading import open_content
 from skillery.registry.skill_folders import (
     SkillFolder,
     conforming,
@@ -61,7 +66,10 @@ class SkillEntry(NamedTuple):
 class Content(NamedTuple):
     uri: str
     media_type: str | None
-    content: bytes
+    content: JsonPieces
+    """As a JSON string."""
+    encoding: str
+    """`utf-8` or `base64`."""
 
 
 def list_skill_entries(
@@ -74,13 +82,15 @@ def list_skill_entries(
     page = rows[:SKILLS_A_PAGE]
     folders = open_folders(connection, identity, storage, [(row[1], row[2]) for row in page])
     crowded = with_skills_below(connection, [folder.name for folder in folders])
-    entries = []
-    for folder in folders:
-        served = _served(connection, identity, storage, folder, folder.name in crowded)
-        if isinstance(served, SkillEntry):
-            entries.append(served)
-    more = make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if len(rows) > SKILLS_A_PAGE else None
-    return entries, more
+    served = [_served(connection, identity, storage, folder, folder.name in crowded) for folder in folders]
+    fits = fitting(served, _size_of)
+    last = page[len(fits) - 1] if len(fits) < len(served) else page[-1] if len(rows) > SKILLS_A_PAGE else None
+    more = make_cursor(key, bound_to, (last[0], last[1])) if last is not None else None
+    return [one for one in fits if isinstance(one, SkillEntry)], more
+
+
+def _size_of(served: SkillEntry | str) -> int:
+    return len(msgspec.json.encode(served)) if isinstance(served, SkillEntry) else 0
 
 
 def get_skill_entry(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> SkillEntry:
@@ -114,8 +124,13 @@ def list_resources(
     return [resource for resource, _ in page], more
 
 
-def read_resource(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> Content:
-    """The file at an address. Raises ResourceNotFound."""
+def read_resource(
+    connection: Connection, identity: Identity, storage: Storage, *, uri: str, expect: Callable[[int], None]
+) -> Content:
+    """The file at an address. `expect` is called with its size before it is read, and as the text grows.
+
+    Raises ResourceNotFound.
+    """
     folder, path = _find(connection, identity, storage, uri)
     file = next((file for file in folder.files if file.path == path), None)
     if file is None:
@@ -126,8 +141,11 @@ def read_resource(connection: Connection, identity: Identity, storage: Storage, 
         )
     if path == SKILL_MD:
         stored, description = stored_skill_md(connection, storage, folder.version_id)
-        return Content(uri, MARKDOWN, conforming(folder.name, stored, description).content)
-    return Content(uri, media_type_of(path), content_of(connection, storage, file.sha256))
+        skill_md = conforming(folder.name, stored, description).content
+        return Content(uri, MARKDOWN, *content_pieces(partial(io.BytesIO, skill_md), expect))
+    expect(file.size_bytes)
+    open_file = partial(open_content, connection, storage, file.sha256)
+    return Content(uri, media_type_of(path), *content_pieces(open_file, expect))
 
 
 def read_directory(

@@ -35,6 +35,7 @@ from skillery.formats.snippets import snippet_of
 from skillery.formats.words import Term, parse_query
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.indexing import SKILL_MD, body_in
+from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.seeing import owns, parameters, seen_by_name, view_of
 from skillery.tables import objects, search_words, skill_files, skill_versions, skills
 
@@ -73,14 +74,22 @@ def search_skills(
     if not terms:
         return {"skills": [], "next_cursor": None}
     found = _found(connection.dialect.name, identity, terms, kind, asked_tags, namespace)
-    page = _page(found, after, limit + 1)
-    rows = connection.execute(page, parameters(identity)).all()
-    more = len(rows) > limit
-    rows = rows[:limit]
+
+    def read(wanted: int, last: Any) -> Sequence[Any]:
+        place = (str(last.points), last.name) if last is not None else after
+        return connection.execute(_page(found, place, wanted), parameters(identity)).all()
+
+    rows = read_until_full(read, limit + 1, _size_of)
+    page = fitting(rows[:limit], _size_of)
+    more = len(rows) > len(page)
     return {
-        "skills": [_item(row, terms) for row in rows],
-        "next_cursor": make_cursor(key, bound_to, (str(rows[-1].points), rows[-1].name)) if more else None,
+        "skills": [_item(row, terms) for row in page],
+        "next_cursor": make_cursor(key, bound_to, (str(page[-1].points), page[-1].name)) if more else None,
     }
+
+
+def _size_of(row: Any) -> int:
+    return text_bytes(row.summary_json)
 
 
 def _item(row: Any, terms: Sequence[Term]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import difflib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,12 +37,11 @@ from skillery.formats.tools_json import Tool
 from skillery.formats.version_spec import Exact, VersionSpec
 from skillery.formats.wording import quoted
 from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.resolving import VersionRow, resolve
 from skillery.registry.seeing import View, owns, parameters, seen_by_name, view_of
 from skillery.tables import session_tools, skill_versions, skills, tools, version_steps
 
-MOST_BYTES = 2 * 1024 * 1024
-"""Of the tools of one page: each may have 64 KiB, and a caller may ask for a thousand."""
 _KEPT = 256
 _NEIGHBOURS = 20
 _NEAR = 3
@@ -179,17 +177,24 @@ def list_tools(
         rows = [(row.name, name, item) for name, item in found]
     else:
         rows = _own_rows(connection, identity, session, after)
-        rows += [tuple(one[:3]) for one in _offered(connection, identity, after, limit + 1)]
-    page = _page(rows[:limit])
+        rows += _offered_until_full(connection, identity, after, limit + 1)
+    page = fitting(rows[:limit], _size_of)
     more = len(rows) > len(page)
     next_cursor = f'"{make_cursor(key, bound_to, (page[-1][0], page[-1][1]))}"' if more else "null"
     return msgspec.Raw(f'{{"tools":[{",".join(row[2] for row in page)}],"next_cursor":{next_cursor}}}'.encode())
 
 
-def _page(rows: Sequence[tuple[str, str, str]]) -> Sequence[tuple[str, str, str]]:
-    """As many as fit into MOST_BYTES, and one at least."""
-    ends = accumulate(len(row[2]) for row in rows)
-    return rows[: max(1, sum(1 for end in ends if end <= MOST_BYTES))]
+def _offered_until_full(
+    connection: Connection, identity: Identity, after: tuple[str, ...], count: int
+) -> list[tuple[str, str, str]]:
+    def read(wanted: int, last: tuple[str, str, str] | None) -> list[tuple[str, str, str]]:
+        return [tuple(one[:3]) for one in _offered(connection, identity, last or after, wanted)]
+
+    return read_until_full(read, count, _size_of)
+
+
+def _size_of(row: tuple[str, str, str]) -> int:
+    return text_bytes(row[2])
 
 
 def _own_rows(

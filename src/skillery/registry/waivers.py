@@ -18,6 +18,7 @@ from skillery.formats.moments import shown_moment
 from skillery.formats.semver import Version
 from skillery.registry.checks import CheckFinding, WaiverNote
 from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.pages import fitting_items
 from skillery.tables import waivers
 
 BUILT_IN_RULES = {
@@ -109,9 +110,10 @@ def list_waivers(
     if cursor:
         where.append(waivers.c.id < int(read_cursor(key, bound_to, cursor, 1)[0]))
     rows = connection.execute(select(waivers).where(*where).order_by(waivers.c.id.desc()).limit(limit + 1)).all()
-    page, now = rows[:limit], datetime.now(UTC)
-    more = make_cursor(key, bound_to, (str(page[-1].id),)) if len(rows) > limit else None
-    return {"waivers": [_waiver(row, now) for row in page], "next_cursor": more}
+    now = datetime.now(UTC)
+    page = fitting_items([_waiver(row, now) for row in rows[:limit]])
+    more = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
+    return {"waivers": page, "next_cursor": more}
 
 
 def judge(connection: Connection, name: str, version: Version, findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:

@@ -15,6 +15,7 @@ from skillery.database import in_utc
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound
 from skillery.formats.moments import parse_moment
 from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.pages import fitting_items
 from skillery.runs.tool_calls import tool_answer
 from skillery.tables import runs, skill_versions, skills
 
@@ -143,9 +144,10 @@ def list_runs(
         position = tuple_(datetime.fromisoformat(moment), run_id, types=[runs.c.started_at.type, runs.c.id.type])
         statement = statement.where(tuple_(runs.c.started_at, runs.c.id) < position)
     rows = connection.execute(statement.limit(limit + 1)).all()
-    page, more = rows[:limit], len(rows) > limit
-    next_cursor = make_cursor(key, bound_to, _position(page[-1])) if more else None
-    return {"runs": [_listed(row) for row in page], "next_cursor": next_cursor}
+    page = fitting_items([_listed(row) for row in rows[:limit]])
+    more = len(rows) > len(page)
+    next_cursor = make_cursor(key, bound_to, _position(rows[len(page) - 1])) if more else None
+    return {"runs": page, "next_cursor": next_cursor}
 
 
 def listing(whose: str, asked: RunFilter, now: datetime) -> Select[Any]:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from skillery.api.answers import held_answer
 from skillery.api.errors import INVALID_PARAMS, plain_error
 from skillery.api.http import HttpRefusal, authenticate, check_json, only, read_body
+from skillery.api.mcp.large_messages import without_arguments
 from skillery.api.mcp.visits import SCOPE_KEY, Calls, Visit, asked_tools
 from skillery.api.services import Services
 from skillery.errors import InvalidParams
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 SESSION = b"mcp-session-id"
-MOST_PEEKED = 64 * 1024
-"""Bytes of a body that may be a handshake or take something back."""
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
 
 
@@ -55,16 +55,20 @@ class McpDoor:
         only(scope, "POST")
         check_json(headers)
         identity = await authenticate(services, scope, headers)
-        visit = Visit(services, identity, self._calls, headers, _asked(scope))
-        manager = await self._manager(services.max_body_bytes)
-        with services.bodies.hold() as held:
-            body = await read_body(receive, headers, services.max_body_bytes, held)
+        asked = _asked(scope)
+        manager = await self._manager(services.max_mcp_body_bytes)
+        with services.bodies.hold() as held, services.answers.hold() as room:
+            visit = Visit(services, identity, self._calls, headers, asked, room, held)
+            held_answer.set(room)
+            whole = await read_body(receive, headers, services.max_mcp_body_bytes, held)
+            body, visit.arguments = await without_arguments(whole)
+            del whole
             message = _peek(body)
             if message.method == CANCELLED:
                 self._take_back(visit, message)
             if message.method == INITIALIZE and visit.session is None:
                 send = _with_session(send)
-            await manager.handle_request(_scope_of(scope, visit), _again(body, receive), send)
+            await manager.handle_request(_scope_of(scope, visit), _again(body, receive), visit.splices.into(send))
 
     async def close(self) -> None:
         self._closing.set()
@@ -120,8 +124,6 @@ def _asked(scope: Any) -> tuple[str, ...]:
 
 
 def _peek(body: bytes) -> _Message:
-    if len(body) > MOST_PEEKED:
-        return _Message()
     try:
         return _message.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from functools import partial
 from typing import Any
 
 from skillery import registry
+from skillery.api.answers import expect_result
+from skillery.api.errors import encode
 from skillery.api.rpc.methods import Method
 from skillery.api.rpc.params import Params
 from skillery.api.services import Services
 from skillery.backends import Identity
-from skillery.registry.resources import Content, Resource, SkillEntry
+from skillery.formats.json_pieces import JsonPieces
+from skillery.registry.resources import Resource, SkillEntry
 
 TTL_MS = 60_000
 COMPLETE = {"resultType": "complete"}
@@ -52,8 +54,15 @@ async def list_resources(services: Services, identity: Identity, asked: ListPage
 
 
 async def read_resource(services: Services, identity: Identity, asked: AtUri) -> Any:
-    work = partial(registry.read_resource, identity=identity, storage=services.storage, uri=asked.uri)
-    return {"contents": [_content(await _read(services, work))], **FRESHNESS}
+    """The result as JSON in pieces: one before the text of the file, those of the text, and one behind it."""
+    work = partial(
+        registry.read_resource, identity=identity, storage=services.storage, uri=asked.uri, expect=expect_result
+    )
+    found = await _read(services, work)
+    field, kind = ("text", "text/plain") if found.encoding == "utf-8" else ("blob", "application/octet-stream")
+    about = {"uri": found.uri, "mimeType": found.media_type or kind}
+    head = b'{"contents":[%s,"%s":' % (encode(about)[:-1], field.encode())
+    return JsonPieces([head, *found.content, b"}],%s" % encode(FRESHNESS)[1:]])
 
 
 async def read_directory(services: Services, identity: Identity, asked: ListDirectory) -> Any:
@@ -113,15 +122,6 @@ def _resource(one: Resource) -> dict[str, Any]:
         "size": one.size,
     }
     return {key: value for key, value in shown.items() if value is not None}
-
-
-def _content(one: Content) -> dict[str, Any]:
-    try:
-        shown: dict[str, Any] = {"uri": one.uri, "text": one.content.decode("utf-8")}
-    except UnicodeDecodeError:
-        shown = {"uri": one.uri, "blob": base64.b64encode(one.content).decode()}
-    kind = one.media_type or ("text/plain" if "text" in shown else "application/octet-stream")
-    return shown | {"mimeType": kind}
 
 
 def _entry(one: SkillEntry) -> dict[str, Any]:

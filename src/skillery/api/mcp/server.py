@@ -19,7 +19,7 @@ from mcp_types import (
 from skillery import __version__
 from skillery.api.errors import NOT_FOUND
 from skillery.api.mcp.methods import FRESHNESS, MCP_METHODS
-from skillery.api.mcp.tools import call_tool, encoded, list_tools
+from skillery.api.mcp.tools import call_tool, encoded, is_large, list_tools
 from skillery.api.mcp.visits import visit_of
 from skillery.api.rpc.calling import perform
 
@@ -104,12 +104,13 @@ async def _answer(context: Context, method: str, **params: str | None) -> dict[s
     """Raises MCPError: what is not there is an invalid param to MCP."""
     visit = visit_of(context)
     raw = msgspec.Raw(encoded({name: value for name, value in params.items() if value is not None}))
-    answer, error = await perform(visit.services, visit.identity, method, raw, None, _as_it_is, MCP_METHODS)
+    answer, error = await perform(visit.services, visit.identity, method, raw, None, MCP_METHODS)
     if answer is None:
         code = INVALID_PARAMS if error["code"] == NOT_FOUND else error["code"]
         raise MCPError(code, error["message"], error["data"])
-    return answer
-
-
-def _as_it_is(answer: dict[str, Any]) -> dict[str, Any]:
-    return answer
+    if method == "resources/read" and is_large(answer):
+        # The first part and the last stand around the text of the file.
+        text = encoded(visit.splices.text(answer[1:-1]))
+        answer = [answer[0], text, answer[-1]]
+    found: dict[str, Any] = msgspec.json.decode(b"".join(answer))
+    return found

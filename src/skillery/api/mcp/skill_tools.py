@@ -19,6 +19,8 @@ from skillery.api.rpc.methods import METHODS
 
 MOST_TOOLS = 1000
 """Of one skill: more than any model would look at."""
+MOST_BYTES = 1024 * 1024
+"""Of the tools of all skills that a connection names, as JSON: the SDK validates each value, on the event loop."""
 MOST_OF_NAME, MOST_OF_TOOL = 120, 90
 """Of the 128 characters of a tool's name in MCP, without what tells it apart, and with a skill before it."""
 _PROPERTY = ("type", "description", "enum")
@@ -42,7 +44,14 @@ async def skill_tools(visit: Visit) -> dict[str, SkillTool]:
     A name that two of the skills have, or that is one of a method, has its skill before it: `text_words__count`. No
     tool stands in the place of another, whatever their authors call them.
     """
-    found = [(skill, tool) for skill in visit.skills for tool in await _tools_of(visit, skill)]
+    found: list[tuple[str, dict[str, Any]]] = []
+    size = 0
+    for skill in visit.skills:
+        text = await _tools_of(visit, skill)
+        size += len(text)
+        if size > MOST_BYTES:
+            raise _too_many(visit, size)
+        found += [(skill, tool) for tool in msgspec.json.decode(text)["tools"]]
     often = Counter(tool["name"] for _, tool in found)
     apart = {_with_skill(skill, tool["name"]) for skill, tool in found}
     tools: dict[str, SkillTool] = {}
@@ -65,7 +74,7 @@ def _free(name: str, taken: Container[str]) -> str:
     return next(one for one in itertools.chain([name], numbered) if one not in taken)
 
 
-def arguments_of(tool: SkillTool, arguments: dict[str, Any]) -> dict[str, Any]:
+def arguments_of(tool: SkillTool, arguments: msgspec.Raw) -> dict[str, Any]:
     """The params of call_tool."""
     return {"name": f"{tool.skill}/{tool.tool}", "args": arguments}
 
@@ -80,14 +89,22 @@ def result_of(answer: dict[str, Any]) -> dict[str, Any]:
     return {"content": content, "structuredContent": answer, "isError": bool(answer["is_error"])}
 
 
-async def _tools_of(visit: Visit, skill: str) -> list[dict[str, Any]]:
+def _too_many(visit: Visit, size: int) -> MCPError:
+    message = f"the tools of the {len(visit.skills)} skills of this connection have {size} bytes or more"
+    hint = f"At most {MOST_BYTES} are offered. Name fewer skills in ?tools=, or call their tools with call_tool."
+    return MCPError(INVALID_PARAMS, message, {"type": "answer_too_large", "hint": hint})
+
+
+async def _tools_of(visit: Visit, skill: str) -> bytes:
+    """As list_tools answers them."""
     asked = msgspec.Raw(encode({"skill": skill, "limit": MOST_TOOLS}))
-    answer, error = await perform(visit.services, visit.identity, "list_tools", asked, None, encode)
+    answer, error = await perform(visit.services, visit.identity, "list_tools", asked, None)
     if answer is None:
         message = f"the tools of '{skill}', which this connection asks for, cannot be listed: {error['message']}"
         raise MCPError(INVALID_PARAMS, message, error["data"])
-    tools: list[dict[str, Any]] = msgspec.json.decode(answer)["tools"]
-    return tools
+    text = b"".join(answer)
+    visit.held.sent(len(text))
+    return text
 
 
 def _schema(parameters: dict[str, Any]) -> dict[str, Any]:

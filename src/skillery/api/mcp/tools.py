@@ -14,15 +14,18 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from skillery.api.errors import encode
+from skillery.api.errors import encode, error_object
+from skillery.api.mcp.large_messages import MOST_OF_SDK
 from skillery.api.mcp.methods import COMPLETE, FRESHNESS
 from skillery.api.mcp.pictures import with_pictures
 from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
 from skillery.api.mcp.visits import CREATE_SKILL, CallKey, Visit, visit_of
-from skillery.api.rpc.calling import perform
+from skillery.api.rpc.calling import Parts, perform
 from skillery.api.rpc.environment_params import shown_properties
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import tool
+from skillery.errors import SkilleryError
+from skillery.formats.json_pieces import string_pieces
 from skillery.runs.stopping import begun_runs
 
 Context = ServerRequestContext[Any, Any]
@@ -43,16 +46,25 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
     """What the method answers, as text and as structured content. Its error is a result that an LLM can act on."""
     visit = visit_of(context)
     if asked.name in _names(visit):
-        answer, error = await _call(context, asked, asked.name, encoded(asked.arguments or {}))
-        return (await with_pictures(visit, _result(answer)) if answer is not None else _error(error)) | COMPLETE
+        answer, error = await _call(context, asked, asked.name, _arguments(visit, asked))
+        if answer is None:
+            return _error(error) | COMPLETE
+        if is_large(answer):
+            return _large_result(visit, answer) | COMPLETE
+        return await with_pictures(visit, _result(b"".join(answer))) | COMPLETE
     offered = await skill_tools(visit)
     if asked.name not in offered:
         raise _unknown(asked.name, [*_names(visit), *offered])
     one = offered[asked.name]
-    answer, error = await _call(context, asked, "call_tool", encoded(arguments_of(one, asked.arguments or {})))
+    params = msgspec.Raw(encode(arguments_of(one, _arguments(visit, asked))))
+    answer, error = await _call(context, asked, "call_tool", params)
     if answer is None:
         return _error(error) | COMPLETE
-    return await with_pictures(visit, result_of(msgspec.json.decode(answer))) | COMPLETE
+    return await with_pictures(visit, result_of(msgspec.json.decode(b"".join(answer)))) | COMPLETE
+
+
+def _arguments(visit: Visit, asked: CallToolRequestParams) -> msgspec.Raw:
+    return visit.arguments if visit.arguments is not None else msgspec.Raw(encoded(asked.arguments or {}))
 
 
 def encoded(value: Any) -> bytes:
@@ -65,13 +77,16 @@ def encoded(value: Any) -> bytes:
 
 
 async def _call(
-    context: Context, asked: CallToolRequestParams, method: str, params: bytes
-) -> tuple[bytes | None, dict[str, Any]]:
+    context: Context, asked: CallToolRequestParams, method: str, params: msgspec.Raw
+) -> tuple[Parts | None, dict[str, Any]]:
     visit = visit_of(context)
     given = (asked.meta or {}).get(KEY_IN_META)
     key = given if isinstance(given, str) else visit.key
+    visit.arguments = None
     async with _taken_back(context, visit), _progress(context, asked):
-        return await perform(visit.services, visit.identity, method, msgspec.Raw(params), key, encode)
+        done = await perform(visit.services, visit.identity, method, params, key)
+    visit.body.give_back()
+    return done
 
 
 def _result(answer: bytes) -> dict[str, Any]:
@@ -81,6 +96,24 @@ def _result(answer: bytes) -> dict[str, Any]:
         "structuredContent": structured,
         # A run that failed: what it says of that is all there.
         "isError": structured.get("status") == "failed",
+    }
+
+
+def is_large(answer: Parts) -> bool:
+    return sum(map(len, answer)) > MOST_OF_SDK
+
+
+def _large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
+    """As `_result`, with stand-ins for what the SDK does not see. No run answers so much."""
+    try:
+        text = string_pieces((bytes(part).decode() for part in answer), visit.held.expect)
+        visit.held.keep(text.size)
+    except SkilleryError as error:
+        return _error(error_object(error))
+    return {
+        "content": [{"type": "text", "text": visit.splices.text(text)}],
+        "structuredContent": visit.splices.object(answer),
+        "isError": False,
     }
 
 

@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
+import msgspec
+
+from skillery.api.answers import HeldAnswer
+from skillery.api.budgets import HeldBody
+from skillery.api.mcp.splicing import Splices
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import InvalidParams
@@ -52,7 +57,9 @@ class Visit:
         identity: Identity,
         calls: Calls,
         headers: Mapping[str, str],
-        asked: tuple[str, ...] = (),
+        asked: tuple[str, ...],
+        held: HeldAnswer,
+        body: HeldBody,
     ) -> None:
         self.services = services
         self.identity = identity
@@ -63,6 +70,11 @@ class Visit:
         """Whether its client wants to publish."""
         self.skills = tuple(name for name in asked if name != CREATE_SKILL)
         """Whose Skill Tools it wants as tools of its own."""
+        self.arguments: msgspec.Raw | None = None
+        """Of the tool that is called, if they are too large for the SDK."""
+        self.held = held
+        self.body = body
+        self.splices = Splices(held.sent)
 
 
 def visit_of(context: Any) -> Visit:

@@ -1,39 +1,41 @@
-"""One call of a method, whichever door it came in by: decode, authorise, call; what came of it is noted."""
+"""One call of a method, whatever endpoint it came to: decode, authorise, call, encode; the outcome is noted."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from skillery import access
+from skillery.api.answers import held_answer
 from skillery.api.errors import METHOD_NOT_FOUND, encode, error_object, plain_error, unexpected
 from skillery.api.refusing import is_refusal, note_refusal, subject_of
-from skillery.api.rpc.explaining import explain
+from skillery.api.rpc.explaining import explain, known_params
 from skillery.api.rpc.methods import CALLABLE, Method
 from skillery.api.rpc.params import Params
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import InvalidParams, SkilleryError, Unavailable
+from skillery.formats.json_pieces import JsonPieces, is_exactly
 from skillery.idempotency import canonical, digest_of
 from skillery.request import current
-from skillery.threads import BIG_TEXT, JSON
+from skillery.threads import BIG_TEXT, JSON, without_collecting
 from skillery.tracing import span
 
 UNKNOWN = "unknown"
-BIG_PARAMS = 1024 * 1024
+NULL = b"null"
+BIG_PARAMS = 64 * 1024
 Caller = Identity | Unavailable
 """Unavailable where it cannot be found out now who calls: every call is answered with it."""
 RawParams = msgspec.Raw | msgspec.UnsetType
-T = TypeVar("T")
-_names = msgspec.json.Decoder(dict[str, msgspec.Raw])
+Parts = Sequence[bytes | memoryview]
+"""JSON in parts."""
 
 
 async def perform(
@@ -42,18 +44,19 @@ async def perform(
     name: str,
     params: RawParams,
     key: str | None,
-    finish: Callable[[Any], T],
     methods: Mapping[str, Method] = CALLABLE,
-) -> tuple[T | None, dict[str, Any]]:
-    """What `finish` makes of the method's result and {}, or None and an error object. With a key, a call of a method
-    that heeds one is made once, however often it comes."""
+) -> tuple[Parts | None, dict[str, Any]]:
+    """Return the result as JSON and {}, or None and an error object.
+
+    With a key, a call of a method that honours one is made once. The result is counted in `held_answer`.
+    """
     failed: dict[str, Any] = {}
-    finished: T | None = None
+    finished: Parts | None = None
     begun = time.perf_counter()
     known = name if name in methods else UNKNOWN  # another is somebody's text, of which there is no end
     with span("rpc", **{"rpc.method": known}) as traced:
         try:
-            finished = finish(await _call_method(services, identity, name, params, key, methods))
+            finished = _kept(await _call_method(services, identity, name, params, key, methods))
         except _Unknown as unknown:
             failed = unknown.error
         except SkilleryError as error:
@@ -66,6 +69,22 @@ async def perform(
     if request is not None:
         request.calls.append((known, failed["code"] if failed else 0, time.perf_counter() - begun))
     return finished, failed
+
+
+def _kept(result: Any) -> Parts:
+    """Encode a result and count its bytes. Raises AnswerTooLarge, Busy."""
+    parts = encoded_parts(result)
+    held = held_answer.get()
+    if held is not None:
+        held.keep(sum(map(len, parts)))
+    return parts
+
+
+def encoded_parts(result: Any) -> Parts:
+    """Encode a result. What is JSON already is not copied."""
+    if isinstance(result, JsonPieces):
+        return result
+    return [memoryview(result)] if isinstance(result, msgspec.Raw) else [encode(result)]
 
 
 class _Unknown(Exception):
@@ -91,15 +110,23 @@ async def _call_method(
     try:
         if method.needs is not None:
             access.require(identity, method.needs)
+        _begin(name, method)
         params = decode_params(method, raw)
         if key is None or not method.once:
             return await method.call(services, identity, params)
         return await _call_once(services, identity, name, method, params, key)
     except SkilleryError as error:
         if is_refusal(error, method.audits):
-            given = b"" if raw is msgspec.UNSET else bytes(raw)
+            given = b"" if raw is msgspec.UNSET else raw
             note_refusal(services, identity, name, subject_of(given, method.audits or ""), error)
         raise
+
+
+def _begin(name: str, method: Method) -> None:
+    """Raises Busy if there is no room for the answer of a call that changes something: it is not refused later."""
+    held = held_answer.get()
+    if held is not None:
+        held.begin(name, is_refusable=not (method.once or method.audits))
 
 
 async def _call_once(
@@ -123,42 +150,32 @@ async def _digest_of(method: str, params: Any) -> str:
 
 def decode_params(method: Method, raw: RawParams) -> Any:
     """Raises InvalidParams that names the parameter and, for an unknown one, the nearest that there is."""
-    text = b"{}" if raw is msgspec.UNSET else bytes(raw)
-    if text.startswith(b"["):
+    text = msgspec.Raw(b"{}") if raw is msgspec.UNSET else raw
+    if bytes(memoryview(text)[:1]) == b"[":
         raise InvalidParams("params go by name here", hint='Write "params": {"name": value, …}.')
-    if b"null" in text:
-        text = _without_nulls(method, text)
+    text = _without_nulls(method, text)
     try:
-        with _without_collecting(text):
+        with without_collecting() if len(text) > BIG_PARAMS else nullcontext():
             return _decoder(method.params).decode(text)
     except (msgspec.ValidationError, RecursionError) as error:
         raise explain(error, method.params, text) from None
 
 
-@contextmanager
-def _without_collecting(text: bytes) -> Iterator[None]:
-    """Nothing that decoding makes is rubbish: looking through millions of new objects takes five times as long as
-    making them, and nobody else is answered meanwhile."""
-    if len(text) < BIG_PARAMS:
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def _without_nulls(method: Method, text: bytes) -> bytes:
+def _without_nulls(method: Method, text: msgspec.Raw) -> msgspec.Raw:
     """An explicit null equals a parameter that was left out; an unknown one stays, to be refused."""
-    if text == b"null":
-        return b"{}"
-    try:
-        given = _names.decode(text)
-    except msgspec.ValidationError:
+    if len(text) <= BIG_PARAMS and b"null" not in bytes(text):
         return text
-    known = method.params.__struct_encode_fields__
-    return encode({key: value for key, value in given.items() if key not in known or bytes(value) != b"null"})
+    if is_exactly(text, NULL):
+        return msgspec.Raw(b"{}")
+    try:
+        given = known_params(method.params).decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    found = msgspec.structs.asdict(given)
+    if not any(is_exactly(value, NULL) for value in found.values()):
+        return text
+    kept = {key: value for key, value in found.items() if value is not msgspec.UNSET and not is_exactly(value, NULL)}
+    return msgspec.Raw(encode(kept))
 
 
 @cache

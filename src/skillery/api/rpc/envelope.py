@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from collections import deque
 from typing import Any
 
 import msgspec
 
+from skillery.api.answers import HeldAnswer, held_answer
 from skillery.api.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -15,10 +18,14 @@ from skillery.api.errors import (
     encode,
     plain_error,
 )
-from skillery.api.rpc.calling import Caller, perform
+from skillery.api.http import Part
+from skillery.api.json_texts import TextRefusal, check_text
+from skillery.api.rpc.calling import Caller, Parts, perform
 from skillery.api.services import Services
 
 MOST_CALLS = 100
+LARGE_TEXT = 1024 * 1024
+"""A larger text is not decoded a second time to find out what is wrong with it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -32,73 +39,107 @@ class Call(msgspec.Struct, frozen=True):
 
 
 _call = msgspec.json.Decoder(Call)
-_calls = msgspec.json.Decoder(list[msgspec.Raw])
+_whole = msgspec.json.Decoder(msgspec.Raw)
+_calls = msgspec.json.Decoder(
+    msgspec.defstruct(
+        "Calls",
+        [(f"call_{number}", msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for number in range(MOST_CALLS)],
+        array_like=True,
+        forbid_unknown_fields=True,
+    )
+)
+"""Stops at the 101st element: counting a list of millions after decoding it takes a second and a GiB."""
 
 
-async def answer(services: Services, identity: Caller, body: bytes, key: str | None = None) -> bytes | None:
-    """The answer to a request body, None where there is none to give (notifications only). With a key, a call of a
-    method that heeds one is made once, however often it comes."""
-    if not _is_utf8(body):
-        return _failure(None, plain_error(PARSE_ERROR, "the body is not JSON: it is not UTF-8", "parse_error"))
-    start = body.lstrip(b" \t\r\n")[:1]
+async def answer(
+    services: Services, identity: Caller, body: bytes, held: HeldAnswer, key: str | None = None
+) -> deque[Part] | None:
+    """Return the answer to a request body in parts, None if there is none to give (notifications only).
+
+    With a key, a call of a method that honours one is made once. The answer is counted in `held`.
+    """
+    try:
+        await check_text(body)
+    except TextRefusal as refusal:
+        return _alone(refusal.error)
+    held_answer.set(held)
+    start = body.lstrip(b" \t\r\n")[:1] if body[:1] != b"{" else b"{"
     if start != b"[":
         return await _answer_one(services, identity, body, key)
     if key is not None:
         message = "an Idempotency-Key goes with one call, not with a batch"
         hint = "Send the calls one by one, each with a key of its own."
-        return _failure(None, plain_error(INVALID_REQUEST, message, "invalid_request", hint))
+        return _alone(plain_error(INVALID_REQUEST, message, "invalid_request", hint))
     return await _answer_batch(services, identity, body)
 
 
-def _is_utf8(body: bytes) -> bool:
-    """Asked once for all of it: what decoding skips over, it does not look at as text."""
+async def _answer_batch(services: Services, identity: Caller, body: bytes) -> deque[Part] | None:
     try:
-        return body.isascii() or body.decode() is not None
-    except UnicodeDecodeError:
-        return False
-
-
-async def _answer_batch(services: Services, identity: Caller, body: bytes) -> bytes | None:
-    try:
-        calls = _calls.decode(body)
+        decoded = msgspec.structs.astuple(_calls.decode(body))
+        calls = [call for call in decoded if call is not msgspec.UNSET]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        lenient = _lenient(body)
+        lenient = _lenient(body) if len(body) <= LARGE_TEXT else _NOT_JSON
         if not isinstance(lenient, list):
-            return _failure(None, _parse_error(error))
-        calls = [msgspec.Raw(json.dumps(one).encode()) for one in lenient]
+            return _alone(_no_batch(error))
+        calls = [json.dumps(one).encode() for one in lenient]
     if not 1 <= len(calls) <= MOST_CALLS:
-        message = f"a batch holds 1 to {MOST_CALLS} calls, not {len(calls)}"
-        return _failure(None, plain_error(INVALID_REQUEST, message, "invalid_request"))
-    answers = [await _answer_one(services, identity, bytes(call)) for call in calls]
-    given = [one for one in answers if one is not None]
-    return b"[" + b",".join(given) + b"]" if given else None
+        return _alone(_too_many_calls())
+    reply: deque[Part] = deque()
+    for call in calls:
+        # Others are answered between two calls, also if no call waits for anything.
+        await asyncio.sleep(0)
+        parts = await _answer_one(services, identity, call)
+        if parts is not None:
+            reply.append(b"," if reply else b"[")
+            reply += parts
+    if not reply:
+        return None
+    reply.append(b"]")
+    return reply
 
 
-async def _answer_one(services: Services, identity: Caller, body: bytes, key: str | None = None) -> bytes | None:
+def _no_batch(error: Exception) -> dict[str, Any]:
+    """For a large body. A batch of 101 calls is told apart from what is no JSON."""
+    return _too_many_calls() if isinstance(error, msgspec.ValidationError) else _parse_error(error)
+
+
+def _too_many_calls() -> dict[str, Any]:
+    return plain_error(INVALID_REQUEST, f"a batch holds 1 to {MOST_CALLS} calls", "invalid_request")
+
+
+async def _answer_one(
+    services: Services, identity: Caller, body: bytes | msgspec.Raw, key: str | None = None
+) -> deque[Part] | None:
     try:
         call = _call.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _refuse(body, error)
+        refused = _refuse(body, error)
+        return None if refused is None else deque([refused])
     reply_to = None if call.id is msgspec.UNSET else call.id
     if call.jsonrpc != "2.0":
-        error_ = plain_error(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", "invalid_request")
-        return _failure(reply_to, error_)
-
-    def whole(result: Any) -> bytes:
-        return encode({"jsonrpc": "2.0", "id": reply_to, "result": result})
-
-    encoded, failed = await perform(services, identity, call.method, call.params, key, whole)
+        return _alone(plain_error(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", "invalid_request"), reply_to)
+    result, failed = await perform(services, identity, call.method, call.params, key)
     if call.id is msgspec.UNSET:
         return None
-    return _failure(reply_to, failed) if encoded is None else encoded
+    return _alone(failed, reply_to) if result is None else _with_id(reply_to, result)
+
+
+def _with_id(reply_to: Any, result: Parts) -> deque[Part]:
+    return deque([b'{"jsonrpc":"2.0","id":%s,"result":' % encode(reply_to), *result, b"}"])
+
+
+def _alone(error: dict[str, Any], reply_to: Any = None) -> deque[Part]:
+    return deque([_failure(reply_to, error)])
 
 
 # -- what is not a request ---------------------------------------------------------------------------------------
 
 
-def _refuse(body: bytes, error: Exception) -> bytes | None:
-    """The answer to what could not be decoded as a Call: told apart as JSON-RPC 2.0 does."""
-    value = _lenient(body)
+def _refuse(body: bytes | msgspec.Raw, error: Exception) -> bytes | None:
+    """Return the answer to a text that is no Call, with the error code of JSON-RPC 2.0."""
+    if len(body) > LARGE_TEXT:
+        return _failure(None, _refuse_large(body, error))
+    value = _lenient(bytes(body))
     if value is _NOT_JSON:
         return _failure(None, _parse_error(error))
     if not isinstance(value, dict):
@@ -109,11 +150,23 @@ def _refuse(body: bytes, error: Exception) -> bytes | None:
             None, plain_error(INVALID_REQUEST, "'id' must be a string, a number or null", "invalid_request")
         )
     if value.get("jsonrpc") == "2.0" and isinstance(value.get("method"), str) and _has_surrogate(value):
-        message = "a text in this call holds a lone surrogate, which is no character"
-        failure = _failure(reply_to, plain_error(INVALID_PARAMS, message, "invalid_params", "Send valid Unicode."))
-        return failure if "id" in value else None
-    message = "a call has 'jsonrpc': \"2.0\", a 'method', and may have 'params' and an 'id'"
-    return _failure(reply_to, plain_error(INVALID_REQUEST, message, "invalid_request"))
+        return _failure(reply_to, _lone_surrogate()) if "id" in value else None
+    return _failure(reply_to, plain_error(INVALID_REQUEST, _CALL, "invalid_request"))
+
+
+_CALL = "a call has 'jsonrpc': \"2.0\", a 'method', and may have 'params' and an 'id'"
+
+
+def _refuse_large(body: bytes | msgspec.Raw, error: Exception) -> dict[str, Any]:
+    """As for a small text, but without its id: nothing of a large text is decoded a second time."""
+    try:
+        _whole.decode(body)
+    except (msgspec.DecodeError, RecursionError) as malformed:
+        text = bytes(body)
+        if b"\\ud" in text or b"\\uD" in text:
+            return _lone_surrogate()
+        return _parse_error(malformed)
+    return plain_error(INVALID_REQUEST, f"{_CALL}: {str(error)[:200]}", "invalid_request")
 
 
 _NOT_JSON = object()
@@ -129,6 +182,11 @@ def _lenient(body: bytes) -> Any:
 
 def _no_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
+
+
+def _lone_surrogate() -> dict[str, Any]:
+    message = "a text in this call holds a lone surrogate, which is no character"
+    return plain_error(INVALID_PARAMS, message, "invalid_params", "Send valid Unicode.")
 
 
 def _has_surrogate(value: Any) -> bool:

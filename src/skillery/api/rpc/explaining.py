@@ -14,28 +14,41 @@ from skillery.errors import InvalidParams
 from skillery.runs.limits import ASKABLE
 
 _MISSING = re.compile(r"missing required field `(\w+)`")
+MOST_SHOWN = 40
+"""Bytes of a value that an error repeats."""
 _STEP = re.compile(r"\w+|\[\d+\]")
-_names = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
-def explain(error: Exception, params: type[Params], text: bytes) -> InvalidParams:
-    """Names the parameter, its value where that is short, and what it takes; of an unknown one, the nearest known."""
+@cache
+def known_params(params: type[Params]) -> msgspec.json.Decoder[Any]:
+    """Decode an object to its known parameters, each as it came. Raises ValidationError for the first unknown one:
+    a body may hold a million of them."""
+    fields = [
+        (field.encode_name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for field in msgspec.structs.fields(params)
+    ]
+    return msgspec.json.Decoder(msgspec.defstruct(f"Known{params.__name__}", fields, forbid_unknown_fields=True))
+
+
+def explain(error: Exception, params: type[Params], text: msgspec.Raw) -> InvalidParams:
+    """Name the parameter, its value if that is short, and what it takes; for an unknown one, the nearest known."""
     known = [field.encode_name for field in msgspec.structs.fields(params)]
     try:
-        given = _names.decode(text)
-    except msgspec.ValidationError:
-        return InvalidParams("params must be an object", hint=f"It takes {', '.join(known) or 'nothing'}.")
-    unknown = [key for key in given if key not in known]
-    if unknown:
-        return _unknown(unknown[0], known)
+        given = msgspec.structs.asdict(known_params(params).decode(text))
+    except msgspec.ValidationError as refused:
+        unknown = _UNKNOWN.match(str(refused))
+        if unknown is None:
+            return InvalidParams("params must be an object", hint=f"It takes {', '.join(known) or 'nothing'}.")
+        return _unknown(unknown[1], known)
     reason, _, where = str(error).partition(" - at `$")
     where = where.removesuffix("`").lstrip(".")
     missing = _MISSING.search(reason)
     if missing:
         path = f"{where}.{missing[1]}" if where else missing[1]
         return InvalidParams(f"the parameter '{path}' is missing", hint=_takes(params, path), param=path)
-    value = bytes(given.get(where, b""))
-    shown = f"{value.decode()}, which is not valid" if 0 < len(value) <= 40 else "not valid"
+    value = given.get(where, msgspec.UNSET)
+    value = b"" if value is msgspec.UNSET or len(value) > MOST_SHOWN else bytes(value)
+    shown = f"{value.decode()}, which is not valid" if value else "not valid"
     message = f"the parameter '{where}' is {shown}: {reason[:1].lower()}{reason[1:]}"
     return InvalidParams(message, hint=_takes(params, where), param=where)
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from skillery import access, quotas
+from skillery.api.answers import expect_result
 from skillery.api.rpc import params
 from skillery.api.rpc.calls.values import decoded, given, identity_name
 from skillery.api.services import Services
@@ -22,7 +23,9 @@ async def create_blob(services: Services, identity: Identity, asked: params.Crea
 
 
 async def read_blob(services: Services, identity: Identity, asked: params.ReadBlob) -> Any:
-    return await services.blobs.read_blob(identity, asked.blob_id, asked.mode, given(asked.max_bytes))
+    return await services.blobs.read_blob(
+        identity, asked.blob_id, asked.mode, given(asked.max_bytes), expect=expect_result
+    )
 
 
 async def delete_blob(services: Services, identity: Identity, asked: params.DeleteBlob) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from skillery import registry
+from skillery.api.answers import expect_result
 from skillery.api.rpc import params
 from skillery.api.rpc.calls.values import decoded, which
 from skillery.api.services import Services
@@ -42,12 +43,16 @@ async def list_skills(services: Services, identity: Identity, asked: params.List
 
 async def describe_skill(services: Services, identity: Identity, asked: params.DescribeSkill) -> Any:
     name, spec = which(asked.name, asked.version)
-    work = partial(
-        registry.describe_skill, identity=identity, storage=services.storage, name=name, spec=spec, detail=asked.detail
-    )
+    storage = services.storage
     if asked.detail == "full":
         # SKILL.md may be large, and then lies in the storage.
-        return await asyncio.to_thread(services.database.read_now, work)
+        in_full = partial(
+            registry.describe_in_full, identity=identity, storage=storage, name=name, spec=spec, expect=expect_result
+        )
+        return await asyncio.to_thread(services.database.read_now, in_full)
+    work = partial(
+        registry.describe_skill, identity=identity, storage=storage, name=name, spec=spec, detail=asked.detail
+    )
     return await services.database.read(work)
 
 
@@ -59,7 +64,15 @@ async def read_skill_file(services: Services, identity: Identity, asked: params.
     if answer is not None:
         return answer
     storage = services.storage
-    work = partial(registry.read_skill_file, identity=identity, storage=storage, name=name, spec=spec, path=path)
+    work = partial(
+        registry.read_skill_file,
+        identity=identity,
+        storage=storage,
+        name=name,
+        spec=spec,
+        path=path,
+        expect=expect_result,
+    )
     return await asyncio.to_thread(services.database.read_now, work)
 
 
@@ -87,9 +100,10 @@ async def load_guide(services: Services, identity: Identity, _: params.LoadSkill
         name=GUIDE,
         spec=Latest(),
         path="SKILL.md",
+        expect=expect_result,
     )
     answer = await services.database.read(work)
-    return {"content": answer["content"]}
+    return {"content": msgspec.json.decode(answer.joined(), type=dict[str, str])["content"]}
 
 
 async def create_skill(services: Services, identity: Identity, asked: params.CreateSkill) -> NewVersion:

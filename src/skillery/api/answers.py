@@ -1,0 +1,135 @@
+"""The memory budget of answers: each result is counted from before it is made until the socket has taken its bytes."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from types import TracebackType
+
+from skillery.api.budgets import SMALL, Budget
+from skillery.errors import AnswerTooLarge
+
+REMEDIES = {
+    "describe_skill": "Ask with detail 'summary', and download SKILL.md: GET /skills/{name}/{version}/SKILL.md.",
+    "read_skill_file": "Download it: GET /skills/{name}/{version}/{path} answers a file of any size.",
+    "read_blob": "Ask for fewer bytes with max_bytes. GET /blobs/{blob_id} answers a blob of any size.",
+    "resources/read": "Download it: GET /skills/{name}/{version}/{path} answers a file of any size.",
+}
+"""How to get what is too large for one answer, by method."""
+ASK_FOR_LESS = "Ask for less: a smaller limit, or a narrower filter."
+
+
+class Answers(Budget):
+    """The budget of all answers. `most_each` bytes is the limit of a single result."""
+
+    def __init__(self, most_bytes: int, most_each: int) -> None:
+        super().__init__(most_bytes, "answers_mb")
+        self.most_each = most_each
+
+    def hold(self) -> HeldAnswer:
+        return HeldAnswer(self)
+
+
+class HeldAnswer:
+    """The part of one request in the budget, until the end of the `with` block.
+
+    A request makes one result at a time: `begin`, `expect` once or more, then `keep`.
+    """
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._making = 0
+        self._kept = 0
+        self._kept_small = 0
+        self._method = ""
+        self._is_refusable = True
+        self._is_closed = False
+
+    def begin(self, method: str, *, is_refusable: bool) -> None:
+        """Start the result of a call. The result of a call that changes something is not refused after the work.
+
+        Raises Busy: such a call has room for a small result before it begins.
+        """
+        with self._answers.lock:
+            self._make(0)
+            self._method, self._is_refusable = method, True
+            if not is_refusable:
+                self._expect(SMALL)
+            self._is_refusable = is_refusable
+
+    def expect(self, size: int) -> None:
+        """Reserve at least `size` bytes for the result that is being made. Raises AnswerTooLarge, Busy."""
+        with self._answers.lock:
+            self._expect(size)
+
+    def keep(self, size: int) -> None:
+        """Count the finished result with its real size. Raises AnswerTooLarge, Busy."""
+        with self._answers.lock:
+            try:
+                self._expect(size)
+            except Exception:
+                self._make(0)
+                raise
+            self._make(0)
+            self._keep(size)
+            if self._kept_small + size <= SMALL:
+                self._kept_small += size
+
+    def take(self, size: int) -> None:
+        """Count memory for an answer that is no result of a call: a stream, or an index. Raises Busy."""
+        with self._answers.lock:
+            self._answers.check(size, self._answers.held, is_small=size <= SMALL)
+            self._keep(size)
+
+    def sent(self, size: int) -> None:
+        """Give back what the socket has taken."""
+        with self._answers.lock:
+            self._keep(-min(size, self._kept))
+
+    def _expect(self, size: int) -> None:
+        more = size - self._making
+        if more <= 0 or self._is_closed:
+            return
+        if self._is_refusable:
+            self._check(size, more)
+        self._make(size)
+
+    def _check(self, size: int, more: int) -> None:
+        if size > self._answers.most_each:
+            raise AnswerTooLarge(
+                f"the result has {size} bytes or more, and an answer at most {self._answers.most_each} "
+                "(the setting answer_max_mb)",
+                hint=REMEDIES.get(self._method, ASK_FOR_LESS),
+                limit=self._answers.most_each,
+            )
+        others = self._answers.held - self._making
+        self._answers.check(more, others, is_small=self._kept_small + size <= SMALL)
+
+    def _make(self, size: int) -> None:
+        self._answers.change(size - self._making)
+        self._making = size
+
+    def _keep(self, size: int) -> None:
+        # A thread may still make a result after its request has ended.
+        if not self._is_closed:
+            self._answers.change(size)
+            self._kept += size
+
+    def __enter__(self) -> HeldAnswer:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        with self._answers.lock:
+            self._make(0)
+            self._keep(-self._kept)
+            self._is_closed = True
+
+
+held_answer: ContextVar[HeldAnswer | None] = ContextVar("held_answer", default=None)
+"""The part of the request that is being answered; None outside of requests."""
+
+
+def expect_result(size: int) -> None:
+    """Reserve memory for a result before it is made, as soon as its size is known. Raises AnswerTooLarge, Busy."""
+    held = held_answer.get()
+    if held is not None:
+        held.expect(size)

@@ -1,0 +1,80 @@
+"""Memory budgets: how many bytes of request bodies, and of answers, the server holds at one time."""
+
+from __future__ import annotations
+
+from threading import Lock
+from types import TracebackType
+
+from skillery.errors import Busy
+
+RETRY_MS = 1000
+SMALL = 16 * 1024
+"""A body or an answer up to this size always fits: clients that hold much do not keep small calls out."""
+
+
+class Budget:
+    """The bytes that all requests together may hold. `setting` names the setting that changes the budget."""
+
+    def __init__(self, most_bytes: int, setting: str) -> None:
+        self._most = most_bytes
+        self._setting = setting
+        self._held = 0
+        # Answers grow in worker threads.
+        self.lock = Lock()
+
+    @property
+    def held(self) -> int:
+        return self._held
+
+    def check(self, size: int, others: int, *, is_small: bool) -> None:
+        """Raise Busy if `size` more bytes do not fit next to `others`. Small ones always fit, and one alone."""
+        if others and not is_small and self._held + size > self._most:
+            raise Busy(
+                f"{others} bytes of others are held already, of {self._most} (the setting {self._setting})",
+                hint="Nothing was run. Try again after retry_after_ms.",
+                retry_after_ms=RETRY_MS,
+            )
+
+    def change(self, size: int) -> None:
+        self._held += size
+
+
+class Bodies(Budget):
+    """The budget of request bodies that are being read or worked on. Queued calls count too."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(most_bytes, "bodies_mb")
+
+    def hold(self) -> HeldBody:
+        return HeldBody(self)
+
+
+class HeldBody:
+    """The part of one request in the budget, until the end of the `with` block."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._size = 0
+
+    def expect(self, size: int) -> None:
+        """Raise Busy if a body of `size` bytes does not fit. Count nothing: an announced size takes no room."""
+        others = self._bodies.held - self._size
+        self._bodies.check(size, others, is_small=self._size + size <= SMALL)
+
+    def grow(self, size: int) -> None:
+        """Count `size` more bytes. Raises Busy."""
+        with self._bodies.lock:
+            self.expect(size)
+            self._bodies.change(size)
+            self._size += size
+
+    def __enter__(self) -> HeldBody:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
+        with self._bodies.lock:
+            self._bodies.change(-self._size)
+            self._size = 0

@@ -1,0 +1,73 @@
+"""What a request body may be before anything of it is decoded: UTF-8, and not too many values.
+
+Decoding holds the interpreter: no other request is answered until it ends. A large body is therefore looked through in
+a worker thread first, in slices. Texts cost little to decode, values cost much, so values are counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skillery.api.errors import PARSE_ERROR, error_object, plain_error
+from skillery.errors import TooManyValues
+from skillery.formats.json_pieces import is_utf8
+from skillery.threads import BIG_TEXT, BODIES
+
+MOST_VALUES = 1_000_000
+SLICE_BYTES = 512 * 1024
+_SEPARATORS = (b",", b":", b"[", b"{")
+"""One of them stands before each value but the first."""
+
+
+class TextRefusal(Exception):
+    """A body that is not decoded, with its error object."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.error = error
+
+
+async def check_text(body: bytes) -> None:
+    """Raises TextRefusal for a body that is not UTF-8, or holds more than MOST_VALUES values."""
+    refused = _look_through(body) if len(body) <= BIG_TEXT else await BODIES.run(_look_through, body)
+    if refused is not None:
+        raise TextRefusal(refused)
+
+
+def _look_through(body: bytes) -> dict[str, Any] | None:
+    # Asked once for all of it: what decoding skips over, it does not look at as text.
+    if not body.isascii() and not is_utf8(body):
+        return plain_error(PARSE_ERROR, "the body is not JSON: it is not UTF-8", "parse_error")
+    if len(body) <= MOST_VALUES or _count(body) <= MOST_VALUES or _count_outside_texts(body) <= MOST_VALUES:
+        return None
+    too_many = TooManyValues(
+        f"the body holds more than {MOST_VALUES} JSON values",
+        hint="Store large data with POST /blobs, and pass the id of the blob.",
+        limit=MOST_VALUES,
+    )
+    return error_object(too_many)
+
+
+def _count(body: bytes) -> int:
+    """At most so many values are in the body: separators within texts are counted too."""
+    return sum(body.count(mark, start, start + SLICE_BYTES) for start in _starts(body) for mark in _SEPARATORS)
+
+
+def _count_outside_texts(body: bytes) -> int:
+    """The separators outside of texts, as soon as they are more than MOST_VALUES."""
+    values, in_text, rest = 0, False, b""
+    for start in _starts(body):
+        piece = rest + body[start : start + SLICE_BYTES]
+        # An escape is not cut in two: of an odd number of backslashes at the end, the last belongs to the next slice.
+        rest = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""
+        piece = piece[: len(piece) - len(rest)].replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = piece.split(b'"')
+        values += _count(b"".join(parts[in_text::2]))
+        in_text ^= len(parts) % 2 == 0
+        if values > MOST_VALUES:
+            break
+    return values
+
+
+def _starts(body: bytes) -> range:
+    return range(0, len(body), SLICE_BYTES)

@@ -1,0 +1,90 @@
+"""Large results of MCP: the SDK is given a stand-in for each, and the answer that it makes gets the JSON in its place.
+
+The SDK copies a result several times and validates each of its values, all of that on the event loop. A stand-in is a
+random word, so that no content of an answer can be taken for one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from skillery.api.exchanges import ClientGone
+from skillery.api.http import Part
+
+Pieces = Sequence[Part]
+
+
+class Splices:
+    """The large values of one answer. `given_back` is called with the bytes of each that the socket has taken."""
+
+    def __init__(self, given_back: Callable[[int], None]) -> None:
+        self._given_back = given_back
+        self._pieces: dict[bytes, Pieces] = {}
+        self._start: Any = None
+        self._is_gone = False
+
+    def text(self, pieces: Pieces) -> str:
+        """Return the stand-in for a JSON string, quotes included."""
+        word = secrets.token_hex(16)
+        self._pieces[b'"%s"' % word.encode()] = pieces
+        return word
+
+    def object(self, pieces: Pieces) -> dict[str, Any]:
+        """Return the stand-in for a JSON object."""
+        word = secrets.token_hex(16)
+        self._pieces[b'{"%s":0}' % word.encode()] = pieces
+        return {word: 0}
+
+    def into(self, send: Any) -> Any:
+        """Return a `send` that puts the values in. It is silent once the client is gone: the SDK learns of that from
+        `receive`, and would log an exception."""
+
+        async def send_spliced(message: Any) -> None:
+            if self._is_gone:
+                return
+            try:
+                await self._send(send, message)
+            except ClientGone:
+                self._is_gone = True
+
+        return send_spliced
+
+    async def _send(self, send: Any, message: Any) -> None:
+        if not self._pieces:
+            await send(message)
+        elif message["type"] == "http.response.start":
+            # Its Content-Length is known with the body.
+            self._start = message
+        else:
+            await self._send_body(send, message)
+
+    async def _send_body(self, send: Any, message: Any) -> None:
+        parts = self._split(message.get("body", b""))
+        if self._start is not None:
+            await send(_with_length(self._start, sum(len(part) for part, _ in parts)))
+            self._start = None
+        for part, is_value in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            if is_value:
+                self._given_back(len(part))
+        await send({"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)})
+
+    def _split(self, body: bytes) -> list[tuple[Part, bool]]:
+        """The body in parts, and which of them are values."""
+        places = sorted((place, mark) for mark in self._pieces if (place := body.find(mark)) >= 0)
+        parts: list[tuple[Part, bool]] = []
+        end = 0
+        for place, mark in places:
+            parts.append((body[end:place], False))
+            parts += [(piece, True) for piece in self._pieces.pop(mark)]
+            end = place + len(mark)
+        return [*parts, (body[end:], False)]
+
+
+def _with_length(start: Any, size: int) -> Any:
+    headers = [
+        (name, str(size).encode() if name.lower() == b"content-length" else value) for name, value in start["headers"]
+    ]
+    return {**start, "headers": headers}

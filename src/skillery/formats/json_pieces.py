@@ -1,0 +1,89 @@
+"""Large JSON texts as lists of pieces. No piece is large, so that encoding one holds up no other thread."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO
+
+import msgspec
+
+PIECE_BYTES = 192 * 1024
+"""Of the content. A multiple of 3: base64 of each piece then needs no padding but at the end."""
+Grow = Callable[[int], None]
+"""Called with the bytes that the text has so far. It may raise to give up."""
+
+
+class JsonPieces(list[bytes]):
+    """A JSON text in pieces, in order."""
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self))
+
+    def joined(self) -> bytes:
+        return b"".join(self)
+
+
+def content_pieces(open_content: Callable[[], BinaryIO], grow: Grow) -> tuple[JsonPieces, str]:
+    """Return a content as a JSON string, and its encoding: `utf-8`, or `base64` if the content is not UTF-8 text."""
+    with open_content() as stream:
+        is_text = _is_utf8(_read(stream))
+    with open_content() as stream:
+        if is_text:
+            return string_pieces(_decoded(_read(stream)), grow), "utf-8"
+        return _gathered((base64.b64encode(piece) for piece in _read(stream)), grow), "base64"
+
+
+def string_pieces(texts: Iterable[str], grow: Grow) -> JsonPieces:
+    """Return the texts, one after the other, as one JSON string."""
+    return _gathered((msgspec.json.encode(text)[1:-1] for text in texts), grow)
+
+
+def slices_of(text: str) -> Iterator[str]:
+    for start in range(0, len(text), PIECE_BYTES):
+        yield text[start : start + PIECE_BYTES]
+
+
+def _gathered(encoded: Iterable[bytes], grow: Grow) -> JsonPieces:
+    pieces, size = JsonPieces([b'"']), 2
+    for piece in encoded:
+        size += len(piece)
+        grow(size)
+        pieces.append(piece)
+    pieces.append(b'"')
+    return pieces
+
+
+def _read(stream: BinaryIO) -> Iterator[bytes]:
+    while piece := stream.read(PIECE_BYTES):
+        yield piece
+
+
+def _decoded(pieces: Iterable[bytes]) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for piece in pieces:
+        yield decoder.decode(piece)
+
+
+def is_exactly(text: msgspec.Raw | msgspec.UnsetType, expected: bytes) -> bool:
+    """Return whether a value that was not decoded is written so. A large one is not copied to find out."""
+    return text is not msgspec.UNSET and len(text) == len(expected) and bytes(text) == expected
+
+
+def is_utf8(body: bytes) -> bool:
+    """Return whether the bytes are UTF-8 text, without a copy of the whole."""
+    view = memoryview(body)
+    return _is_utf8(bytes(view[start : start + PIECE_BYTES]) for start in range(0, len(body), PIECE_BYTES))
+
+
+def _is_utf8(pieces: Iterable[bytes]) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for piece in pieces:
+            decoder.decode(piece)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
