@@ -211,6 +211,25 @@ class NetworkCases(SandboxCases):
             assert await trial.value(code, {"port": port}) == []
             assert visited(servers) == []
 
+    async def test_no_socket_gets_a_name(self, trial: Trial) -> None:
+        """A name of the channel to the server would be one of the host: the channel was made there."""
+        code = """
+        import os, socket
+        def named(one, name):
+            try: one.bind(name)
+            except OSError: return False
+            finally: one.detach()
+            return True
+        def open_sockets():
+            for number in range(64):
+                try: yield socket.socket(fileno=os.dup(number))
+                except OSError: pass
+        def main(args):
+            pair = socket.socketpair()
+            return [one.fileno() for one in [*open_sockets(), *pair] if named(one, args + str(one.fileno()))]
+        """
+        assert await trial.value(code, f"\0skillery-{os.getpid()}-") == []
+
     async def test_sockets_of_the_host_cannot_be_reached_by_name(self, trial: Trial, tmp_path: Path) -> None:
         """Neither abstract ones nor those that lie in a folder which is mounted; nor through a pair."""
         skill = trial.skill("talks", {"code/main.py": "def main(args): pass"})
