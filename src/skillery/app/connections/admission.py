@@ -99,9 +99,7 @@ class Admission:
         self._head_bytes += size - self._heads.get(client, 0)
         self._heads[client] = size
         while self._head_bytes > MOST_HEAD_BYTES:
-            self._evict(
-                next(iter(self._heads)), "unfinished heads take too much memory, and its was the oldest"
-            )
+            self._evict(next(iter(self._heads)), "unfinished heads take too much memory, and its was the oldest")
 
     def work(self, client: Client) -> None:
         """Protect `client` from eviction: a request is under way."""
