@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import Server
 from tests.raw_http import RawConnection, connected
+from tests.test_connections import memory_of
 
 StartServer = Callable[..., Server]
 UPLOAD = {"content_type": "text/plain", "content_length": "1000"}
@@ -156,13 +157,26 @@ def everything_works(server: Server) -> bool:
     return bool(run["result"]["output"] == 7)
 
 
-def test_the_soft_limit_is_raised_at_start(start_server: StartServer) -> None:
-    server = start_server(wrapper=with_descriptors(256))
+@pytest.mark.parametrize(("wanted", "limit"), [("0", 16_384), ("9000", 2 * 9_000 + 128 + 8 * 4)])
+def test_the_soft_limit_is_raised_at_start(start_server: StartServer, wanted: str, limit: int) -> None:
+    env = {"SKILLERY_MAX_CONNECTIONS": wanted, "SKILLERY_CONCURRENT_RUNS": "4"}
+    server = start_server(wrapper=with_descriptors(256), env=env)
 
     limits = Path(f"/proc/{server.process.pid}/limits").read_text()
     found = re.search(r"Max open files +(\d+) +(\d+)", limits)
     assert found is not None
-    assert int(found[1]) == min(int(found[2]), 65_536)
+    assert int(found[1]) == min(int(found[2]), limit)
+
+
+def test_unfinished_heads_take_a_bounded_amount_of_memory(start_server: StartServer, connect: Connect) -> None:
+    server = start_server()
+    before = memory_of(server)
+    for _ in range(1_000):
+        with suppress(OSError):
+            connect(server).send(b"GET /healthz HTTP/1.1\r\nx-long: ", b"a" * 60_000)
+    assert everything_works(server)
+    assert memory_of(server) - before < 60 * 1024 * 1024
+    assert "unfinished heads" in server.log.read_text()
 
 
 def test_few_descriptors_are_never_used_up_by_slow_heads(start_server: StartServer, connect: Connect) -> None:

@@ -185,7 +185,7 @@ def test_slow_framing_is_closed(edge: Edge, connection: RawConnection, start: by
     connection.send(connection.head("POST /read", **BODY), start)
     assert connection.drip(20, 0.1, *drops)
     assert edge.is_empty()
-    assert edge.given_up == ["/read"]
+    assert wait_for(lambda: edge.given_up == ["/read"], 20)
 
 
 def test_pauses_between_chunks_are_no_slow_framing(connection: RawConnection) -> None:
@@ -204,7 +204,7 @@ def test_a_dripping_body_is_closed(edge: Edge, connection: RawConnection, header
     connection.send(connection.head("POST /read", **headers))
     assert connection.drip(20, 0.1, drop)
     assert edge.is_empty()
-    assert edge.given_up == ["/read"]
+    assert wait_for(lambda: edge.given_up == ["/read"], 20)
 
 
 def test_a_body_at_the_least_rate_is_read(connection: RawConnection) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import resource
+from typing import NamedTuple
 
-MOST = 65_536
-"""The soft limit that the server asks for. Programs that walk through all possible descriptors get slow above it."""
+USUAL = 16_384
+"""The limit that the server asks for if no setting needs more. An idle connection takes 9 KB of memory."""
 RESERVE = 128
 """Descriptors for the database, the listener, pipes of sandboxes, health checks and connections that are closing."""
 RESERVE_FOR_A_RUN = 8
@@ -15,22 +16,35 @@ FOR_A_CONNECTION = 2
 FEWEST_CONNECTIONS = 16
 
 
-def raise_limit() -> int:
-    """Raise the soft limit on open files to the hard limit, at most to MOST. Return the limit that now holds.
+class Descriptors(NamedTuple):
+    """How the descriptors of this process are shared out."""
+
+    limit: int
+    reserve: int
+
+    @property
+    def connections(self) -> int:
+        """The most connections that leave enough descriptors for everything else."""
+        return max(FEWEST_CONNECTIONS, (self.limit - self.reserve) // FOR_A_CONNECTION)
+
+
+def share_out(runs_at_once: int, max_connections: int) -> Descriptors:
+    """Raise the soft limit on open files as far as needed and allowed, and share the descriptors out.
 
     Runs are not affected: a sandbox sets the limit of each run itself.
     """
+    reserve = RESERVE + RESERVE_FOR_A_RUN * runs_at_once
+    wanted = max(USUAL, reserve + FOR_A_CONNECTION * max_connections)
+    return Descriptors(min(wanted, _raise_limit(wanted)), reserve)
+
+
+def _raise_limit(wanted: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         # Some systems have a lower ceiling than the hard limit says.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if soft == resource.RLIM_INFINITY else soft
-
-
-def most_connections(limit: int, runs_at_once: int) -> int:
-    """Return how many connections a process with `limit` descriptors may hold, so that no other part runs out."""
-    reserve = RESERVE + RESERVE_FOR_A_RUN * runs_at_once
-    return max(FEWEST_CONNECTIONS, (limit - reserve) // FOR_A_CONNECTION)
+    return wanted if soft == resource.RLIM_INFINITY else soft

@@ -18,7 +18,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from skillery.app.building import create_app, open_services
 from skillery.app.connections import Admission, Bounds, Connection, ConnectionCount
-from skillery.app.descriptors import most_connections, raise_limit
+from skillery.app.descriptors import share_out
 from skillery.app.home import Home
 from skillery.app.sweeping import sweep_now_and_then
 from skillery.backends import Authenticator, KeepsTokens
@@ -55,7 +55,7 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
     where the authenticator wants one.
     """
     home = Home(settings.home)
-    limit = raise_limit()
+    most = share_out(settings.runs_at_once, settings.max_connections).connections
     try:
         with _bound(settings) as listener:
             url = _url(settings.host, listener.getsockname()[1])
@@ -69,7 +69,7 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
                 services.named.start()
                 # Last, so that a start that fails has used up no token.
                 token = await _first_token(services.authenticator)
-                server = _Server(_config(settings, create_app(services), _admission(settings, limit)), on_start)
+                server = _Server(_config(settings, create_app(services), _admission(settings, most)), on_start)
                 ending: list[asyncio.Task[None]] = []
                 loop = asyncio.get_running_loop()
                 sweeping = loop.create_task(sweep_now_and_then(services.collector, settings.gc.interval_minutes))
@@ -102,13 +102,13 @@ async def _first_token(authenticator: Authenticator) -> str | None:
     return await asyncio.to_thread(authenticator.first_token)
 
 
-def _admission(settings: Settings, limit: int) -> Admission:
+def _admission(settings: Settings, ceiling: int) -> Admission:
     proxies = ProxyHeadersMiddleware(_nothing, list(settings.trusted_proxies)).trusted_hosts
     return Admission(
         ConnectionCount(),
         most=settings.max_connections,
         most_of_address=settings.max_connections_per_address,
-        ceiling=most_connections(limit, settings.runs_at_once),
+        ceiling=ceiling,
         # Exactly those whose X-Forwarded-For is believed.
         is_exempt=lambda host: host in proxies,
     )

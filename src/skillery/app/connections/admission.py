@@ -9,6 +9,9 @@ from typing import Protocol
 from skillery.app.connections.notes import Notes
 from skillery.formats.addresses import network_of
 
+MOST_HEAD_BYTES = 32 * 1024 * 1024
+"""What all heads together may hold in memory before their end."""
+
 
 class Client(Protocol):
     """A connection, as far as admission needs it."""
@@ -73,6 +76,8 @@ class Admission:
         # Dictionaries keep their order: the first has been idle for the longest time.
         self._idle: dict[Client, None] = {}
         self._idle_of: dict[str, dict[Client, None]] = {}
+        self._heads: dict[Client, int] = {}
+        self._head_bytes = 0
 
     def open(self, client: Client, host: str) -> bool:
         """Admit `client`, or return False: then it must be closed. `host` is the address of its TCP peer."""
@@ -87,8 +92,18 @@ class Admission:
         self.rest(client)
         return True
 
+    def hold(self, client: Client, size: int) -> None:
+        """Note that the unfinished head of `client` holds `size` bytes. Evict the oldest heads if all hold too much."""
+        if client not in self._address_of:
+            return
+        self._head_bytes += size - self._heads.get(client, 0)
+        self._heads[client] = size
+        while self._head_bytes > MOST_HEAD_BYTES:
+            self._evict(next(iter(self._heads)), "unfinished heads take too much memory, and its was the oldest")
+
     def work(self, client: Client) -> None:
         """Protect `client` from eviction: a request is under way."""
+        self._head_bytes -= self._heads.pop(client, 0)
         if client not in self._idle:
             return
         del self._idle[client]
@@ -121,7 +136,10 @@ class Admission:
         if oldest is None:
             self.notes.note(address, f"{reason}, and a request is under way on each")
             return False
-        self.notes.note(self._address_of[oldest], f"{reason}, and it had no request under way for the longest time")
-        self.close(oldest)
-        oldest.evict()
+        self._evict(oldest, f"{reason}, and it had no request under way for the longest time")
         return True
+
+    def _evict(self, client: Client, reason: str) -> None:
+        self.notes.note(self._address_of[client], reason)
+        self.close(client)
+        client.evict()

@@ -16,6 +16,8 @@ from skillery.app.connections.transport import ClosingTransport
 
 PIECE_BYTES = 8 * 1024
 """Input is parsed in pieces, and sizes are checked between them: the parser joins the parts of a header."""
+HEADER_BYTES = 100
+"""What a header takes in memory besides its own bytes."""
 BODY_PIECE_BYTES = 64 * 1024
 """The same for a body whose length is known: there is no more to it than its bytes."""
 INVALID = "Invalid HTTP request received."
@@ -152,6 +154,8 @@ class Connection(HttpToolsProtocol):
         if self._in_head:
             if self._head_bytes > self._bounds.head_bytes:
                 self._give_up("The headers of this request are too long.")
+            elif self._head_bytes and not self._unanswered:
+                self._admission.hold(self, self._head_bytes + HEADER_BYTES * len(self.headers or ()))
             return
         self._framing_bytes = 0 if self._moved else self._framing_bytes + size
         if self._framing_bytes > self._bounds.framing_bytes:
