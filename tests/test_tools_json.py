@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidBundle, InvalidParams
@@ -341,5 +341,6 @@ def test_a_body_in_python_says_the_same_one_level_deeper(code: str) -> None:
 
 
 @given(st.text())
+@example("\r\x80")
 def test_any_text_becomes_some_handler(code: str) -> None:
     assert all(handler_of(code, language).strip() for language in LANGUAGES)

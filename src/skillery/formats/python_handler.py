@@ -54,7 +54,7 @@ def _lines_inside_texts(code: str) -> set[int]:
                 opened.append(token.start[0])
             elif token.type in ends and opened:
                 found.update(range(opened.pop() + 1, token.end[0] + 1))
-    except (tokenize.TokenError, SyntaxError):
+    except (tokenize.TokenError, SyntaxError, ValueError):  # Python 3.12 cuts a character behind a lone CR in two
         return set()
     return found
 
