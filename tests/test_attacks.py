@@ -104,7 +104,7 @@ def test_many_marks_on_one_letter_hold_up_nobody(sqlite_server: Server, new_name
 
 
 def test_many_values_in_a_manifest_are_refused(sqlite_rpc: Rpc, new_name: str) -> None:
-    made = manifest(f"{new_name}.values", kind="instruction", values=[1] * 500_000)
+    made = manifest(f"{new_name}.values", kind="instruction", values=[1] * 400_000)
     error = sqlite_rpc.error("create_skill", manifest=made, skill_md="x")
     assert error["code"] == -32602
     assert error["data"]["type"] == "invalid_manifest"

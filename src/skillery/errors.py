@@ -298,6 +298,12 @@ class TooManyValues(TooLarge):
     type = "too_many_values"
 
 
+class TooManyEscapes(TooLarge):
+    """The texts of a request body hold more escapes than the server decodes at once. `data`: `limit`."""
+
+    type = "too_many_escapes"
+
+
 class QuotaExceeded(TooLarge):
     """`data`: `quota` (its name), `used`, `limit`."""
 

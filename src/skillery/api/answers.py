@@ -64,15 +64,17 @@ class HeldAnswer:
     def keep(self, size: int) -> None:
         """Count the finished result with its real size. Raises AnswerTooLarge, Busy."""
         with self._answers.lock:
-            try:
-                self._expect(size)
-            except Exception:
-                self._make(0)
-                raise
+            self._expect(size)
             self._make(0)
             self._keep(size)
             if self._kept_small + size <= SMALL:
                 self._kept_small += size
+
+    def drop(self) -> None:
+        """Give back what is reserved for a result: its call has failed."""
+        with self._answers.lock:
+            if not self._is_closed:
+                self._make(0)
 
     def take(self, size: int) -> None:
         """Count memory for an answer that is no result of a call: a stream, or an index. Raises Busy."""

@@ -1,19 +1,23 @@
 """What a request body may be before anything of it is decoded: UTF-8, and not too many values.
 
 Decoding holds the interpreter: no other request is answered until it ends. A large body is therefore looked through in
-a worker thread first, in slices. Texts cost little to decode, values cost much, so values are counted.
+a worker thread first, in slices. Plain texts cost little to decode. Values and escapes cost much, so they are counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from skillery.api.errors import PARSE_ERROR, error_object, plain_error
-from skillery.errors import TooManyValues
+from skillery.errors import TooManyEscapes, TooManyValues
 from skillery.formats.json_pieces import is_utf8
 from skillery.threads import BIG_TEXT, BODIES
 
-MOST_VALUES = 1_000_000
+MOST_VALUES = 500_000
+"""Decoding so many takes a tenth of a second at most, for names that all differ."""
+MOST_ESCAPES = 8_000_000
+"""Backslashes. A bundle of source code at its limit has a million."""
 SLICE_BYTES = 512 * 1024
 _SEPARATORS = (b",", b":", b"[", b"{")
 """One of them stands before each value but the first."""
@@ -28,7 +32,7 @@ class TextRefusal(Exception):
 
 
 async def check_text(body: bytes) -> None:
-    """Raises TextRefusal for a body that is not UTF-8, or holds more than MOST_VALUES values."""
+    """Raises TextRefusal for a body that is not UTF-8, or holds too many values or escapes."""
     refused = _look_through(body) if len(body) <= BIG_TEXT else await BODIES.run(_look_through, body)
     if refused is not None:
         raise TextRefusal(refused)
@@ -38,6 +42,14 @@ def _look_through(body: bytes) -> dict[str, Any] | None:
     # Asked once for all of it: what decoding skips over, it does not look at as text.
     if not body.isascii() and not is_utf8(body):
         return plain_error(PARSE_ERROR, "the body is not JSON: it is not UTF-8", "parse_error")
+    if len(body) > MOST_ESCAPES and _count(body, (b"\\",)) > MOST_ESCAPES:
+        return error_object(
+            TooManyEscapes(
+                f"the texts of the body hold more than {MOST_ESCAPES} backslashes",
+                hint="Store large texts with POST /blobs, which takes them as they are.",
+                limit=MOST_ESCAPES,
+            )
+        )
     if len(body) <= MOST_VALUES or _count(body) <= MOST_VALUES or _count_outside_texts(body) <= MOST_VALUES:
         return None
     too_many = TooManyValues(
@@ -48,9 +60,9 @@ def _look_through(body: bytes) -> dict[str, Any] | None:
     return error_object(too_many)
 
 
-def _count(body: bytes) -> int:
-    """At most so many values are in the body: separators within texts are counted too."""
-    return sum(body.count(mark, start, start + SLICE_BYTES) for start in _starts(body) for mark in _SEPARATORS)
+def _count(body: bytes, marks: Sequence[bytes] = _SEPARATORS) -> int:
+    """How often the marks are in the body. Those within texts are counted too."""
+    return sum(body.count(mark, start, start + SLICE_BYTES) for start in _starts(body) for mark in marks)
 
 
 def _count_outside_texts(body: bytes) -> int:

@@ -65,6 +65,9 @@ async def perform(
             failed = unexpected(error)
         if failed and traced is not None:
             traced.set_attribute("rpc.jsonrpc.error_code", failed["code"])
+    held = held_answer.get()
+    if failed and held is not None:
+        held.drop()
     request = current.get()
     if request is not None:
         request.calls.append((known, failed["code"] if failed else 0, time.perf_counter() - begun))
