@@ -59,8 +59,14 @@ def test_the_name_in_a_real_hello_is_read() -> None:
 def test_a_hello_is_understood_however_it_is_cut() -> None:
     whole = real_hello("api.example.com")
     assert [server_name(whole[:size]) for size in range(len(whole))] == [None] * len(whole)
-    for size in (1, 2, 3, 7, 100):
-        assert server_name(records(whole[5:], size)) == "api.example.com"
+    for parts in (1, 2, 7, 16):
+        assert server_name(records(whole[5:], -(-len(whole[5:]) // parts))) == "api.example.com"
+
+
+def test_a_hello_in_many_records_is_refused() -> None:
+    """Every piece that arrives is read from the start again, for all runs in one process."""
+    with pytest.raises(BadHello, match="more than 16 records"):
+        server_name(records(real_hello("api.example.com")[5:], 1))
 
 
 def test_what_follows_the_hello_in_other_records_is_not_our_business() -> None:

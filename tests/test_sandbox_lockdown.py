@@ -91,7 +91,6 @@ class TestLockdown(SandboxCases):
         expected = {
             "CORE": 1,
             "NPROC": 41,
-            "NOFILE": 1024,
             "FSIZE": 8 << 20,
             "STACK": 8 << 20,
             "MEMLOCK": 0,
@@ -103,6 +102,7 @@ class TestLockdown(SandboxCases):
         }
         assert {name: found[f"RLIMIT_{name}"] for name in expected} == {n: [v, v] for n, v in expected.items()}
         assert 0 < found["RLIMIT_AS"][1] <= 64 << 30
+        assert found["RLIMIT_NOFILE"] in ([1024, 1024], [256, 256])  # fewer where no cgroup counts
 
     async def test_each_mount_allows_only_what_it_is_for(self, trial: Trial) -> None:
         skill = trial.skill("mine", {"code/main.py": "def main(args): pass"})

@@ -110,11 +110,15 @@ def test_arguments_are_judged_by_what_the_kernel_looks_at(machine: str, high: in
         ("setpriority", (high << 32 | 2, wide)): EPERM,
         ("ioprio_set", (1, wide)): EPERM if low == 1 else seccomp.ALLOW,
         ("ioprio_set", (high << 32 | 3, wide)): EPERM,
-        ("mmap", (0, 0, 0, wide)): seccomp.ALLOW,
+        ("mmap", (0, 0, 0, wide)): EPERM if low & 0x40000 else seccomp.ALLOW,
         ("fcntl", (0, high << 32 | 1031)): seccomp.ALLOW,
         ("madvise", (0, 0, wide)): DOES_NOTHING if low in {3, 12, 20, 21} else seccomp.ALLOW,
         ("setsockopt", (3, 1, high << 32 | 7)): DOES_NOTHING,
         ("setsockopt", (3, 1, 9)): seccomp.ALLOW,
+        ("setsockopt", (3, high << 32 | 1, 26)): EPERM,
+        ("setsockopt", (3, 1, high << 32 | 50)): EPERM,
+        ("setsockopt", (3, 41, 26)): seccomp.ALLOW,
+        ("memfd_create", (0, wide)): EPERM if low & 4 else seccomp.ALLOW,
         ("socket", (high << 32 | 2, 1, 6)): EACCES,
         ("socket", (10, 2 | 0o2004000, 17)): EACCES,
         ("socket", (1, 1, 0)): seccomp.REFUSE | errno.EAFNOSUPPORT,
@@ -158,7 +162,7 @@ def test_without_cgroups_memory_that_no_watchdog_sees_cannot_be_had(machine: str
     numbers = syscalls.numbers(syscalls.BY_ARGUMENT, machine)
     shared_anonymous = flags & 0x21 == 0x21
     answer = judge(program, architecture, numbers["mmap"], 0, 0, 0, flags)
-    assert answer == (EPERM if shared_anonymous else seccomp.ALLOW)
+    assert answer == (EPERM if shared_anonymous or flags & 0x40000 else seccomp.ALLOW)
     assert judge(program, architecture, numbers["fcntl"], 3, 1031, 1 << 20) == EPERM
 
 

@@ -6,7 +6,7 @@ built from) and `skillery.testing`, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -401,6 +401,16 @@ class RunHost(Protocol):
         `args` is the JSON `{"args": [...], "kwargs": {...}}`; answers the JSON of what the function returned. Raises
         SkillFailed where the function did, another SkilleryError where it was not called. Cancelling it ends the call.
         """
+        ...
+
+
+@runtime_checkable
+class StreamsBlobs(Protocol):
+    """A RunHost that reads blobs in pieces. Otherwise code that asks for a blob and does not read it holds memory."""
+
+    async def blob_pieces(self, blob_id: str) -> tuple[int, AsyncIterator[bytes]]:
+        """Return the size in bytes of a blob that this run wrote, and its content in pieces.
+        Raises BlobNotFound for every other id."""
         ...
 
 

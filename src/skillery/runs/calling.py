@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import keyword
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -57,6 +57,9 @@ class CalledHost:
 
     async def read_blob(self, blob_id: str) -> bytes:
         return await self._caller.read_blob(blob_id)
+
+    async def blob_pieces(self, blob_id: str) -> tuple[int, AsyncIterator[bytes]]:
+        return await self._caller.blob_pieces(blob_id)
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
         raise NotAllowed(f"a skill that was called cannot call '{skill[:128]}'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from skillery.backends import Identity, Job
@@ -12,6 +13,7 @@ from skillery.errors import BlobNotFound, NotAllowed, TooLarge
 from skillery.formats.wording import quoted
 from skillery.runs.answering import shown
 
+PIECE_BYTES = 256 * 1024
 PATH_CHARACTERS = 1000
 
 
@@ -45,9 +47,21 @@ class Host:
         return Writer(self, kind, self._blobs.incoming(), one_line(path) if path else None)
 
     async def read_blob(self, blob_id: str) -> bytes:
+        row = self._written_blob(blob_id)
+        return await asyncio.to_thread(self._blobs.read_range, row, 0, row.size_bytes)
+
+    async def blob_pieces(self, blob_id: str) -> tuple[int, AsyncIterator[bytes]]:
+        row = self._written_blob(blob_id)
+        return row.size_bytes, self._pieces(row)
+
+    async def _pieces(self, row: BlobRow) -> AsyncIterator[bytes]:
+        for start in range(0, row.size_bytes, PIECE_BYTES):
+            yield await asyncio.to_thread(self._blobs.read_range, row, start, PIECE_BYTES)
+
+    def _written_blob(self, blob_id: str) -> BlobRow:
         for row in self.written:
             if row.id == blob_id:
-                return await asyncio.to_thread(self._blobs.read_range, row, 0, row.size_bytes)
+                return row
         raise BlobNotFound(f"this run neither got nor wrote a blob '{blob_id}'")
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:

@@ -12,6 +12,8 @@ HANDSHAKE_RECORD, CLIENT_HELLO = 22, 1
 SERVER_NAME, ENCRYPTED_CLIENT_HELLO = 0, 0xFE0D
 HOST_NAME = 0
 MAX_RECORD = 1 << 14
+MAX_RECORDS = 16
+"""Limit on the records of one ClientHello. Clients send one or two. Each new piece makes all of it be parsed again."""
 
 
 class BadHello(Exception):
@@ -57,7 +59,11 @@ def handshake_message(received: bytes) -> bytes | None:
     """The body of the ClientHello, put together from its records; None while it is not whole."""
     message = bytearray()
     rest = received[:MAX_BYTES]
+    records = 0
     while record := first_record(rest):
+        records += 1
+        if records > MAX_RECORDS:
+            raise BadHello(f"a ClientHello in more than {MAX_RECORDS} records")
         message += record
         rest = rest[5 + len(record) :]
         if message[0] != CLIENT_HELLO:

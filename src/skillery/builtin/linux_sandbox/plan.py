@@ -17,6 +17,11 @@ MEBIBYTE = 1 << 20
 RUNTIME = Path(python_runner.__file__).parent / "runtime"
 ADDRESS_SPACE_BACKUP = 64 << 30
 INTERPRETER_BYTES = 256 * MEBIBYTE
+DESCRIPTORS, FEW_DESCRIPTORS = 1024, 256
+"""Limit on descriptors of one process. The smaller one applies if no cgroup counts the memory of the kernel.
+
+A process with n descriptors can make n²/4 epoll watches. The kernel limits those for each user, and a server that
+is not root is the user of its runs."""
 
 
 class Filters(NamedTuple):
@@ -80,6 +85,7 @@ def tree_limits(limits: Limits, *, cgroups: bool, base: int = 0) -> dict[str, in
     memory = limits.memory_mb * MEBIBYTE
     return {
         "processes": limits.processes,
+        "descriptors": DESCRIPTORS if cgroups else FEW_DESCRIPTORS,
         "file_bytes": max(limits.disk_mb, limits.tmp_mb) * MEBIBYTE,
         "address_bytes": ADDRESS_SPACE_BACKUP if cgroups else memory + INTERPRETER_BYTES + base,
         "address_ceiling": ADDRESS_SPACE_BACKUP,

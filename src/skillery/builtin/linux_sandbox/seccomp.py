@@ -32,6 +32,9 @@ PR_SCHED_CORE, PR_SET_MEMORY_MERGE, PR_FUTEX_HASH = 62, 67, 78
 # Each of them moves pages of files that the host and other runs use, or compares pages of several runs (KSM).
 MADV_WILLNEED, MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT = 3, 12, 20, 21
 SHARED_ANONYMOUS = 0x21  # MAP_SHARED_VALIDATE has the bit of MAP_SHARED too
+MAP_HUGETLB, MFD_HUGETLB = 0x40000, 4
+SOL_SOCKET = 1
+ATTACH_PROGRAMS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
 BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their privileged twins
 TERMINAL_INJECTION = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 PRIO_USER, IOPRIO_WHO_USER = 2, 3
@@ -77,7 +80,7 @@ def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
         # A datagram socket, paired or not, sends to any address: that of a socket of the host in a folder we mount.
         "socketpair": (*socket_type(STREAM, SEQUENCED), *one_of(0, (FAMILY_UNIX,), allow, eperm)),
         # The memory of what waits in a socket is counted, or estimated, at the default size of its buffers.
-        "setsockopt": one_of(2, BUFFER_SIZES, ignored, allow),
+        "setsockopt": socket_options(),
         "ioctl": one_of(1, TERMINAL_INJECTION, eperm, allow),
         "personality": one_of(0, HARMLESS_PERSONALITIES, allow, eperm),
         "fcntl": one_of(1, fcntl, eperm, allow),
@@ -88,8 +91,25 @@ def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
         **of_all_but_pid_1(cgroups=cgroups),
         # A descriptor on its way to the server is closed by the server, which takes as long as the code wants.
         **dict.fromkeys(("sendmsg", "sendmmsg"), allow if rights else eperm),
-        "mmap": allow if cgroups else mmap_that_a_watchdog_sees(),
+        "mmap": without_flag(3, MAP_HUGETLB, allow if cgroups else mmap_that_a_watchdog_sees()),
+        "memfd_create": without_flag(1, MFD_HUGETLB, allow) if cgroups else eperm,
     }
+
+
+def socket_options() -> Code:
+    """Return the code for setsockopt: buffers keep their size, and no BPF program is attached.
+
+    The kernel's memory for compiled programs is one budget for the whole host, which no cgroup counts.
+    """
+    sizes = one_of(2, BUFFER_SIZES, refuse(0), answer(ALLOW))
+    programs = one_of(2, ATTACH_PROGRAMS, refuse(errno.EPERM), sizes)
+    return (load_argument(1), (EQUAL, 0, len(programs), SOL_SOCKET), *programs, *sizes)
+
+
+def without_flag(index: int, flag: int, otherwise: Code) -> Code:
+    """Return code that refuses calls with this flag. Huge pages are a pool of the host that no limit counts."""
+    refused = refuse(errno.EPERM)
+    return (load_argument(index), (AND, 0, 0, flag), (EQUAL, 0, len(refused), flag), *refused, *otherwise)
 
 
 def sockets(*, network: bool) -> dict[str, Code]:

@@ -57,8 +57,8 @@ fchmodat2:452:452 futex_wake:454:454 futex_wait:455:455 futex_requeue:456:456 ms
 
 # Allowed or not by what their arguments say: see seccomp.py.
 BY_ARGUMENT = """
-mmap:9:222 madvise:28:233 ioctl:16:29 socket:41:198 connect:42:203 accept:43:202 bind:49:200 listen:50:201
-accept4:288:242 socketpair:53:199 setsockopt:54:208 clone:56:220 fcntl:72:25 personality:135:92
+memfd_create:319:279 mmap:9:222 madvise:28:233 ioctl:16:29 socket:41:198 connect:42:203 accept:43:202 bind:49:200
+listen:50:201 accept4:288:242 socketpair:53:199 setsockopt:54:208 clone:56:220 fcntl:72:25 personality:135:92
 prctl:157:167 prlimit64:302:261 sendmsg:46:211 sendmmsg:307:269 setpriority:141:140 sched_setparam:142:118
 sched_setscheduler:144:119 sched_setattr:314:274 sched_setaffinity:203:122 ioprio_set:251:30
 """
@@ -67,7 +67,6 @@ sched_setscheduler:144:119 sched_setattr:314:274 sched_setaffinity:203:122 iopri
 # processors a run was given: refused where no cgroup counts them.
 ONLY_WITH_CGROUPS = """
 shmget:29:194 msgget:68:186 mq_open:240:180 vmsplice:278:75
-memfd_create:319:279
 """
 
 # They answer 0 and do nothing. The folders of a run are memory, and all other files are the host's: flushing its disk

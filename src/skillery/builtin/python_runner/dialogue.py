@@ -6,14 +6,14 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
 
-from skillery.backends import BlobWriter, CodeCall, Failure, Job, RunHost, SkillCall
+from skillery.backends import BlobWriter, CodeCall, Failure, Job, RunHost, SkillCall, StreamsBlobs
 from skillery.builtin.python_runner.programs import program_of
-from skillery.builtin.python_runner.wire import Channel, ChannelAbused, Message
+from skillery.builtin.python_runner.wire import Channel, ChannelAbused, Message, one_piece
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
 from skillery.formats.media_types import kind_of_output
 from skillery.threads import BIG_TEXT, JSON
@@ -231,11 +231,17 @@ class Dialogue:
 
     async def _read_blob(self, blob_id: str) -> None:
         try:
-            content = await self._host.read_blob(blob_id)
+            size, pieces = await self._blob(blob_id)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             await self._refuse(error)
             return
-        await self._channel.send({}, content)
+        await self._channel.send_pieces({}, size, pieces)
+
+    async def _blob(self, blob_id: str) -> tuple[int, AsyncIterator[bytes]]:
+        if isinstance(self._host, StreamsBlobs):
+            return await self._host.blob_pieces(blob_id)
+        content = await self._host.read_blob(blob_id)
+        return len(content), one_piece(content)
 
     async def _call_skill(self, message: Message) -> None:
         try:

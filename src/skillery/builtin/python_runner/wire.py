@@ -59,6 +59,10 @@ class Message(msgspec.Struct, frozen=True):
     traceback: str = ""
 
 
+async def one_piece(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
 class Channel:
     """Messages with the process inside."""
 
@@ -109,11 +113,16 @@ class Channel:
         return b"".join([piece async for piece in self.pieces(size)])
 
     async def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
+        await self.send_pieces(header, len(body), one_piece(body))
+
+    async def send_pieces(self, header: Mapping[str, Any], size: int, pieces: AsyncIterator[bytes]) -> None:
+        """Send a header and a body of `size` bytes. The next piece is asked for when the one before has been taken."""
         encoded = json.dumps(header).encode()
         try:
-            await self._write(HEAD.pack(len(encoded), len(body)) + encoded)
-            for start in range(0, len(body), PIECE):  # in pieces, so that there is never a second copy of it
-                await self._write(memoryview(body)[start : start + PIECE])
+            await self._write(HEAD.pack(len(encoded), size) + encoded)
+            async for piece in pieces:
+                for start in range(0, len(piece), PIECE):  # in pieces, so that there is never a second copy of it
+                    await self._write(memoryview(piece)[start : start + PIECE])
         except ConnectionError:
             return  # it has ended; the reader will see that
 

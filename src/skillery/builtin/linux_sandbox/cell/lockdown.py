@@ -35,7 +35,7 @@ def set_limits(limits: dict[str, Any]) -> None:
         # 1 and not 0: a kernel that pipes core dumps to a program of the host ignores 0, and 1 never fits a dump.
         resource.RLIMIT_CORE: 1,
         resource.RLIMIT_NPROC: limits["processes"] + 1,
-        resource.RLIMIT_NOFILE: 1024,
+        resource.RLIMIT_NOFILE: limits["descriptors"],
         resource.RLIMIT_FSIZE: limits["file_bytes"],
         resource.RLIMIT_STACK: 8 << 20,
         resource.RLIMIT_MEMLOCK: 0,
