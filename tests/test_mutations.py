@@ -136,7 +136,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the limit on core dumps": limit("CORE", "1"),
     "the limit on processes": limit("NPROC", 'limits["processes"] + 1'),
-    "the limit on descriptors": limit("NOFILE", "1024"),
+    "the limit on descriptors": limit("NOFILE", 'limits["descriptors"]'),
     "the limit on the size of files": limit("FSIZE", 'limits["file_bytes"]'),
     "the limit on locked memory": limit("MEMLOCK", "0"),
     "the limit on message queues": limit("MSGQUEUE", "0"),
@@ -242,7 +242,7 @@ MUTATIONS: dict[str, Mutation] = {
     "the ipc namespace": Mutation("inmate.py", "kernel.NEWIPC | ", "", OWN),
     "the uts namespace": Mutation("inmate.py", "kernel.NEWUTS | ", "", OWN),
     "the net namespace of runs with network": Mutation(
-        "inmate.py", " | kernel.NEWNET\n", "\n", "test_no_port_can_be_had_where_lo_is_up"
+        "inmate.py", " | kernel.NEWNET\n", "\n", "test_the_proxy_is_the_only_port_where_lo_is_up"
     ),
     "the cgroup namespace": Mutation("inmate.py", "    kernel.unshare(kernel.NEWCGROUP)\n", "", OWN),
     "the cgroups": Mutation(

@@ -198,7 +198,7 @@ MUTATIONS: dict[str, Mutation] = {
     "seccomp": one(LOCKDOWN, "    load_filter(program)\n", "", "test_pid_1_and_the_code_are_held_by_filters"),
     "the limit on core dumps": limit("CORE", "1"),
     "the limit on processes": limit("NPROC", 'limits["processes"] + 1'),
-    "the limit on descriptors": limit("NOFILE", "1024"),
+    "the limit on descriptors": limit("NOFILE", 'limits["descriptors"]'),
     "the limit on the size of files": limit("FSIZE", 'limits["file_bytes"]'),
     "the limit on locked memory": limit("MEMLOCK", "0"),
     "the limit on message queues": limit("MSGQUEUE", "0"),

@@ -24,6 +24,8 @@ from skillery.api.rpc.calling import Caller, Parts, perform
 from skillery.api.services import Services
 
 MOST_CALLS = 100
+MOST_ID = 1024
+"""Characters of an id: each answer repeats it, and no budget counts it."""
 LARGE_TEXT = 1024 * 1024
 """A larger text is not decoded a second time to find out what is wrong with it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -103,6 +105,11 @@ def _no_batch(error: Exception) -> dict[str, Any]:
     return _too_many_calls() if isinstance(error, msgspec.ValidationError) else _parse_error(error)
 
 
+def _long_id(size: int) -> dict[str, Any]:
+    message = f"the 'id' has {size} characters, and at most {MOST_ID} are allowed"
+    return plain_error(INVALID_REQUEST, message, "invalid_request", "Send a shorter id, such as a number.")
+
+
 def _too_many_calls() -> dict[str, Any]:
     return plain_error(INVALID_REQUEST, f"a batch holds 1 to {MOST_CALLS} calls", "invalid_request")
 
@@ -116,6 +123,8 @@ async def _answer_one(
         refused = _refuse(body, error)
         return None if refused is None else deque([refused])
     reply_to = None if call.id is msgspec.UNSET else call.id
+    if isinstance(reply_to, str) and len(reply_to) > MOST_ID:
+        return _alone(_long_id(len(reply_to)))
     if call.jsonrpc != "2.0":
         return _alone(plain_error(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", "invalid_request"), reply_to)
     result, failed = await perform(services, identity, call.method, call.params, key)
@@ -145,6 +154,8 @@ def _refuse(body: bytes | msgspec.Raw, error: Exception) -> bytes | None:
     if not isinstance(value, dict):
         return _failure(None, plain_error(INVALID_REQUEST, "a call is an object", "invalid_request"))
     reply_to = value.get("id")
+    if isinstance(reply_to, str) and len(reply_to) > MOST_ID:
+        return _failure(None, _long_id(len(reply_to)))
     if isinstance(reply_to, bool) or not isinstance(reply_to, str | int | float | None) or _has_surrogate(reply_to):
         return _failure(
             None, plain_error(INVALID_REQUEST, "'id' must be a string, a number or null", "invalid_request")

@@ -19,25 +19,29 @@ class Notes:
 
     def __init__(self) -> None:
         self._unsaid: dict[str, int] = {}
-        """Address that has had its line in this minute -> closings since then."""
-        self._ends = 0.0
+        """Address that had a line within the last minute -> closings since then."""
+        self._ends: dict[str, float] = {}
+        """Address -> when its minute ends, oldest first."""
 
     def note(self, host: str, reason: str) -> None:
-        """Log the reason, or count it if this minute already has a line for this address or network."""
-        if time.monotonic() >= self._ends:
-            self._begin_minute()
+        """Log the reason, or count it if this address or network had a line within the last minute."""
+        self._forget_ended()
         address = network_of(host) or "an unknown address"
-        if address not in self._unsaid and len(self._unsaid) >= MOST_ADDRESSES:
+        if address not in self._ends and len(self._ends) >= MOST_ADDRESSES:
             address = OTHERS
-        if address in self._unsaid:
+        if address in self._ends:
             self._unsaid[address] += 1
             return
         self._unsaid[address] = 0
+        self._ends[address] = time.monotonic() + MINUTE
         log.warning("a connection from %s was closed: %s", address, reason)
 
-    def _begin_minute(self) -> None:
-        more = sum(self._unsaid.values())
+    def _forget_ended(self) -> None:
+        now = time.monotonic()
+        more = 0
+        while self._ends and next(iter(self._ends.values())) <= now:
+            address = next(iter(self._ends))
+            del self._ends[address]
+            more += self._unsaid.pop(address)
         if more:
-            log.warning("%d more connections from these addresses were closed in the last minute", more)
-        self._unsaid.clear()
-        self._ends = time.monotonic() + MINUTE
+            log.warning("%d more connections were closed since the last line about their addresses", more)
