@@ -25,8 +25,12 @@ def seconds_of_ended_children(pid: int) -> float:
 
 def peak_bytes(pid: int) -> int:
     """Most resident memory that the process ever had."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+    return _status_bytes(pid, "VmHWM")
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory that the process has now."""
+    return _status_bytes(pid, "VmRSS")
 
 
 def compile_workers(server: int) -> set[int]:
@@ -53,6 +57,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "what was waited for did not come"
         time.sleep(0.02)
+
+
+def _status_bytes(pid: int, field: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
 
 
 def _stat(pid: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from skillery.formats.problems import Problem
 from skillery.formats.wording import has_surrogate, printable, quoted
@@ -67,8 +68,15 @@ def join(path: str, key: object) -> str:
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two JSON values say the same: `1` and `1.0` do, `1` and `true` do not."""
-    return difference(one, other) is None
+    """Return whether two JSON values are equal: `1` and `1.0` are, `1` and `true` are not.
+
+    Compares sizes first, so the work is bounded by the smaller value. `difference` also names the place.
+    """
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return len(one) == len(other) and all(key in one and same(one[key], each) for key, each in other.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return _same_scalar(one, other)
 
 
 def difference(one: object, other: object, path: str = "") -> str | None:
@@ -77,15 +85,34 @@ def difference(one: object, other: object, path: str = "") -> str | None:
         return _object_difference(one, other, path)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return _array_difference(one, other, path)
+    return None if _same_scalar(one, other) else path
+
+
+def _same_scalar(one: object, other: object) -> bool:
+    """Values of different kinds are different, also an array and an object."""
     if isinstance(one, bool) or isinstance(other, bool):
-        return None if one is other else path
+        return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
-        return None if one == other else path
-    return None if type(one) is type(other) and one == other else path
+        return one == other
+    return type(one) is type(other) and one == other
+
+
+def is_larger(value: object, most: int) -> bool:
+    """Return whether the value has more than `most` keys, items and characters together. Looks at no more than that."""
+    waiting, left = [value], most
+    while waiting and left >= 0:
+        current = waiting.pop()
+        left -= 1 + (len(current) if isinstance(current, str | Mapping | list | tuple) else 0)
+        if left >= 0 and isinstance(current, Mapping):
+            left -= sum(map(len, current))
+            waiting.extend(current.values())
+        elif left >= 0 and isinstance(current, list | tuple):
+            waiting.extend(current)
+    return left < 0
 
 
 def _object_difference(one: Mapping[str, object], other: Mapping[str, object], path: str) -> str | None:
-    for key in (*one, *(key for key in other if key not in one)):
+    for key in chain(one, (key for key in other if key not in one)):
         if key not in one or key not in other:
             return join(path, key)
         found = difference(one[key], other[key], join(path, key))

@@ -34,6 +34,7 @@ __all__ = [
     "Runtime",
     "manifest_toml",
     "parse_manifest",
+    "read_stored_manifest",
     "same_manifest",
     "toml_manifest",
 ]
@@ -119,6 +120,12 @@ def parse_manifest(raw: Mapping[str, object], *, has_tools: bool = False) -> Man
         problem = Problem(f"The manifest has {size} bytes of JSON, at most {MAX_BYTES} are allowed")
         raise_problems(InvalidManifest, [problem], hint="Move documentation and data into files of the skill.")
     return _Reader(copied, has_tools).manifest()
+
+
+def read_stored_manifest(raw: dict[str, Any], *, has_tools: bool) -> Manifest:
+    """Read a manifest that `parse_manifest` accepted before. Does not check each value again. `raw` of the result is
+    empty: the result keeps only what a run needs. Raises InvalidManifest."""
+    return msgspec.structs.replace(_Reader(raw, has_tools).manifest(), raw={})
 
 
 def is_for_scripts(runtime: Mapping[str, object]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from skillery.formats.json_values import join, kind_of
-from skillery.formats.problems import Problem
+from skillery.formats.problems import MAX_SHOWN, Problem
 from skillery.formats.wording import did_you_mean, printable, quoted
 
 MAX_WORD = 128
@@ -61,7 +61,11 @@ class Shapes:
         return value is True
 
     def unknown_keys(self, where: str, table: Mapping[str, object], known: tuple[str, ...]) -> None:
+        """Warn of keys that have no effect, until there are MAX_SHOWN warnings: no answer has more, and each unknown
+        key is compared with all known ones."""
         for key in table:
+            if len(self.warnings) >= MAX_SHOWN:
+                return
             if key not in known:
                 self.warnings.append(
                     f"unknown key {join(where, key)}{did_you_mean(key, known)}: it is kept, without effect"

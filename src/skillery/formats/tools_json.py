@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
-from itertools import islice
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 import msgspec
@@ -320,11 +319,6 @@ class _Reader(Shapes):
         if not given:
             self.warnings.append(f"{where} is empty: no value is allowed")
         return tuple(given)
-
-    def unknown_keys(self, where: str, table: Mapping[str, object], known: tuple[str, ...]) -> None:
-        """Of hostile ones as many as are shown: each is compared with what it may have meant."""
-        room = MAX_SHOWN - len(self.warnings)
-        super().unknown_keys(where, dict(islice(table.items(), max(0, room) + len(known))), known)
 
 
 def ending_of(path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,23 +27,25 @@ from skillery.environments.defined import Named
 from skillery.environments.named import NamedEnvironments
 from skillery.errors import InvalidParams, NotExecutable
 from skillery.formats.ids import new_run_id
-from skillery.formats.inputs import InputInvalid, apply_inputs, blob_args
-from skillery.formats.manifest import Manifest, Permissions, Runtime, parse_manifest
+from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import FoundTool, VersionRow, find_tool, resolve
 from skillery.registry.reading import check_file
 from skillery.registry.tools import tool_run_by
+from skillery.runs.arguments import checked_arguments
 from skillery.runs.cache import Cache
 from skillery.runs.calling import called_job, has_permissions
 from skillery.runs.limits import LimitRules
 from skillery.runs.mounting import check_mounts, parse_mounts
 from skillery.runs.packages import NONE, GivenEnvironment, Needing, Packages, packages_of, packages_of_code
+from skillery.runs.parsed import Declarations
 from skillery.runs.recording import Method
 from skillery.runs.requests import CodeRequest, SkillRequest
 from skillery.runs.scripts import script_call
 from skillery.runs.tool_calls import SESSION_SKILL, ToolRequest, session_files, tool_args
 from skillery.runs.trying import Trial, Unpublished, trial_job
 from skillery.runs.withholding import no_secrets, permitted, withheld
+from skillery.threads import JSON
 
 MOST_BLOBS = 1_000
 
@@ -92,11 +94,12 @@ class Preparer:
         self._database = database
         self._cache = cache
         self._limits = limits
+        self._declarations = Declarations()
 
     async def skill(self, identity: Identity, request: SkillRequest) -> Prepared:
         spec = parse_version_spec(request.version)
         version = await self._database.read(lambda connection: resolve(connection, identity, request.name, spec))
-        manifest = manifest_of(version)
+        manifest = await self._declarations.manifest(version)
         if request.script:
             return await self._script(identity, request, version, manifest)
         if manifest.called is None:
@@ -106,25 +109,20 @@ class Preparer:
     async def _entrypoint(
         self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest, runtime: Runtime
     ) -> Prepared:
-        failure: Failure | None = None
-        try:
-            args = apply_inputs(manifest.inputs, request.args)
-        except InputInvalid as error:
-            args, failure = dict(request.args), Failure("ValidationError", str(error))
-        named = [*request.input_blobs, *(blob_args(manifest.inputs, args) if failure is None else ())]
-        rows = await self._find_blobs(identity, named)
+        args = await checked_arguments(manifest.inputs, request.args)
+        rows = await self._find_blobs(identity, [*request.input_blobs, *args.blobs])
         permissions = permitted(identity, version, manifest)
         why_less = withheld(permissions, version, manifest)
         job = Job(
             run_id=new_run_id(),
             call=SkillCall(version.name, runtime.export),
-            args=msgspec.json.encode(args),
+            args=args.text,
             skills=await self._mounts([version]),
             blobs=await self._blob_mounts(rows),
             limits=self._limits.for_skill(runtime.limits, request.timeout_ms),
             network=_network(permissions),
         )
-        failure = failure or no_secrets(why_less, manifest)
+        failure = args.failure or no_secrets(why_less, manifest)
         made = Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
         return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)])
 
@@ -155,23 +153,23 @@ class Preparer:
 
     async def tool(self, identity: Identity, request: ToolRequest, tool: FoundTool, script: str) -> Prepared:
         """`script` is the tool's."""
-        args, failure = tool_args(tool, request.args)
+        args = await checked_arguments(await self._declarations.inputs(tool), tool_args(request.args))
         rows = await self._find_blobs(identity, request.input_blobs)
         version = tool.version
-        manifest = manifest_of(version) if version else None
+        manifest = await self._declarations.manifest(version) if version else None
         own_limits = manifest.runtime.limits if manifest and manifest.runtime else {}
         permissions = permitted(identity, version, manifest) if version and manifest else Permissions()
         why_less = withheld(permissions, version, manifest) if version and manifest else ""
         job = Job(
             run_id=new_run_id(),
             call=HandlerCall(version.name if version else SESSION_SKILL, script),
-            args=args,
+            args=args.text,
             skills=(await self._tool_mount(tool),),
             blobs=await self._blob_mounts(rows),
             limits=self._limits.for_skill(own_limits, request.timeout_ms),
             network=_network(permissions),
         )
-        failure = failure or (no_secrets(why_less, manifest) if manifest else None)
+        failure = args.failure or (no_secrets(why_less, manifest) if manifest else None)
         made = Prepared("call_tool", job, version, failure, permissions.secrets, why_less=why_less, tool=tool.name)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
         return await self._with_packages(made, needing)
@@ -181,7 +179,7 @@ class Preparer:
         return await self._database.read(partial(look, identity=identity))
 
     async def trial(self, trial: Trial) -> Prepared:
-        job, failure = trial_job(trial, self._limits)
+        job, failure = await JSON.run(trial_job, trial, self._limits)
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
         made = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
         return await self._with_packages(made, [Needing(trial.manifest.name, trial.manifest, trial.folder)])
@@ -206,7 +204,7 @@ class Preparer:
         )
         stubs = {version.name: version for version, mount in zip(mounted, job.skills, strict=True) if mount.stub}
         needing = [
-            Needing(version.name, manifest_of(version), mount.folder)
+            Needing(version.name, await self._declarations.manifest(version), mount.folder)
             for version, mount in zip(mounted, job.skills, strict=True)
             if not mount.stub
         ]
@@ -216,7 +214,7 @@ class Preparer:
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
     ) -> Prepared:
         """A run that the code of another asked for: with the permissions of the called skill alone."""
-        manifest = manifest_of(version)
+        manifest = await self._declarations.manifest(version)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
         permissions = permitted(identity, version, manifest)
@@ -269,7 +267,7 @@ class Preparer:
         return tuple([await self._mount(version, stubs=stubs) for version in versions])
 
     async def _mount(self, version: VersionRow, *, stubs: bool) -> SkillMount:
-        manifest = manifest_of(version)
+        manifest = await self._declarations.manifest(version)
         runtime = manifest.called
         ready = self._cache.is_ready(version)
         folder = self._cache.bundle(version) if ready else await asyncio.to_thread(self._cache.bundle, version)
@@ -285,15 +283,6 @@ class Preparer:
 
     async def _blob_mounts(self, rows: Sequence[BlobRow]) -> tuple[BlobMount, ...]:
         return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row)) for row in rows])
-
-
-def manifest_of(version: VersionRow) -> Manifest:
-    return _parsed(version.manifest_json, version.kind == "action")
-
-
-@lru_cache(maxsize=1024)
-def _parsed(manifest_json: str, is_action: bool) -> Manifest:
-    return parse_manifest(msgspec.json.decode(manifest_json), has_tools=is_action)
 
 
 def _network(permissions: Permissions) -> tuple[str, ...]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from skillery.backends import Failure, PublishedFile
-from skillery.formats.inputs import Input, InputInvalid, apply_inputs
-from skillery.formats.tools_json import WORK_DIR, inputs_of, parameters_of
+from skillery.backends import PublishedFile
+from skillery.formats.tools_json import WORK_DIR
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry import FoundTool, SessionTool
 
@@ -28,19 +26,9 @@ class ToolRequest(msgspec.Struct, frozen=True):
     timeout_ms: int | None = None
 
 
-def tool_args(tool: FoundTool, args: Mapping[str, Any]) -> tuple[bytes, Failure | None]:
-    """The arguments as JSON; a failure where they do not fit the parameters that the tool declares. `__workDir` is the
-    sandbox's to say."""
-    given = {name: value for name, value in args.items() if name != WORK_DIR}
-    try:
-        return msgspec.json.encode(apply_inputs(_inputs(msgspec.json.encode(tool.declared)), given)), None
-    except InputInvalid as error:
-        return msgspec.json.encode(given), Failure("ValidationError", str(error))
-
-
-@lru_cache(maxsize=256)
-def _inputs(declared: bytes) -> dict[str, Input]:
-    return inputs_of(parameters_of(msgspec.json.decode(declared)))
+def tool_args(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without `__workDir`, which only the sandbox sets."""
+    return {name: value for name, value in args.items() if name != WORK_DIR}
 
 
 def session_files(tool: SessionTool) -> tuple[PublishedFile, ...]:

@@ -1,0 +1,40 @@
+"""The arguments of a run, checked against the declared inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from skillery.backends import Failure
+from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args
+from skillery.formats.json_values import is_larger
+from skillery.threads import JSON
+
+MOST_ON_THE_LOOP = 4 * 1024
+"""Keys, items and characters of the arguments and of the enums together: comparing more is the work of a thread."""
+
+
+class Arguments(NamedTuple):
+    """Arguments as a run gets them, as JSON. `failure` is set if they do not fit; `blobs` are then empty."""
+
+    text: bytes
+    blobs: list[str]
+    failure: Failure | None = None
+
+
+async def checked_arguments(inputs: Mapping[str, Input], args: Mapping[str, Any]) -> Arguments:
+    """Check the arguments, in a worker thread if the arguments or the enums are large."""
+    enums = [each.enum for each in inputs.values() if each.enum is not None]
+    if is_larger([args, enums, list(inputs)], MOST_ON_THE_LOOP):
+        return await JSON.run(_checked, inputs, args)
+    return _checked(inputs, args)
+
+
+def _checked(inputs: Mapping[str, Input], args: Mapping[str, Any]) -> Arguments:
+    try:
+        applied = apply_inputs(inputs, args)
+    except InputInvalid as error:
+        return Arguments(msgspec.json.encode(args), [], Failure("ValidationError", str(error)))
+    return Arguments(msgspec.json.encode(applied), blob_args(inputs, applied))
