@@ -113,10 +113,10 @@ def without_flag(index: int, flag: int, otherwise: Code) -> Code:
 
 
 def sockets(*, network: bool) -> dict[str, Code]:
-    """Return the code for sockets. Without `network` there are none but UNIX pairs; with it, TCP as a client.
+    """Return the code for sockets: UNIX pairs always, TCP client sockets only with `network`.
 
-    No run is a server or has a datagram socket. TCP reaches the proxy only. A bound name would be one of the host's
-    for the channel, which was made there, and datagrams to the run's own loopback fill memory that belongs to no run.
+    Landlock restricts TCP to the proxy. `bind` is refused because the channel's socket belongs to the host's net
+    namespace. Datagrams are refused because those queued on loopback use memory that no limit counts.
     """
     allow, eacces = answer(ALLOW), refuse(errno.EACCES)
     client = (*socket_type(STREAM, refused=errno.EACCES), *one_of(2, (0, 6), allow, refuse(errno.EPERM)))
