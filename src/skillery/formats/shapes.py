@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from skillery.formats.json_values import join, kind_of
-from skillery.formats.problems import Problem
+from skillery.formats.problems import MAX_SHOWN, Problem
 from skillery.formats.wording import did_you_mean, printable, quoted
 
 MAX_WORD = 128
@@ -63,9 +63,8 @@ class Shapes:
     def unknown_keys(self, where: str, table: Mapping[str, object], known: tuple[str, ...]) -> None:
         for key in table:
             if key not in known:
-                self.warnings.append(
-                    f"unknown key {join(where, key)}{did_you_mean(key, known)}: it is kept, without effect"
-                )
+                near = did_you_mean(key, known) if len(self.warnings) < MAX_SHOWN else ""
+                self.warnings.append(f"unknown key {join(where, key)}{near}: it is kept, without effect")
 
     def problem(self, where: str, message: str) -> None:
         self.problems.append(Problem(f"{where} {message}", where))
