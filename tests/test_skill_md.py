@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidBundle
-from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, body_of, head_of, parse_skill_md
+from skillery.formats.skill_md import MAX_FRONTMATTER_BYTES, body_of, head_of, parse_skill_md, text_of
 
 
 def refusal(text: str) -> InvalidBundle:
@@ -168,5 +168,26 @@ def test_frontmatter_whose_end_is_far_is_too_long_and_not_without_an_end() -> No
 @given(st.text(alphabet="-a:\n \r\x0b\x85", max_size=60), st.integers(0, 60))
 def test_where_the_head_ends_cuts_no_line(text: str, most: int) -> None:
     lines, rest = head_of(text, most)
-    assert [*lines, *rest.splitlines(keepends=True)] == text.splitlines(keepends=True)
+    assert "".join(lines) + rest == text
+    assert all(line.endswith("\n") for line in lines[:-1])
+    assert all(line.count("\n") <= 1 for line in lines)
     assert not rest or sum(map(len, lines)) >= most
+
+
+@pytest.mark.parametrize("end", ["\r", "\u2028", "\x85", "\x0b", "a"])
+def test_only_a_line_feed_ends_a_line_and_the_head_is_bounded(end: str) -> None:
+    body = end * (3 << 20)
+    text = f"---\nname: x\n---\n{body}"
+    lines, rest = head_of(text)
+    assert len(lines) == 4
+    assert len(rest) > 1 << 20
+    assert "".join(lines) + rest == text
+    parsed = parse_skill_md(text)
+    assert (parsed.frontmatter, parsed.body, body_of(text)) == ({"name": "x"}, body, body)
+
+
+@pytest.mark.parametrize("data", [b"\xed\xa0\x80" * 100_000, b"a\xe2\x82" * 50_000, b"\xff\xfe" + b"\x00\xd8" * 90_001])
+def test_invalid_bytes_are_replaced_as_if_decoded_at_once(data: bytes) -> None:
+    encoding = "utf-16" if data.startswith(b"\xff\xfe") else "utf-8"
+    assert text_of(data) == data.decode(encoding, "replace")
+    assert text_of(data[:-1]) == data[:-1].decode(encoding, "replace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from skillery.backends import Language
 from skillery.environments.sources import this_python
 from skillery.errors import InvalidParams, StartupError
 from skillery.formats.requirements import LONGEST, MOST, normalised, requirement_problem
-from skillery.formats.wording import quoted
+from skillery.formats.wording import nearest, quoted
 
 MOST_ENVIRONMENTS = 50
 MOST_DESCRIPTION = 300
@@ -71,8 +70,8 @@ class Defined:
         """For whoever asked for one that there is not."""
         if not self._named:
             return "This server has no named environments: leave 'environment' out."
-        near = difflib.get_close_matches(name[:LONGEST_NAME], self._named, n=1)
-        suggestion = f" Did you mean '{near[0]}'?" if near else ""
+        near = nearest(name, self._named)
+        suggestion = f" Did you mean '{near}'?" if near else ""
         there = ", ".join(f"'{one}'" for one in self._named)
         return f"{'There is' if len(self._named) == 1 else 'There are'} {there}.{suggestion}"
 

@@ -13,7 +13,7 @@ from skillery.formats.inputs import Input, InputType
 from skillery.formats.json_values import join, kind_of
 from skillery.formats.manifest import Manifest
 from skillery.formats.paths import path_problem
-from skillery.formats.problems import Problem
+from skillery.formats.problems import MAX_SHOWN, Problem
 from skillery.formats.shapes import MAX_WORD, Shapes
 from skillery.formats.wording import did_you_mean, printable, quoted
 
@@ -197,6 +197,6 @@ class _Reader(Shapes):
         if wrong:
             self.problem(place, f"is {quoted(value)}: the path {wrong}")
         elif value not in self.paths:
-            near = did_you_mean(printable(value), self.paths)
+            near = did_you_mean(printable(value), self.paths) if len(self.problems) < MAX_SHOWN else ""
             self.problem(place, f"is {quoted(value)}, which is not in the bundle{near}")
         return value

@@ -67,9 +67,8 @@ class Shapes:
             if len(self.warnings) >= MAX_SHOWN:
                 return
             if key not in known:
-                self.warnings.append(
-                    f"unknown key {join(where, key)}{did_you_mean(key, known)}: it is kept, without effect"
-                )
+                near = did_you_mean(key, known) if len(self.warnings) < MAX_SHOWN else ""
+                self.warnings.append(f"unknown key {join(where, key)}{near}: it is kept, without effect")
 
     def problem(self, where: str, message: str) -> None:
         self.problems.append(Problem(f"{where} {message}", where))

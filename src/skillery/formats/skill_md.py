@@ -6,6 +6,8 @@ resolved, no alias followed, and what goes too deep is refused before anything i
 
 from __future__ import annotations
 
+import codecs
+import io
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -23,6 +25,7 @@ MAX_DEPTH = 8
 HEAD_CHARACTERS = 1024 * 1024
 """Frontmatter is looked for in no more than that: a list of lines takes many times what a text of short ones does."""
 
+_PIECE = 64 * 1024
 _FENCE = "---"
 _HINT = "Frontmatter stands between two lines of '---' and is a YAML mapping of plain values, e.g. 'name: My skill'."
 
@@ -64,9 +67,18 @@ def body_of(text: str) -> str:
 def text_of(data: bytes) -> str:
     """The text of a SKILL.md that may have been imported, whatever its bytes are: UTF-8, or UTF-16 by its byte order
     mark; what is neither is `\ufffd`."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return data.decode("utf-16", "replace")
-    return data.decode("utf-8", "replace")
+    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError:
+        return _replaced(data, encoding)
+
+
+def _replaced(data: bytes, encoding: str) -> str:
+    """Decode piece by piece: each invalid byte is slow, and other threads need a turn between the pieces."""
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    pieces = [decoder.decode(data[at : at + _PIECE]) for at in range(0, len(data), _PIECE)]
+    return "".join([*pieces, decoder.decode(b"", final=True)])
 
 
 def without_mark(text: str) -> str:
@@ -74,10 +86,13 @@ def without_mark(text: str) -> str:
 
 
 def head_of(text: str, most: int = HEAD_CHARACTERS) -> tuple[list[str], str]:
-    """The whole lines at the top where frontmatter may stand, with their ends, and the text behind them."""
+    """Return the lines at the top where frontmatter may stand, with their ends, and the text behind them.
+
+    Only a line feed ends a line. The last line is cut if it is more than `MAX_FRONTMATTER_BYTES` longer than `most`.
+    """
     bare = without_mark(text)
-    end = len(bare) if len(bare) <= most else bare.find("\n", most) + 1 or len(bare)
-    return bare[:end].splitlines(keepends=True), bare[end:]
+    end = bare.find("\n", most, most + MAX_FRONTMATTER_BYTES) + 1 or most
+    return io.StringIO(bare[:end], newline="\n").readlines(), bare[end:]
 
 
 def _end_of_frontmatter(lines: list[str]) -> int | None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+import heapq
+import itertools
+from collections.abc import Iterable, Mapping
+
+MOST_COMPARED = 50
+"""Candidates that are compared letter by letter."""
+LONGEST_COMPARED = 128
+"""Characters at the end of a word that are compared: a whole name, and the part of a path that tells files apart."""
 
 
 def quoted(text: str, limit: int = 80) -> str:
@@ -17,10 +23,61 @@ def printable(text: str, limit: int = 200) -> str:
     return quoted(text, limit)[1:-1]
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def near_words(word: str, known: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
+    """Return up to `most` known words similar to `word`, the most similar first; `cutoff` is from 0 to 1.
+
+    Callers and publishers choose the words, so the cost must not depend on their letters. difflib takes cubic time for
+    repetitive words; here the cost is a few milliseconds at most.
+    """
+    word = word[-LONGEST_COMPARED:]
+    places = _places(word)
+    scored = ((_similarity(word, places, one[-LONGEST_COMPARED:], cutoff), one) for one in _to_compare(word, known))
+    best = heapq.nsmallest(most, ((-score, one) for score, one in scored if score >= cutoff))
+    return [one for _, one in best]
+
+
+def _to_compare(word: str, known: Iterable[str]) -> list[str]:
+    """The candidates with the most pairs of letters of `word`, if there are many."""
+    candidates = list(dict.fromkeys(known))
+    if len(candidates) <= MOST_COMPARED:
+        return candidates
+    pairs = _pairs(word)
+    return heapq.nlargest(
+        MOST_COMPARED, candidates, key=lambda one: (len(pairs & _pairs(one)), -abs(len(one) - len(word)))
+    )
+
+
+def _pairs(word: str) -> set[tuple[str, str]]:
+    word = word[-LONGEST_COMPARED:]
+    return set(itertools.pairwise(word))
+
+
+def _places(word: str) -> dict[str, int]:
+    """For each letter, a bit for each place where it stands in `word`."""
+    places: dict[str, int] = {}
+    for number, letter in enumerate(word):
+        places[letter] = places.get(letter, 0) | 1 << number
+    return places
+
+
+def _similarity(word: str, places: Mapping[str, int], other: str, cutoff: float) -> float:
+    """The share of letters in the longest common subsequence, from 0 to 1; 0 if the lengths rule out `cutoff`.
+
+    One step for each letter of `other` (Hyyrö, "Bit-parallel LCS-length computation revisited", 2004).
+    """
+    length = len(word) + len(other)
+    if not length or 2 * min(len(word), len(other)) < cutoff * length:
+        return 0.0
+    row = whole = (1 << len(word)) - 1
+    for letter in other:
+        common = row & places.get(letter, 0)
+        row = (row + common | row - common) & whole
+    return 2 * (len(word) - row.bit_count()) / length
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known word that `word` was probably meant to be."""
-    matches = difflib.get_close_matches(word[:64], list(known), n=1)
-    return matches[0] if matches else None
+    return next(iter(near_words(word, known, 1, cutoff)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import io
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from skillery.database import Statement
 from skillery.errors import FileNotInSkill
 from skillery.formats.json_pieces import JsonPieces, content_pieces
 from skillery.formats.version_spec import VersionSpec
+from skillery.formats.wording import near_words
 from skillery.registry.resolving import VersionRow, resolve
 from skillery.tables import objects, skill_files
 
@@ -121,7 +121,7 @@ def _open(storage: Storage, sha256: str, data: bytes | None) -> BinaryIO:
 
 def _not_found(connection: Connection, version: VersionRow, path: str) -> FileNotInSkill:
     paths = [file.path for file in files_of(connection, version.version_id)]
-    near = difflib.get_close_matches(path, paths, n=3, cutoff=0.4)
+    near = near_words(path, paths, cutoff=0.4)
     shown = near or paths[:10]
     return FileNotInSkill(
         f"'{version.name}' {version.version} has no file '{path}'",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +13,7 @@ from skillery.errors import LabelNotFound, SkillNotFound, VersionNotFound
 from skillery.formats.ranges import Segment
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, VersionSpec
+from skillery.formats.wording import near_words
 from skillery.registry.seeing import (
     WAS_PUBLISHED,
     is_own,
@@ -281,7 +281,7 @@ def _near_names(connection: Connection, identity: Identity, name: str) -> list[s
         names.update(found for look in looks for found in connection.scalars(look, values))
     if view is not None:
         names.update(connection.scalars(listed.where(is_own()).limit(_MOST_OWN), values))
-    return difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.6)
+    return near_words(name, sorted(names))
 
 
 def _either(names: list[str]) -> str:

@@ -6,7 +6,6 @@ that was published last, among those that the caller sees.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -35,7 +34,7 @@ from skillery.formats.bundle import Bundle
 from skillery.formats.semver import Version
 from skillery.formats.tools_json import Tool
 from skillery.formats.version_spec import Exact, VersionSpec
-from skillery.formats.wording import quoted
+from skillery.formats.wording import near_words, quoted
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.resolving import VersionRow, resolve
@@ -303,7 +302,7 @@ def _in_version(connection: Connection, version: VersionRow, name: str) -> Found
     for script, item_json in _ONE_OF_VERSION.rows(connection, version_id=version.version_id, name=name):
         return FoundTool(name, _declared(item_json), script, version)
     names = [found for found, _ in _OF_VERSION.rows(connection, version_id=version.version_id, after="")]
-    near = difflib.get_close_matches(name, names, n=_NEAR, cutoff=0.6)
+    near = near_words(name, names, _NEAR)
     offers = f"It offers {', '.join(names[:20])}." if names else "It offers no tools."
     raise ToolNotFound(
         f"'{version.name}' {version.version} has no tool {quoted(name)}",
@@ -336,7 +335,7 @@ def near_names(connection: Connection, identity: Identity, name: str, session: s
     own = _OF_SESSION.rows(connection, **_session_values(connection, identity, session))
     names = {one for one, _ in own}
     names.update(found for look in looks for found in connection.scalars(look, values))
-    return difflib.get_close_matches(name, sorted(names), n=_NEAR, cutoff=0.6)
+    return near_words(name, sorted(names), _NEAR)
 
 
 def _declared(item_json: str) -> Mapping[str, Any]:

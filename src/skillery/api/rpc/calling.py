@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -23,6 +22,7 @@ from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import InvalidParams, SkilleryError, Unavailable
 from skillery.formats.json_pieces import JsonPieces, is_exactly
+from skillery.formats.wording import nearest
 from skillery.idempotency import canonical, digest_of
 from skillery.request import current
 from skillery.threads import BIG_TEXT, JSON, without_collecting
@@ -107,8 +107,8 @@ async def _call_method(
         raise identity
     method = methods.get(name)
     if method is None:
-        near = difflib.get_close_matches(name[:80], methods, n=1)
-        hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(methods)}."
+        near = nearest(name, methods)
+        hint = f"Did you mean '{near}'?" if near else f"There are {', '.join(methods)}."
         raise _Unknown(plain_error(METHOD_NOT_FOUND, f"there is no method {name[:80]!r}", "method_not_found", hint))
     try:
         if method.needs is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from functools import cache
 from typing import Any
@@ -11,6 +10,7 @@ import msgspec
 
 from skillery.api.rpc.params import Params
 from skillery.errors import InvalidParams
+from skillery.formats.wording import nearest
 from skillery.runs.limits import ASKABLE
 
 _MISSING = re.compile(r"missing required field `(\w+)`")
@@ -58,8 +58,8 @@ def _unknown(key: str, known: list[str]) -> InvalidParams:
         return InvalidParams(
             f"there is no parameter {key!r}", hint=f"It is a limit: write 'limits': {{'{key}': …}}.", param=key
         )
-    near = difflib.get_close_matches(key[:80], known, n=1, cutoff=0.0)
-    hint = f"Did you mean '{near[0]}'? " if near else ""
+    near = nearest(key, known, cutoff=0.0)
+    hint = f"Did you mean '{near}'? " if near else ""
     return InvalidParams(
         f"there is no parameter {key[:80]!r}",
         hint=f"{hint}It takes {', '.join(known) or 'no parameters'}.",
