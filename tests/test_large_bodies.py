@@ -229,3 +229,39 @@ def test_a_connection_that_asks_for_too_many_tools_is_told_so(sqlite_rpc: Rpc, n
     assert error["data"]["type"] == "answer_too_large"
     assert "fewer skills" in error["data"]["hint"]
     assert len(Mcp(sqlite_rpc, tools=names[0])("tools/list")["tools"]) == 508
+
+
+HUGE = b"1e308"
+
+
+@pytest.mark.parametrize("number", [HUGE, b"1E+0308", b"-9.5e-307"])
+def test_many_numbers_that_are_slow_to_decode_are_refused(sqlite_rpc: Rpc, number: bytes) -> None:
+    """Each costs the decoder two hundred times as much as another: a megabyte of them blocked everybody for seconds."""
+    args = b'{"name":"nowhere","args":{"a":[' + b",".join([number] * 170_000) + b"]}}"
+    error = error_of(sqlite_rpc, body("execute_skill", args))
+    assert (error["code"], error["data"]["type"]) == (-32005, "too_many_values")
+
+
+def test_a_few_numbers_that_are_slow_to_decode_are_taken(sqlite_rpc: Rpc) -> None:
+    args = b'{"language":"python","code":"def main(args): return len(args[\'a\'])","args":{"a":[%s]}}'
+    answer = sqlite_rpc.raw(body("run_code", args % b",".join([HUGE] * 1_000))).json()
+    assert answer["result"]["output"] == 1_000
+
+
+def test_texts_that_look_like_such_numbers_are_taken(sqlite_rpc: Rpc) -> None:
+    answer = sqlite_rpc.raw(body("create_blob", b'{"kind":"text/plain","content":"%s"}' % (b"1e308," * 50_000))).json()
+    assert answer["result"]["size_bytes"] == 300_000
+
+
+def test_a_run_may_return_such_numbers(sqlite_rpc: Rpc) -> None:
+    result = sqlite_rpc("run_code", language="python", code="def main(args): return [1e308] * 20_000")
+    assert result["status"] == "completed"
+    assert result["output"]["size_bytes"] == 7 * 20_000 + 1
+
+
+def test_the_id_of_a_call_has_a_bounded_length(sqlite_rpc: Rpc) -> None:
+    """Each answer repeats it, also while nobody reads that."""
+    for text in (b"i" * 2_000, b"i" * 2_000_000):
+        error = error_of(sqlite_rpc, b'{"jsonrpc":"2.0","id":"%s","method":"nope"}' % text)
+        assert error["code"] == -32600
+        assert "at most 1024" in error["message"]

@@ -6,12 +6,13 @@ a worker thread first, in slices. Plain texts cost little to decode. Values and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from skillery.api.errors import PARSE_ERROR, error_object, plain_error
 from skillery.errors import TooManyEscapes, TooManyValues
 from skillery.formats.json_pieces import is_utf8
+from skillery.formats.json_values import MOST_SLOW_NUMBERS, slow_numbers
 from skillery.threads import BIG_TEXT, BODIES
 
 MOST_VALUES = 500_000
@@ -50,6 +51,14 @@ def _look_through(body: bytes) -> dict[str, Any] | None:
                 limit=MOST_ESCAPES,
             )
         )
+    if _slow_numbers(body) > MOST_SLOW_NUMBERS:
+        return error_object(
+            TooManyValues(
+                f"the body holds more than {MOST_SLOW_NUMBERS} numbers with exponents of three digits",
+                hint="Send smaller numbers, or store the data with POST /blobs and pass the id of the blob.",
+                limit=MOST_SLOW_NUMBERS,
+            )
+        )
     if len(body) <= MOST_VALUES or _count(body) <= MOST_VALUES or _count_outside_texts(body) <= MOST_VALUES:
         return None
     too_many = TooManyValues(
@@ -65,20 +74,38 @@ def _count(body: bytes, marks: Sequence[bytes] = _SEPARATORS) -> int:
     return sum(body.count(mark, start, start + SLICE_BYTES) for start in _starts(body) for mark in marks)
 
 
+def _slow_numbers(body: bytes) -> int:
+    """Return the numbers with exponents of three digits, strings excepted where it matters."""
+    if sum(map(slow_numbers, _slices(body))) <= MOST_SLOW_NUMBERS:
+        return 0
+    return sum(map(slow_numbers, _outside_texts(body)))
+
+
+def _slices(body: bytes) -> Iterator[bytes]:
+    return (body[start : start + SLICE_BYTES] for start in _starts(body))
+
+
 def _count_outside_texts(body: bytes) -> int:
     """The separators outside of texts, as soon as they are more than MOST_VALUES."""
-    values, in_text, rest = 0, False, b""
+    values = 0
+    for piece in _outside_texts(body):
+        values += _count(piece)
+        if values > MOST_VALUES:
+            break
+    return values
+
+
+def _outside_texts(body: bytes) -> Iterator[bytes]:
+    """Yield the parts of each slice that are outside of strings."""
+    in_text, rest = False, b""
     for start in _starts(body):
         piece = rest + body[start : start + SLICE_BYTES]
         # An escape is not cut in two: of an odd number of backslashes at the end, the last belongs to the next slice.
         rest = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""
         piece = piece[: len(piece) - len(rest)].replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = piece.split(b'"')
-        values += _count(b"".join(parts[in_text::2]))
+        yield b" ".join(parts[in_text::2])
         in_text ^= len(parts) % 2 == 0
-        if values > MOST_VALUES:
-            break
-    return values
 
 
 def _starts(body: bytes) -> range:

@@ -15,6 +15,7 @@ from skillery.backends import BlobWriter, CodeCall, Failure, Job, RunHost, Skill
 from skillery.builtin.python_runner.programs import program_of
 from skillery.builtin.python_runner.wire import Channel, ChannelAbused, Message, one_piece
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
+from skillery.formats.json_values import slow_numbers
 from skillery.formats.media_types import kind_of_output
 from skillery.threads import BIG_TEXT, JSON
 
@@ -292,11 +293,15 @@ class Dialogue:
         await self._channel.send({"error": {"type": "HostError", "message": "the host could not do this"}})
 
 
+MANY_SLOW_NUMBERS = 100
+"""A result with more of them is not decoded."""
+
+
 def normal_json(body: bytes) -> bytes:
     """The same value in the compact form. Raises where it is not JSON.
 
     A big one is checked as text: millions of small values would take seconds in which nobody else is served.
     """
-    if len(body) > BIG_TEXT:
+    if len(body) > BIG_TEXT or slow_numbers(body) > MANY_SLOW_NUMBERS:
         return msgspec.json.format(str(body, "utf-8"), indent=-1).encode()
     return msgspec.json.encode(msgspec.json.decode(body))
