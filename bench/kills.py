@@ -69,7 +69,7 @@ def kill_again_and_again(folder: Path, kills: int, database: str = "", seed: int
 
 
 def _write(rpc: Rpc, prefix: str, acknowledged: list[Acknowledged]) -> None:
-    """Publishes, blobs and runs in turn, until the server is gone."""
+    """Store blobs, publish and run in turn, until the server is gone."""
     number = 0
     try:
         while True:
@@ -79,10 +79,11 @@ def _write(rpc: Rpc, prefix: str, acknowledged: list[Acknowledged]) -> None:
                 "from runtime import blobs\ndef main(args):\n    return blobs.write_text('y' * 70_000 + args['name'])\n"
             )
             files = [*skill_files(code), {"path": "resources/large.txt", "content": name + LARGE}]
-            rpc("create_skill", manifest=manifest(name), skill_md="# K\n", files=files)
-            acknowledged.append(Acknowledged("skill", name))
+            # The blob first: the first publish after a start waits for a compile worker.
             blob = rpc("create_blob", content=name + LARGE, kind="text/plain")
             acknowledged.append(Acknowledged("blob", blob["blob_id"]))
+            rpc("create_skill", manifest=manifest(name), skill_md="# K\n", files=files)
+            acknowledged.append(Acknowledged("skill", name))
             run = rpc("execute_skill", name=name, args={"name": name})
             if run["status"] == "completed":
                 acknowledged.append(Acknowledged("blob", run["output"]))
