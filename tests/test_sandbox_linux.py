@@ -63,18 +63,23 @@ HIDDEN_MEMORY = {
                 ctypes.CDLL(None).munmap(ctypes.c_void_p(address + 4096), ctypes.c_size_t((10 << 20) - 4096))
         """,
     "what waits in sockets": """
-        import socket, time
-        def main(args):
+        import os, socket, time
+        def fill():
             kept = []
             for _ in range(480):
-                kept += socket.socketpair()
+                try: kept += socket.socketpair()
+                except OSError: break
                 for end in kept[-2:]:
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
                     end.setblocking(False)
                     try:
                         while end.send(bytes(32_000)): pass
                     except BlockingIOError: pass
-            time.sleep(2)
+            time.sleep(1e6)
+        def main(args):
+            for _ in range(6):
+                if os.fork() == 0: fill()
+            time.sleep(10)
         """,
     "processes without their first thread": """
         import ctypes, os, platform, threading, time

@@ -81,10 +81,11 @@ def fork_with_another_number() -> int:
 
 def keep_house(server: Link, child: int) -> NoReturn:
     """Until the server closes the link, or the child has ended. Nobody inside can end it or read it."""
+    # First: a child that has ended already can be opened only until the kernel reaps it.
+    ends = os.pidfd_open(child)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     kernel.ignore(kernel.SIGCHLD)
     lockdown.drop_capabilities()
-    ends = os.pidfd_open(child)
     kernel.close_others({0, 1, 2, server.descriptor, ends})
     poller = select.poll()
     poller.register(server.descriptor, 0)  # tells of its closing
