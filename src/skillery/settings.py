@@ -196,7 +196,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bodies_mb: Positive = 256
     answer_max_mb: Positive = 32
     answers_mb: Positive = 256
-    answer_seconds: Annotated[float, msgspec.Meta(gt=0, le=80)] = 60.0
+    answer_seconds: Annotated[int, msgspec.Meta(ge=1, le=80)] = 60
     bundle_max_mb: Positive = 16
     bundle_max_files: Positive = 512
     concurrent_runs: Annotated[int, msgspec.Meta(ge=0)] = 0
