@@ -1,4 +1,4 @@
-"""A thousand connections that hold on to a server, and another client that wants to be answered meanwhile."""
+"""Hold a thousand slow connections while another client sends requests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A process that asks /healthz every 10 ms on a connection of its own, and says how long it waited.
 
 `python -m bench.prober URL` says `ready` after the first answer, asks until its stdin ends, and prints what it saw as
-JSON. Nothing but the standard library: it starts quickly and disturbs nobody.
+JSON. Nothing but the standard library: it starts quickly and disturbs no other process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run an async function in a network namespace of its own, with a name server that keeps some look-ups waiting.
 
 `answer_of("tests.module:function")` calls `await function(names)` in a new process and returns its JSON value. In that
-process 127.0.0.1:53 is a `NameServer`, and the host's resolver asks nobody else.
+process 127.0.0.1:53 is a `NameServer`, and the host's resolver asks no other server.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ SLOWEST_BYTES = 16 * 1024
 
 
 class ClientGone(Exception):
-    """The client went away in the middle of its request; there is nobody left to answer."""
+    """Raised when the client disconnects during its request."""
 
 
 class Exchange:

@@ -125,7 +125,7 @@ def begin_bundle(
     """Check everything about a bundle that needs neither a compiler nor a sandbox.
 
     `files` may hold skill.toml and SKILL.md if they say what `manifest` and `skill_md` say; they are written
-    otherwise. A SkillMd is how somebody has read the SKILL.md among the files, which is then taken as it is.
+    otherwise. If `skill_md` is a parsed SkillMd, the SKILL.md among the files stays unchanged.
     `skip_broken_tools`: a rule that tools.json breaks is a warning, and the bundle does without that tool; missing
     modules of JavaScript are a warning, too. Raise BundleTooLarge; `finish` raises for everything else.
     """

@@ -108,7 +108,7 @@ class RunLookUps:
     def _asked(self, host: str, task: asyncio.Task[Found]) -> None:
         del self._under_way[host]
         if not task.cancelled():
-            task.exception()  # whoever wanted to know has gone
+            task.exception()  # the waiting connections have ended
 
     async def _ask(self, host: str) -> Found:
         look_up = await self._begin(host)
