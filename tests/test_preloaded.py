@@ -285,6 +285,15 @@ async def test_it_is_replaced_after_so_many_runs_and_nobody_waits(tmp_path: Path
         assert 2 <= len(seen) <= 5
 
 
+async def test_a_zygote_that_is_replaced_takes_no_run_with_it_that_is_being_forked(tmp_path: Path) -> None:
+    async with running(tmp_path, recycle_runs=4) as trial:
+        mount = trial.packages({"counts.py": COUNTS})
+        await imported(trial, mount, "counts")
+        for number in range(150):
+            assert await trial.value(IS_WARM, packages=(mount,), preload=("counts",)), number
+            await asyncio.sleep(0.01 * (number % 5))
+
+
 async def test_killed_at_any_moment_it_costs_its_own_runs_at_most(tmp_path: Path) -> None:
     async with running(tmp_path) as trial:
         before = descendants(os.getpid())

@@ -139,6 +139,7 @@ class Pool:
         uids = self._uids_of(zygote)
         uid = uids.take()
         group: ControlGroup | None = None
+        zygote.forking += 1
         try:
             group = self._group()
             if group is not None:
@@ -150,6 +151,10 @@ class Pool:
             if group is not None:
                 self._keep(group.remove())
             raise
+        finally:
+            zygote.forking -= 1
+            if zygote.retired and not zygote.in_use:
+                self._keep(self._bury(zygote))
         cell.when_gone(lambda cell: uids.give_back(cell.uid))
         return cell
 
@@ -192,7 +197,7 @@ class Pool:
         await cell.close()
         if cell.group is not None:
             await cell.group.remove()
-        for zygote in [zygote for zygote in self._zygotes if zygote.retired and not zygote.cells]:
+        for zygote in [zygote for zygote in self._zygotes if zygote.retired and not zygote.in_use]:
             await self._bury(zygote)
 
     # -- the few that are ready ----------------------------------------------------------------------------------
@@ -286,7 +291,7 @@ class Pool:
             self._current = None
         if not zygote.retired:
             zygote.retired = True
-            if not zygote.cells:
+            if not zygote.in_use:
                 self._keep(self._bury(zygote))
 
     async def _bury(self, zygote: Zygote) -> None:

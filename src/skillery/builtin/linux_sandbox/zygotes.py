@@ -178,6 +178,8 @@ class Zygote:
         self._loop.add_reader(self._pidfd, self._reap)
         self._free_slots = list(range(SLOTS))
         self.cells: set[Cell] = set()
+        self.forking = 0
+        """Number of runs that are being forked and are not in `cells` yet."""
         self.served = 0
         self.base_bytes = 0
         """Address space that each run has from it, beyond that of a bare interpreter."""
@@ -194,6 +196,11 @@ class Zygote:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a run of this zygote exists or is being forked. Closing the zygote would kill the run."""
+        return bool(self.cells) or self.forking > 0
 
     def lose(self) -> None:
         """Whoever waits for it, or for a run from it, waits no longer."""
