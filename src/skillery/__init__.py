@@ -1,10 +1,27 @@
 """Skillery: keep, find, run and publish the skills of LLM agents."""
 
-from importlib.metadata import version as _version
+from typing import TYPE_CHECKING, Any
 
-import pluggy
+if TYPE_CHECKING:
+    import pluggy
 
-hookimpl = pluggy.HookimplMarker("skillery")
+    hookimpl: pluggy.HookimplMarker
+    __version__: str
 
-__version__ = _version("skillery")
 __all__ = ["__version__", "hookimpl"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, and import its library only then: compile workers need neither and start often."""
+    if name == "hookimpl":
+        import pluggy
+
+        value: Any = pluggy.HookimplMarker("skillery")
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        value = version("skillery")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value

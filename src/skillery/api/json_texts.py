@@ -54,7 +54,7 @@ def _look_through(body: bytes) -> dict[str, Any] | None:
     if _slow_numbers(body) > MOST_SLOW_NUMBERS:
         return error_object(
             TooManyValues(
-                f"the body holds more than {MOST_SLOW_NUMBERS} numbers with exponents of three digits",
+                f"the body holds more than {MOST_SLOW_NUMBERS} numbers with three-digit exponents or 100 digits",
                 hint="Send smaller numbers, or store the data with POST /blobs and pass the id of the blob.",
                 limit=MOST_SLOW_NUMBERS,
             )
@@ -75,7 +75,7 @@ def _count(body: bytes, marks: Sequence[bytes] = _SEPARATORS) -> int:
 
 
 def _slow_numbers(body: bytes) -> int:
-    """Return the numbers with exponents of three digits, strings excepted where it matters."""
+    """Return the number of slow numbers. Strings count only if the body stays below the limit with them."""
     if sum(map(slow_numbers, _slices(body))) <= MOST_SLOW_NUMBERS:
         return 0
     return sum(map(slow_numbers, _outside_texts(body)))

@@ -26,7 +26,7 @@ from skillery.api.services import Services
 MOST_CALLS = 100
 MOST_ID = 1024
 """Characters of an id: each answer repeats it, and no budget counts it."""
-LARGE_TEXT = 1024 * 1024
+LARGE_TEXT = 64 * 1024
 """A larger text is not decoded a second time to find out what is wrong with it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
