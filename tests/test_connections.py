@@ -222,6 +222,14 @@ def test_the_body_of_a_request_with_an_upgrade_is_no_request(sqlite_server: Serv
         assert b"ready" in connection.reply().body
 
 
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip", "chunked, chunked"])
+def test_only_the_transfer_coding_chunked_is_read(sqlite_server: Server, coding: str) -> None:
+    with connected(sqlite_server.url) as connection:
+        connection.send(connection.head("POST /blobs", transfer_encoding=coding), b"1\r\nx\r\n0\r\n\r\n")
+        assert connection.reply().status == 400
+        assert connection.is_closed()
+
+
 def test_http_1_0_is_answered_and_closed(sqlite_server: Server) -> None:
     with connected(sqlite_server.url) as connection:
         connection.send(f"GET /healthz HTTP/1.0\r\nhost: {connection.host}\r\n\r\n")

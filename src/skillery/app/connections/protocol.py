@@ -188,6 +188,8 @@ class Connection(HttpToolsProtocol):
             return
         if len(self.headers) >= self._bounds.headers:
             self._refuse("This request has too many headers.")
+        if name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            self._refuse("This server reads only the transfer coding chunked.")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
