@@ -25,6 +25,7 @@ from skillery import migrate
 from skillery.database import Database
 from tests.package_index import PackageIndex
 from tests.parallel import postgres_url
+from tests.prefork import Forked, prefork
 
 DATABASES = ("sqlite", "postgres")
 START_SECONDS = 60
@@ -81,7 +82,10 @@ class Rpc:
 
 
 class Server:
-    """A `skillery serve` process. `wrapper` is a command that ends by executing the rest."""
+    """A `skillery serve` process, forked with its imports done unless something must be different before they are.
+
+    `wrapper` is a command that ends by executing the rest.
+    """
 
     def __init__(
         self, home: Path, *flags: str, env: Mapping[str, str] | None = None, wrapper: Sequence[str] = ()
@@ -89,13 +93,15 @@ class Server:
         self.home = home
         self.database = ""
         self.log = home.parent / f"{home.name}.log"
+        arguments = ["serve", "--home", str(home), "--port", "0", *flags]
+        environment = clean_environment(env)
+        self.process: subprocess.Popen[bytes] | Forked
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*wrapper, sys.executable, "-m", "skillery", "serve", "--home", str(home), "--port", "0", *flags],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=clean_environment(env),
-            )
+            if wrapper or any(name.startswith("PYTHON") for name in env or ()):
+                command = [*wrapper, sys.executable, "-m", "skillery", *arguments]
+                self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment)
+            else:
+                self.process = prefork().start(arguments, environment, log.fileno())
         self.url = self._wait_for_url()
         self.rpc = Rpc(self.url)
 

@@ -4,11 +4,15 @@ A test runs some hundred commands; starting an interpreter for each would take l
 forked is a process as any other, with its own arguments, environment and streams, and runs `main` from its first line;
 tests/test_cli.py compares the two.
 
+`start` does the same for a server, which lives until it ends or the tests do.
+
 python tests/prefork.py DESCRIPTOR: fork for whoever asks on this socket, until it ends.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import gc
 import importlib
 import json
@@ -22,10 +26,13 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 SECONDS = 120
+NUMBER = 16
+"""Bytes of a pid or an exit code on the link."""
 IMPORTED = (
+    "skillery.app.serving",
     "skillery.cli.connecting",
     "skillery.cli.in_process",
     "skillery.app.building",
@@ -38,6 +45,35 @@ IMPORTED = (
     "alembic.command",
     "alembic.autogenerate",
 )
+
+
+class Forked:
+    """A forked command that goes on, with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, link: socket.socket, stdout: BinaryIO) -> None:
+        self._link = link
+        self.stdout: BinaryIO | None = stdout
+        self.returncode: int | None = None
+        self._link.settimeout(SECONDS)
+        self.pid = int(link.recv(NUMBER, socket.MSG_WAITALL))
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._link], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self._link.settimeout(timeout)
+            try:
+                self.returncode = int(self._link.recv(NUMBER, socket.MSG_WAITALL))
+            except TimeoutError:
+                raise subprocess.TimeoutExpired("skillery", timeout or 0) from None
+            self._link.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
 
 
 class Prefork:
@@ -69,7 +105,12 @@ class Prefork:
             given.seek(0)
             socket.send_fds(self._control, [b"\0"], [theirs.fileno(), given.fileno(), *(end for _, end in ends)])
             theirs.close()
-            order = {"arguments": arguments, "environment": dict(environment), "folder": str(Path.cwd())}
+            order = {
+                "arguments": arguments,
+                "environment": dict(environment),
+                "folder": str(Path.cwd()),
+                "tells": False,
+            }
             link.sendall(json.dumps(order).encode())
             link.shutdown(socket.SHUT_WR)
 
@@ -82,11 +123,38 @@ class Prefork:
             for reader in readers:
                 reader.start()
             link.settimeout(SECONDS)
-            code = int(link.recv(16))  # raises where there is none in time; that ends the command
+            code = int(
+                link.recv(NUMBER, socket.MSG_WAITALL)
+            )  # raises where there is none in time; that ends the command
             for reader in readers:
                 reader.join(SECONDS)
                 assert not reader.is_alive(), f"somebody holds the output of {arguments} open"
         return subprocess.CompletedProcess(arguments, code, *outputs)
+
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int) -> Forked:
+        """Start a command that goes on, its errors written to a descriptor. If the tests end, it is killed."""
+        link, theirs = socket.socketpair()
+        output, written = os.pipe()
+        with theirs, Path(os.devnull).open("rb") as nothing:
+            socket.send_fds(self._control, [b"\0"], [theirs.fileno(), nothing.fileno(), written, stderr])
+        os.close(written)
+        give_order(link, arguments, environment, tells=True)
+        return Forked(link, open(output, "rb", buffering=0))  # noqa: PTH123 - a descriptor that the caller closes
+
+
+def give_order(link: socket.socket, arguments: Sequence[str], environment: Mapping[str, str], *, tells: bool) -> None:
+    """`tells`: whether the pid is sent before the exit code."""
+    order = {"arguments": arguments, "environment": dict(environment), "folder": str(Path.cwd()), "tells": tells}
+    link.sendall(json.dumps(order).encode())
+    link.shutdown(socket.SHUT_WR)
+
+
+@functools.cache
+def prefork() -> Prefork:
+    """Return the one of this process, started when it is first needed."""
+    made = Prefork()
+    atexit.register(made.close)
+    return made
 
 
 # -- in the process that is forked -----------------------------------------------------------------------------------
@@ -121,6 +189,8 @@ def attend(link: socket.socket, streams: Sequence[int]) -> NoReturn:
         become_command(order, streams)
     for stream in streams:
         os.close(stream)
+    if order["tells"]:
+        link.sendall(b"%*d" % (NUMBER, command))
     tell_the_end(link, command)
 
 
@@ -146,7 +216,7 @@ def tell_the_end(link: socket.socket, command: int) -> NoReturn:
         os.kill(command, signal.SIGKILL)
         os._exit(1)
     _, status = os.waitpid(command, 0)
-    link.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    link.sendall(b"%*d" % (NUMBER, os.waitstatus_to_exitcode(status)))
     os._exit(0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import json
 import os
@@ -14,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ import pytest
 from skillery.cli import commands
 from tests.conftest import Server, clean_environment
 from tests.parallel import is_first
-from tests.prefork import Prefork
+from tests.prefork import prefork
 
 HEAVY = ("litestar", "sqlalchemy", "alembic", "httpx", "rich", "asyncio", "uvicorn", "psycopg")
 ADDER = "def main(args):\n    print('adding')\n    return args['a'] + args['b']\n"
@@ -68,13 +66,6 @@ def verb(arguments: Sequence[str]) -> str:
     """`list`, or `token create`."""
     words = itertools.takewhile(lambda word: not word.startswith("-"), arguments)
     return " ".join(itertools.islice(words, 2 if arguments[:1] and arguments[0] in GROUPS else 1))
-
-
-@cache
-def prefork() -> Prefork:
-    made = Prefork()
-    atexit.register(made.close)
-    return made
 
 
 @pytest.fixture
