@@ -13,17 +13,21 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select, update
 
 from skillery.backends import Identity
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.database import Database
 from skillery.exports import Exports, Index
+from skillery.exports.facts import MAKER
 from skillery.formats.agent_skill import agent_skill_problems, index_name
 from skillery.formats.bundle import BundleFile, make_bundle
 from skillery.quotas import Quotas
 from skillery.registry import insert_version
+from skillery.tables import exports
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.people import Caller, Who, people_settings
+from tests.processes import wait_until
 
 Publish = Callable[..., dict[str, Any]]
 CONFORMING = "---\nname: {name}\ndescription: What it does, as it says itself.\n---\n# Use it\n"
@@ -484,3 +488,31 @@ def skills_of(index: Index) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = msgspec.json.decode(index.content)["skills"]
     return found
+
+
+# -- ahead of the first reader -----------------------------------------------------------------------------------------
+
+
+def test_the_index_is_prepared_before_anybody_asks_and_again_after_an_upgrade(
+    database_kind: str, start_server: Callable[..., Server], new_postgres_database: Callable[[], str]
+) -> None:
+    env = {"SKILLERY_DATABASE": new_postgres_database() if database_kind == "postgres" else ""}
+    server = start_server(env=env)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as made:
+        for number in range(60):
+            made.writestr(f"skills/s{number:03}/SKILL.md", f"---\nname: s{number:03}\ndescription: Some.\n---\nx\n")
+    answer = server.rpc.http.post("/import?namespace=many", content=archive.getvalue(), timeout=60)
+    assert answer.status_code == 200, answer.text
+    database = Database(env["SKILLERY_DATABASE"] or f"sqlite:///{server.home / 'skillery.db'}")
+
+    def makers() -> list[int]:
+        return list(database.read_now(lambda connection: connection.scalars(select(exports.c.maker)).all()))
+
+    wait_until(lambda: makers().count(MAKER) >= 60)
+
+    server.stop()
+    database.write_now(lambda connection: connection.execute(update(exports).values(maker=MAKER - 1)))
+    start_server(env=env)
+    wait_until(lambda: set(makers()) == {MAKER})
+    database.close()

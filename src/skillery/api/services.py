@@ -15,7 +15,7 @@ from skillery.environments import Environments
 from skillery.environments.named import NamedEnvironments
 from skillery.environments.rebuilding import Rebuilds
 from skillery.environments.showing import Showing
-from skillery.exports import Exports
+from skillery.exports import Exports, Preparing
 from skillery.garbage import Collector
 from skillery.idempotency import Once
 from skillery.importing import Importer
@@ -44,6 +44,7 @@ class Services(NamedTuple):
     showing: Showing
     rebuilds: Rebuilds
     exports: Exports
+    preparing: Preparing
     refusals: Refusals
     once: Once
     quotas: Quotas

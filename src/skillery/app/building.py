@@ -29,6 +29,7 @@ from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.bundled import publish_bundled
 from skillery.app.environments import packages_of
 from skillery.app.home import Home
+from skillery.app.moments import PreparingMoments
 from skillery.app.named_environments import defined_in, named_of
 from skillery.app.quotas import quotas_of
 from skillery.app.upkeep import Upkeep
@@ -38,7 +39,7 @@ from skillery.blobs import Blobs, Lifetimes
 from skillery.database import Database
 from skillery.environments import Environments
 from skillery.errors import StartupError
-from skillery.exports import Exports
+from skillery.exports import Exports, Preparing
 from skillery.formats.bundle import BundleLimits
 from skillery.garbage import (
     Collector,
@@ -115,6 +116,8 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         upkeep = Upkeep(database, services.runner, home.server_id)
         stack.push_async_callback(upkeep.close)
         upkeep.start()
+        stack.push_async_callback(services.preparing.close)
+        services.preparing.start()
         yield services
 
 
@@ -150,11 +153,13 @@ def _services(
         environments=packages.environments,
         named=parts.named,
     )
+    exports = Exports(database, storage, settings.index_skills)
+    preparing = Preparing(exports)
     bundles = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
     publisher = Publisher(
         database,
         storage,
-        plugins.moments,
+        PreparingMoments(plugins.moments, preparing),
         bundles,
         _publishing_rules(settings),
         msgspec.structs.asdict(settings.max_limits),
@@ -186,7 +191,8 @@ def _services(
         named=parts.named,
         showing=parts.showing,
         rebuilds=parts.rebuilds,
-        exports=Exports(database, storage, settings.index_skills),
+        exports=exports,
+        preparing=preparing,
         refusals=Refusals(database),
         once=Once(database, home.server_id),
         quotas=quotas,

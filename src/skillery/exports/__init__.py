@@ -3,5 +3,6 @@
 from skillery.exports.exporting import Export, Exports, File
 from skillery.exports.facts import Facts
 from skillery.exports.indexing import KINDS, Index, Kind
+from skillery.exports.preparing import Preparing
 
-__all__ = ["KINDS", "Export", "Exports", "Facts", "File", "Index", "Kind"]
+__all__ = ["KINDS", "Export", "Exports", "Facts", "File", "Index", "Kind", "Preparing"]

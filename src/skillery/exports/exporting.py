@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Storage
 from skillery.database import Database
-from skillery.errors import FileNotInSkill
+from skillery.errors import FileNotInSkill, SkilleryError
 from skillery.exports.contents import Contents
 from skillery.exports.facts import MAKER, Facts, find_facts, keep_facts, make_facts, read_facts
 from skillery.exports.indexing import MOST_BYTES, Index, Kind, index_entry
@@ -21,12 +22,15 @@ from skillery.formats.agent_skill import AgentSkill, agent_skill, index_name
 from skillery.formats.archives import Entry, Form, archive, archive_size
 from skillery.formats.bundle import SKILL_MD
 from skillery.formats.version_spec import Latest, VersionSpec
-from skillery.registry import Listed, VersionRow, files_of, find_in_index, list_index, resolve
+from skillery.registry import Listed, VersionRow, files_of, find_in_index, list_index, list_unprepared, resolve
 from skillery.registry.reading import FileRow
 from skillery.tables import skill_versions
 from skillery.threads import Workers
 
+log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 200
+PREPARED_AT_ONCE = 20
+"""Few: a reader who needs facts that are not made yet waits for the batch that is being made."""
 _MANIFEST = select(skill_versions.c.manifest_json).where(skill_versions.c.id == bindparam("version"))
 # An index of what nobody has asked for before takes its time, and nobody else's threads.
 _WORKERS = Workers("exports", 2)
@@ -92,6 +96,22 @@ class Exports:
         """Of the skills that the identity sees; of a namespace `""`: of all."""
         return await _WORKERS.run(self._index, identity, namespace, kind)
 
+    async def prepare(self, after: str, names: Sequence[str] | None) -> str | None:
+        """Make the missing facts of the next latest versions behind the skill name `after`, of `names` if given.
+
+        Return the last name, or None if no version is left.
+        """
+        return await _WORKERS.run(self._prepare, after, names)
+
+    def _prepare(self, after: str, names: Sequence[str] | None) -> str | None:
+        look = partial(list_unprepared, maker=MAKER, after=after, limit=PREPARED_AT_ONCE, names=names)
+        with self._making:
+            page = self._database.read_now(look)
+            made = {one.version_id: facts for one in page if (facts := self._facts_or_none(one)) is not None}
+            if made:
+                self._database.write_now(partial(keep_facts, facts=made))
+        return page[-1].name if page else None
+
     def _find(self, identity: Identity, name: str, spec: VersionSpec) -> Export:
         def look(connection: Connection) -> tuple[VersionRow, Facts | None, list[FileRow]]:
             row = resolve(connection, identity, name, spec)
@@ -138,6 +158,13 @@ class Exports:
         else:
             made = {}
         return [(one, read_facts(one.facts_json) if one.facts_json else made[one.version_id]) for one in page]
+
+    def _facts_or_none(self, listed: Listed) -> Facts | None:
+        try:
+            return self._facts_of(listed)
+        except SkilleryError as error:
+            log.warning("%s %s is not prepared for the index: %s", listed.name, listed.version, error.message)
+            return None
 
     def _facts_of(self, listed: Listed) -> Facts:
         def look(connection: Connection) -> tuple[str, list[FileRow]]:

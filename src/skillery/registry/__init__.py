@@ -14,7 +14,7 @@ from skillery.registry.imports import (
     record_import,
     taken_versions,
 )
-from skillery.registry.index_names import Listed, find_in_index, list_index
+from skillery.registry.index_names import Listed, find_in_index, list_index, list_unprepared
 from skillery.registry.inserting import NewVersion, insert_version, version_if_taken
 from skillery.registry.labels import MovedLabel, list_labels, remove_label, rollback_label, set_label
 from skillery.registry.lifecycle import (
@@ -90,6 +90,7 @@ __all__ = [
     "list_skill_entries",
     "list_skills",
     "list_tools",
+    "list_unprepared",
     "list_versions",
     "list_waivers",
     "look_at_approval",

@@ -7,6 +7,7 @@ of that very namespace goes before those below it, so that each stands in the in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy import (
@@ -122,6 +123,19 @@ def list_index(
     return [Listed._make(row) for row in rows]
 
 
+def list_unprepared(
+    connection: Connection, maker: int, *, after: str, limit: int, names: Sequence[str] | None = None
+) -> list[Listed]:
+    """Return latest versions without facts of this `maker`, sorted by skill name, from the first name behind `after`.
+
+    `names` restricts them to these skills.
+    """
+    missing = _latest(maker).where(exports.c.version_id.is_(None), skills.c.name > after)
+    if names is not None:
+        missing = missing.where(skills.c.name.in_(names))
+    return [Listed._make(row) for row in connection.execute(missing.order_by(skills.c.name).limit(limit))]
+
+
 def find_in_index(connection: Connection, identity: Identity, namespace: str, wanted: str) -> str:
     """The skill that a name in an index stands for. Raises SkillNotFound."""
     found = _listed(identity, namespace, 0).where(index_names.c.index_name == wanted)
@@ -135,7 +149,16 @@ def find_in_index(connection: Connection, identity: Identity, namespace: str, wa
 
 
 def _listed(identity: Identity, namespace: str, maker: int) -> Select[tuple[str, str, str, int, str | None]]:
-    statement = (
+    statement = _latest(maker).where(~_has_a_better(namespace))
+    if namespace:
+        statement = statement.where(_is_in(skills.c.namespace, skills.c.name))
+    view = view_of(identity)
+    return statement if view is None else statement.where(or_(*seen_by_name(view), is_own()))
+
+
+def _latest(maker: int) -> Select[tuple[str, str, str, int, str | None]]:
+    """The latest version of each skill, with the facts of this maker if they exist."""
+    return (
         select(
             index_names.c.index_name,
             skills.c.name,
@@ -146,12 +169,8 @@ def _listed(identity: Identity, namespace: str, maker: int) -> Select[tuple[str,
         .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
         .join(skill_versions, skill_versions.c.id == skills.c.latest_version_id)
         .outerjoin(exports, and_(exports.c.version_id == skill_versions.c.id, exports.c.maker == maker))
-        .where(skills.c.latest_version_id.is_not(None), ~_has_a_better(namespace))
+        .where(skills.c.latest_version_id.is_not(None))
     )
-    if namespace:
-        statement = statement.where(_is_in(skills.c.namespace, skills.c.name))
-    view = view_of(identity)
-    return statement if view is None else statement.where(or_(*seen_by_name(view), is_own()))
 
 
 def _has_a_better(namespace: str) -> ColumnElement[bool]:
