@@ -7,6 +7,7 @@ import itertools
 import json
 import zipfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,34 @@ def test_a_skill_that_moves_in_its_source_keeps_its_name(rpc: Rpc, new_name: str
     assert names(second) == {f"x/{path}": name for path, name in first.items()}
     assert (second["counts"], second["removed"]) == ({"unchanged": 1, "published": 1}, [])
     assert sent(rpc, zipped(moved), **step)["counts"] == {"unchanged": 2}
+
+
+@pytest.mark.parametrize("source", ["", "tools"])
+def test_skills_at_the_root_of_archives_are_told_apart_by_their_names(rpc: Rpc, new_name: str, source: str) -> None:
+    step = {"namespace": new_name} | ({"source": source} if source else {})
+    for outcome in ("published", "unchanged"):
+        for name in ("pdf", "docx"):
+            [skill] = sent(rpc, zipped({"SKILL.md": skill_md(name)}), **step)["skills"]
+            assert (skill["outcome"], skill["name"]) == (outcome, f"{new_name}.{name}")
+    [changed] = sent(rpc, zipped({"SKILL.md": skill_md("pdf", "New.")}), **step)["skills"]
+    assert (changed["name"], changed["version"]) == (f"{new_name}.pdf", "1.0.1")
+
+
+def test_a_skill_keeps_its_name_until_its_skill_toml_has_another(rpc: Rpc, new_name: str) -> None:
+    step = {"namespace": new_name, "source": "tools"}
+
+    def again(tree: Tree) -> tuple[str, str]:
+        [skill] = sent(rpc, zipped(tree), **step)["skills"]
+        return skill["name"], skill["version"]
+
+    def toml(name: str) -> str:
+        return f'name = "{new_name}.{name}"\nversion = "1.0.0"\ndescription = "x"\n'
+
+    assert again({"a/SKILL.md": skill_md("pdf")}) == (f"{new_name}.pdf", "1.0.0")
+    assert again({"a/SKILL.md": skill_md("Pdf tools")}) == (f"{new_name}.pdf", "1.0.1")
+    assert again({"a/SKILL.md": "# x", "a/skill.toml": toml("pdf")}) == (f"{new_name}.pdf", "1.0.2")
+    assert again({"a/SKILL.md": "# x", "a/skill.toml": toml("other")}) == (f"{new_name}.other", "1.0.0")
+    assert again({"a/SKILL.md": "# y", "a/skill.toml": toml("pdf")}) == (f"{new_name}.pdf", "1.0.3")
 
 
 _SEGMENTS = st.sampled_from(["skills", "a", "b", "pdf", ".claude", "x y"])
@@ -172,6 +201,18 @@ def test_a_skill_that_was_published_by_hand_is_nobodys_to_take(rpc: Rpc, new_nam
     assert "published by hand" in str(skill["repairs"])
     # A skill.toml states the name in the registry, as for `skillery publish`.
     assert (stated["name"], stated["version"]) == (f"{new_name}.pdf", "1.1.0")
+
+
+def test_two_sources_at_once_share_no_name_either(server: Server, new_name: str) -> None:
+    def imported(source: str) -> dict[str, Any]:
+        tree = {f"{number:02}/SKILL.md": skill_md(f"s{number}", f"Of {source}.") for number in range(12)}
+        return sent(Rpc(server.url), zipped(tree), namespace=new_name, source=source)
+
+    with ThreadPoolExecutor(2) as pool:
+        reports = list(pool.map(imported, ("one", "two")))
+    assert [report["counts"] for report in reports] == [{"published": 12}] * 2
+    assert set(names(reports[0]).values()).isdisjoint(names(reports[1]).values())
+    assert [imported(source)["counts"] for source in ("one", "two")] == [{"unchanged": 12}] * 2
 
 
 @pytest.mark.parametrize("command", ["import", "sync"])

@@ -2,6 +2,9 @@
 
 The first import of a path records an alias, and later imports find the skill by it. If a path is new, the skill may
 have moved: then an alias of the same source that the tree does not hold any more states the same name.
+
+A skill at the root of an archive has no path, and archives without a source may come from anywhere. There the stated
+name belongs to the key, so that two archives with one skill each stay two skills.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from skillery.registry import Alias, KnownPath
 
 MAX_PATH = 200
 """Characters of a path that an alias stores; a longer path ends with its hash."""
+STATED = "/./"
+"""Between path and stated name, where both are the key. No path in an archive has a segment `.`."""
 UPLOADS = "/v1"
 """The source of skills that were uploaded to /v1/skills, one by one and without a path."""
 
@@ -44,12 +49,17 @@ def path_key(root: str) -> str:
     return f"{shown(root)[: MAX_PATH - 65]}~{digest}"
 
 
+def tree_path(path: str) -> str:
+    """Return the path in the tree of an alias's path."""
+    return path.partition(STATED)[0]
+
+
 class Aliases:
     """The aliases that earlier imports of a source recorded, for the tree of one import."""
 
     def __init__(self, source: Source, roots: Iterable[str], known: Sequence[KnownPath]) -> None:
         self.source = source
-        self.paths = frozenset(path_key(root) for root in roots)
+        self.paths = frozenset(path_key(root) or "." for root in roots)
         self._by_path = {one.alias.path: one for one in known}
         self._by_stated: defaultdict[str, list[KnownPath]] = defaultdict(list)
         for one in known:
@@ -68,7 +78,7 @@ class Aliases:
         Only skills whose names `may` allows count: other callers do not learn about a source.
         """
         present = (one for one in self._by_path.values() if not one.is_absent and may(one.name))
-        earlier = {one.alias.path for one in present} - set(self._paths_unknown())
+        earlier = {tree_path(one.alias.path) for one in present if not one.alias.path.startswith("/")}
         shared = len(earlier & self.paths)
         if not (self.source.is_default and self.source.name) or 2 * shared >= len(earlier):
             return
@@ -83,23 +93,22 @@ class Aliases:
             earlier=len(earlier),
         )
 
-    def _paths_unknown(self) -> list[str]:
-        """Return the paths of aliases from before there were sources."""
-        return [path for path in self._by_path if path.startswith("/")]
-
     def adopt(self, adopted: Mapping[str, Alias]) -> None:
-        """Use aliases from before there were sources, by the path of the skill."""
+        """Use aliases from before there were sources, by the folder of the skill in the archive."""
         self._adopted = adopted
 
-    def alias_of(self, root: str) -> Alias:
-        return Alias(self.source.namespace, self.source.name, path_key(root))
+    def alias_of(self, root: str, stated: str) -> Alias:
+        path = path_key(root)
+        if not (root and self.source.name):
+            path = f"{path or '.'}{STATED}{stated}"
+        return Alias(self.source.namespace, self.source.name, path)
 
     def recorded(self, root: str, stated: str, source_digest: str) -> Alias | None:
         """Return the alias that an earlier import recorded for a skill, by its path or an earlier path."""
-        alias = self.alias_of(root)
+        alias = self.alias_of(root, stated)
         if alias.path in self._by_path:
             return alias
-        found = self._adopted.get(alias.path) or self._moved(root, stated, source_digest)
+        found = self._adopted.get(root) or self._moved(root, stated, source_digest)
         if found is not None:
             self._used.add(found)
         return found
@@ -109,11 +118,15 @@ class Aliases:
         candidates = [
             one
             for one in (*self._by_stated[told_apart], *self._by_stated[stated])
-            if one.alias.path not in self.paths and one.alias not in self._used
+            if tree_path(one.alias.path) not in self.paths and one.alias not in self._used
         ]
 
         def nearness(one: KnownPath) -> tuple[bool, bool, int]:
-            return one.stated == told_apart, one.source_digest == source_digest, _common_end(one.alias.path, root)
+            return (
+                one.stated == told_apart,
+                one.source_digest == source_digest,
+                _common_end(tree_path(one.alias.path), root),
+            )
 
         return max(candidates, key=nearness).alias if candidates else None
 
@@ -132,7 +145,7 @@ class Fingerprint(NamedTuple):
 
 
 def adopted_aliases(prints: Iterable[Fingerprint], known: Sequence[KnownPath]) -> dict[str, Alias]:
-    """Return by path the aliases without a source that a tree adopts.
+    """Return by folder in the archive the aliases without a source that a tree adopts.
 
     A tree adopts all that state its names if at least half of them were imported from the same files. Otherwise it
     adopts only those with the same files: the others may belong to another source.
@@ -147,11 +160,11 @@ def adopted_aliases(prints: Iterable[Fingerprint], known: Sequence[KnownPath]) -
         for stated in (key_before_sources(one.stated, one.root), one.stated):
             if stated in by_stated:
                 row = by_stated.pop(stated)
-                matches[path_key(one.root)] = row, row.source_digest == one.source_digest
+                matches[one.root] = row, row.source_digest == one.source_digest
                 break
     same = sum(is_same for _, is_same in matches.values())
     takes_all = 2 * same >= len(matches)
-    return {path: row.alias for path, (row, is_same) in matches.items() if takes_all or is_same}
+    return {root: row.alias for root, (row, is_same) in matches.items() if takes_all or is_same}
 
 
 def _common_end(one: str, other: str) -> int:

@@ -46,7 +46,7 @@ from skillery.formats.semver import Version
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import Archive, ImportLimits, shown
 from skillery.importing.finding import Finder, Found, FoundSkill
-from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases, path_key
+from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases, tree_path
 from skillery.importing.naming import Named, Naming
 from skillery.importing.preparing import Prepared, Preparing
 from skillery.importing.reports import Begun, SkillReport, Summary
@@ -308,7 +308,7 @@ class _Import:
             prune = self._wish.prune and not self._wish.dry_run
             removed = note_removed(connection, self._identity, source.namespace, source.name, self._kept, prune=prune)
             if not self._wish.dry_run:
-                mark_absent(connection, source.namespace, source.name, paths)
+                mark_absent(connection, source.namespace, source.name, lambda path: tree_path(path) in paths)
             return tuple(removed)
 
         return await self._database.write(work)
@@ -349,7 +349,7 @@ class _Import:
         twins.append(_Twin(prepared.found.root, prepared.found.rank, prepared.source_digest))
         if first is not None:
             prepared = _told_apart(prepared, first)
-        self._kept.add(path_key(prepared.found.root))
+        self._kept.add(self._aliases.alias_of(prepared.found.root, prepared.key).path)
         task = asyncio.create_task(self._import(prepared, await self._name(prepared)))
         # Let it begin: reading the next keeps this thread busy.
         await asyncio.sleep(0)
@@ -374,7 +374,7 @@ class _Import:
             alias = Alias(wish.namespace, UPLOADS, prepared.key)
             return self._naming.name(connection, prepared, alias, alias)
         before = self._aliases.recorded(root, prepared.key, prepared.source_digest)
-        return self._naming.name(connection, prepared, self._aliases.alias_of(root), before)
+        return self._naming.name(connection, prepared, self._aliases.alias_of(root, prepared.key), before)
 
     async def _import(self, prepared: Prepared, named: Named | SkilleryError) -> SkillReport:
         self._held += prepared.size_bytes

@@ -73,6 +73,8 @@ class Naming:
 
     def _look(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
         imported = self._imported(connection, prepared, before) if before is not None else None
+        if imported is not None and _is_renamed(prepared, imported):
+            imported = None
         is_same = imported is not None and imported.source_digest == prepared.source_digest
         takes_over = prepared.wanted in self._take_over and prepared.wanted not in self.taken_over
         if imported is not None and takes_over and imported.owns and imported.name == prepared.wanted:
@@ -141,6 +143,12 @@ class Naming:
     def _is_claimed(self, prepared: Prepared, name: str) -> bool:
         """A name that was mended does not take the name of a folder that comes later."""
         return name in self._claimed or (prepared.is_mended and self._preparing.is_beside(prepared.found, name))
+
+
+def _is_renamed(prepared: Prepared, imported: Imported) -> bool:
+    """Return whether the author gave the skill another name in skill.toml, which makes it another skill."""
+    is_renamed = imported.stated != prepared.key and imported.name != prepared.wanted
+    return prepared.manifest is not None and is_renamed
 
 
 def _is_odd(prepared: Prepared, name: str) -> bool:

@@ -7,7 +7,7 @@ an alias that owns the skill publishes new versions of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from skillery.tables import import_aliases, skill_versions, skills
 
 _WITH_VERSION = (
     select(
+        import_aliases.c.stated,
         import_aliases.c.name,
         import_aliases.c.version,
         import_aliases.c.source_digest,
@@ -86,6 +87,7 @@ class KnownPath(NamedTuple):
 class Imported(NamedTuple):
     """The skill of an alias. `version` was last published from it."""
 
+    stated: str
     name: str
     version: str
     source_digest: str
@@ -146,7 +148,7 @@ def find_imported(connection: Connection, identity: Identity, alias: Alias) -> I
         return None
     found = _imported(connection, identity, rows[0])
     if found is None:
-        name = rows[0][0]
+        name = rows[0][1]
         raise NameTaken(f"the name '{name}' is taken", hint="Import it under another namespace.", name=name)
     return found
 
@@ -162,11 +164,11 @@ def find_same_files(
 
 def _imported(connection: Connection, identity: Identity, row: Sequence[Any]) -> Imported | None:
     """Return None if the identity may not see the skill."""
-    name, version, source_digest, owns, removed_at, digest, status, publisher, skill_id, visibility = row
+    stated, name, version, source_digest, owns, removed_at, digest, status, publisher, skill_id, visibility = row
     if skill_id is not None and not sees_skill(connection, identity, skill_id, name, visibility):
         return None
     is_seen = status is None or sees_version(identity, name, status, publisher)
-    return Imported(name, version, source_digest, bool(owns), removed_at is not None, digest, status, is_seen)
+    return Imported(stated, name, version, source_digest, bool(owns), removed_at is not None, digest, status, is_seen)
 
 
 def taken_versions(connection: Connection, name: str) -> list[Version]:
@@ -203,10 +205,10 @@ def record_import(connection: Connection, created: NewVersion, identity: Identit
     connection.execute(_UPSERT[connection.dialect.name], values)
 
 
-def mark_absent(connection: Connection, namespace: str, source: str, present: Set[str]) -> None:
-    """Note which paths the source does not hold any more. `present` are the paths of the tree."""
+def mark_absent(connection: Connection, namespace: str, source: str, is_present: Callable[[str], bool]) -> None:
+    """Note which paths the source does not hold any more."""
     for known in known_paths(connection, namespace, source):
-        if (known.alias.path in present) == known.is_absent:
+        if is_present(known.alias.path) == known.is_absent:
             moment = None if known.is_absent else datetime.now(UTC)
             connection.execute(update(import_aliases).where(_is(known.alias)).values(absent_at=moment))
 
