@@ -166,6 +166,12 @@ class NameTaken(Conflict):
     type = "name_taken"
 
 
+class SourceUnclear(Conflict):
+    """An import into a default source whose earlier paths it mostly does not have."""
+
+    type = "source_unclear"
+
+
 class ToolProtected(Conflict):
     """A tool that define_tool has not made: it is neither replaced nor removed."""
 

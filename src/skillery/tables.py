@@ -306,32 +306,34 @@ waivers = Table(
 )
 Index("ix_waivers_name", waivers.c.name, waivers.c.id)
 
-imports = Table(
-    "imports",
+import_aliases = Table(
+    "import_aliases",
     metadata,
-    # Under which namespace it was asked for, and the name that it stated: skillery.formats.foreign_skill.alias_key.
+    # The namespace that was given to the import.
     Column("namespace", Name, primary_key=True),
-    Column("stated", Name, primary_key=True),
-    # Of the skill in the registry that it is.
+    # Where the tree comes from, and the path of the skill in it: skillery.importing.identity.path_key. A path that
+    # begins with "/" is that of an import before there were sources: only the stated name behind it is known.
+    Column("source", Name, primary_key=True),
+    Column("path", Text().with_variant(Text(collation="C"), "postgresql"), primary_key=True),
+    # The name that the skill states: skillery.formats.foreign_skill.alias_key.
+    Column("stated", Name, nullable=False),
+    # The skill in the registry.
     Column("name", Name, nullable=False),
-    # What was last published from it, and from which files: the same again is nothing new.
+    # False if the skill belongs to another source, and this one has only a copy of it.
+    Column("owns", Boolean, nullable=False),
+    # The version that was last published from this alias, and the digest of the files it was made from.
     Column("version", Text, nullable=False),
     Column("source_digest", String(71), nullable=False),
-    # Of a folder that is kept in step: its label. None: nobody keeps it in step.
-    Column("source", Name, nullable=True),
-    # Since when that folder does not hold it any more.
+    # Since when its versions are yanked because the source does not hold it any more.
     Column("removed_at", Moment, nullable=True),
+    # Since when the source does not hold it any more.
+    Column("absent_at", Moment, nullable=True),
     Column("identity", String(255), nullable=False),
     Column("imported_at", Moment, nullable=False),
-    comment="Imported skills: what each is called where it comes from, and which skill of the registry it is.",
+    comment="Imported skills: the source and path of each, and which skill of the registry it is.",
 )
-Index("ix_imports_name", imports.c.name)
-Index(
-    "ix_imports_source",
-    imports.c.source,
-    postgresql_where=imports.c.source.is_not(None),
-    sqlite_where=imports.c.source.is_not(None),
-)
+Index("ix_import_aliases_name", import_aliases.c.name)
+Index("ix_import_aliases_namespace_stated", import_aliases.c.namespace, import_aliases.c.stated)
 
 objects = Table(
     "objects",

@@ -30,7 +30,7 @@ from skillery.api.refusing import is_refusal, note_refusal
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import ArchiveTooLarge, InvalidParams, SkilleryError
-from skillery.formats.names import parse_namespace
+from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.wording import did_you_mean, quoted
 from skillery.importing import Begun, SkillReport, Summary, Wish
 
@@ -42,14 +42,17 @@ GATHERED_BYTES = 1024 * 1024
 SLOWEST_BYTES = 8 * 1024
 """A second, on average: an import holds one of few places while its archive comes in."""
 MAX_PARAM = 64 * 1024
-_PARAMS = ("namespace", "permissions", "name", "source", "prune", "dry_run")
+_PARAMS = ("namespace", "permissions", "name", "source", "default_source", "take_over", "prune", "dry_run")
+MOST_TAKEN_OVER = 1000
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
 
 _TOLD = {
     "namespace": "What all its skills are put below.",
     "permissions": "[permissions] of skills without a skill.toml, as a JSON object.",
     "name": "Of the archive, for a skill at its root that says no other.",
-    "source": "The label of a folder that is kept in step.",
+    "source": "Where the archive comes from: a skill is known by its source and its path.",
+    "default_source": "The source if nobody stated one; without both it is `name`.",
+    "take_over": "Names of skills of other sources that become skills of this one, with commas between.",
     "prune": "true: what the source holds no more is yanked.",
     "dry_run": "true: only say what would be imported.",
 }
@@ -105,19 +108,43 @@ def _wish(scope: Any) -> Wish:
             f"there is no parameter {quoted(unknown[0])}{near}", hint=f"POST /import takes {', '.join(_PARAMS)}."
         )
     given = {key: values[-1] for key, values in query.items()}
-    source = given.get("source", "")
-    if len(source) > 200 or not source.isprintable():
-        raise InvalidParams("the parameter 'source' is longer than 200 characters or not printable", param="source")
-    if "prune" in given and not source:
+    name = given.get("name", "")[:200]
+    stated, default = (_source(given, key) for key in ("source", "default_source"))
+    default = default or (name if name.isprintable() else "")
+    if "prune" in given and not (stated or default):
         raise InvalidParams("'prune' is about what a 'source' holds no more", hint="Give both.", param="prune")
     return Wish(
         namespace=parse_namespace(given.get("namespace", "")),
         permissions=_permissions(given["permissions"]) if "permissions" in given else None,
-        name=given.get("name", "")[:200],
-        source=source,
+        name=name,
+        source=stated or default,
+        is_default_source=not stated,
+        take_over=_names(given.get("take_over", ""), prune="prune" in given),
         prune=_flag(given, "prune"),
         dry_run=_flag(given, "dry_run"),
     )
+
+
+def _source(given: dict[str, str], key: str) -> str:
+    source = given.get(key, "")
+    if len(source) > 200 or not source.isprintable():
+        raise InvalidParams(f"the parameter '{key}' is longer than 200 characters or not printable", param=key)
+    return source
+
+
+def _names(text: str, *, prune: bool) -> frozenset[str]:
+    names = frozenset(parse_skill_name(name.strip()) for name in text.split(",") if name.strip())
+    if names and prune:
+        raise InvalidParams(
+            "'take_over' and 'prune' exclude each other: a sync never takes over a name",
+            hint="Import it once with 'take_over', then sync it.",
+            param="take_over",
+        )
+    if len(names) > MOST_TAKEN_OVER:
+        raise InvalidParams(
+            f"'take_over' has {len(names)} names, at most {MOST_TAKEN_OVER} are allowed", param="take_over"
+        )
+    return names
 
 
 def _permissions(text: str) -> dict[str, Any]:

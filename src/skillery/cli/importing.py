@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import platform
 import sys
 import time
 import tomllib
@@ -19,6 +16,7 @@ import msgspec
 from skillery.cli.failing import ANSWERED_ERROR, CHECK_FAILED, AnsweredError, print_error
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.printing import clean, print_json
+from skillery.cli.sources import default_source, name_of, shown
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
@@ -26,7 +24,8 @@ if TYPE_CHECKING:
     from skillery.cli.packing import Folder
 
 Told = Callable[[str, Mapping[str, Any]], None]
-_ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar", ".zip", ".skill")
+Params = Callable[[Path], dict[str, str]]
+"""The parameters of POST /import for each path."""
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,6 +39,12 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--dry-run", is_flag=True, help="Say what would be published and run the examples; change nothing."
+        ),
+        click.option(
+            "--source",
+            metavar="NAME",
+            help="Where the skills come from; the registry knows a skill by its source and its path.  [default: the "
+            "remote of the repository, otherwise the name of the folder or archive]",
         ),
         click.option("--watch", is_flag=True, help="Go on: import again whenever something has changed."),
         click.option(
@@ -55,6 +60,14 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     "paths", metavar="PATH|ARCHIVE...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
 )
 @_shared
+@click.option(
+    "--take-over",
+    "take_over",
+    multiple=True,
+    metavar="NAME",
+    help="Publish the skill that asks for NAME as the next version of NAME, although that belongs to another source. "
+    "Repeatable.",
+)
 @target_options
 @json_option
 def import_(
@@ -62,6 +75,8 @@ def import_(
     namespace: str | None,
     permissions: Path | None,
     dry_run: bool,
+    source: str | None,
+    take_over: Sequence[str],
     watch: bool,
     every: float,
     target: Target,
@@ -72,8 +87,9 @@ def import_(
     What is wrong with a SKILL.md is mended in reading, and said; the bytes are stored as they are. A skill that is
     refused does not keep the others back. What has not changed since the last import is not published again.
     """
-    params = _params(namespace, permissions, dry_run)
-    _run(target, paths, lambda _: params, as_json, every if watch else None, dry_run)
+    given = {"take_over": ",".join(take_over)} if take_over else {}
+    params = _params(namespace, permissions, dry_run) | given
+    _run(target, paths, _with_source(params, source, paths), as_json, every if watch else None, dry_run)
 
 
 @click.command()
@@ -82,9 +98,6 @@ def import_(
 )
 @_shared
 @click.option("--prune", is_flag=True, help="Yank what DIR does not hold any more; otherwise it is only said.")
-@click.option(
-    "--source", metavar="LABEL", help="How the registry calls DIR.  [default: its name and a digest of its path]"
-)
 @target_options
 @json_option
 def sync(
@@ -92,37 +105,17 @@ def sync(
     namespace: str | None,
     permissions: Path | None,
     dry_run: bool,
+    source: str | None,
     watch: bool,
     every: float,
     prune: bool,
-    source: str | None,
     target: Target,
     as_json: bool,
 ) -> None:
     """Keep the registry in step with each DIR: import what is new or changed, and say what was removed."""
-    if source and len(folders) > 1:
-        raise click.UsageError("--source names one DIR: sync them one after the other")
     params = _params(namespace, permissions, dry_run) | ({"prune": "true"} if prune else {})
-    _run(
-        target,
-        folders,
-        lambda folder: {**params, "source": source or label_of(folder)},
-        as_json,
-        every if watch else None,
-        dry_run,
-    )
-
-
-def shown(text: str) -> str:
-    """As any client can read it: a name of a file may be no text."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def label_of(folder: Path) -> str:
-    """The same for the same folder of the same machine, and no path that others would see."""
-    path = os.path.realpath(folder)
-    digest = hashlib.sha256(os.fsencode(f"{platform.node()}:{path}")).hexdigest()[:8]
-    return f"{shown(Path(path).name)[:100] or 'root'}-{digest}"
+    told = _with_source(params, source, folders)
+    _run(target, folders, told, as_json, every if watch else None, dry_run, in_step=True)
 
 
 def _params(namespace: str | None, permissions: Path | None, dry_run: bool) -> dict[str, str]:
@@ -130,6 +123,17 @@ def _params(namespace: str | None, permissions: Path | None, dry_run: bool) -> d
     if permissions is not None:
         given["permissions"] = msgspec.json.encode(_read_permissions(permissions)).decode()
     return {key: value for key, value in given.items() if value}
+
+
+def _with_source(params: dict[str, str], source: str | None, paths: Sequence[Path]) -> Params:
+    """Return the parameters of each path. Raise UsageError if one source is given for several paths."""
+    if source and len(paths) > 1:
+        raise click.UsageError("--source names the source of one path: import several paths one after the other")
+
+    def told(path: Path) -> dict[str, str]:
+        return {**params, **({"source": source} if source else {"default_source": default_source(path)})}
+
+    return told
 
 
 def _read_permissions(path: Path) -> Any:
@@ -150,14 +154,15 @@ def _read_permissions(path: Path) -> Any:
 def _run(
     target: Target,
     paths: Sequence[Path],
-    params: Callable[[Path], dict[str, str]],
+    params: Params,
     as_json: bool,
     every: float | None,
     dry_run: bool,
+    in_step: bool = False,
 ) -> None:
     """Once; with `every`, again and again whenever something has changed, until it is interrupted."""
     if every is None:
-        _exit(_import_all(target, paths, params, as_json), dry_run)
+        _exit(_import_all(target, paths, params, as_json, in_step), dry_run)
         return
     from skillery.cli.packing import fingerprint
 
@@ -167,7 +172,7 @@ def _run(
         if now != seen:
             seen = now
             try:
-                _import_all(target, paths, params, as_json)
+                _import_all(target, paths, params, as_json, in_step)
             except StartupError as error:
                 # The server may be back the next time.
                 seen = []
@@ -182,15 +187,13 @@ def _exit(answers: Sequence[Mapping[str, Any]], dry_run: bool) -> None:
 
 
 def _import_all(
-    target: Target, paths: Sequence[Path], params: Callable[[Path], dict[str, str]], as_json: bool
+    target: Target, paths: Sequence[Path], params: Params, as_json: bool, in_step: bool
 ) -> list[dict[str, Any]]:
     from skillery.cli.connecting import with_client
 
     async def work(client: Client) -> list[dict[str, Any]]:
-        # A folder in step takes over what overrides, before one that had it is asked what is gone.
-        step = -1 if "source" in params(paths[0]) else 1
-        order = list(zip(paths, _look_through(paths), strict=True))[::step]
-        return [await _import(client, path, folder, params(path), as_json) for path, folder in order][::step]
+        each = zip(paths, _look_through(paths), strict=True)
+        return [await _import(client, path, folder, params(path), as_json, in_step) for path, folder in each]
 
     answers = with_client(target, work)
     if as_json:
@@ -207,11 +210,11 @@ def _look_through(paths: Sequence[Path]) -> list[Folder | None]:
         return folders
     from skillery.cli.overriding import override
 
-    return override(folders, [_name_of(path) for path in paths])
+    return override(folders, [name_of(path) for path in paths])
 
 
 async def _import(
-    client: Client, path: Path, folder: Folder | None, params: dict[str, str], as_json: bool
+    client: Client, path: Path, folder: Folder | None, params: dict[str, str], as_json: bool, in_step: bool
 ) -> dict[str, Any]:
     """What the server said of all of it, `skills` only where they are wanted as JSON."""
     from skillery.cli.overriding import counting, overridden_skills
@@ -219,12 +222,12 @@ async def _import(
 
     overridden = overridden_skills(folder)
     chunks = packed(folder) if folder else file_chunks(path)
-    answer: dict[str, Any] = {"path": shown(str(path))} | ({"source": params["source"]} if "source" in params else {})
+    answer: dict[str, Any] = {"path": shown(str(path)), "source": params.get("source") or params["default_source"]}
     skills: list[Mapping[str, Any]] = []
     left_out = _left_out(folder)
     with _progress(as_json) as told:
         try:
-            async for key, said in client.import_archive(chunks, name=_name_of(path), **params):
+            async for key, said in client.import_archive(chunks, name=name_of(path), **params):
                 if key == "skill":
                     said = {**said, **left_out(said)}  # noqa: PLW2901
                     told(key, said)
@@ -244,7 +247,7 @@ async def _import(
         answer |= {"left_out": outside, "other_files": folder.found.other_files}
     if as_json:
         return {**answer, "skills": skills}
-    _print_end(answer)
+    _print_end(answer, in_step)
     return answer
 
 
@@ -258,12 +261,6 @@ def _left_out(folder: Folder | None) -> Callable[[Mapping[str, Any]], dict[str, 
         return {"left_out": left_out} if left_out else {}
 
     return look
-
-
-def _name_of(path: Path) -> str:
-    name = shown(path.resolve().name)
-    ending = next((one for one in _ARCHIVE_ENDINGS if name.lower().endswith(one)), "") if path.is_file() else ""
-    return name[: len(name) - len(ending)]
 
 
 # -- what is printed -------------------------------------------------------------------------------------------------
@@ -337,7 +334,7 @@ def _files(one: Mapping[str, Any]) -> str:
     return f" ({one['files']} files)" if one["files"] > 1 else ""
 
 
-def _print_end(answer: Mapping[str, Any]) -> None:
+def _print_end(answer: Mapping[str, Any], in_step: bool) -> None:
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["path"]})
         return
@@ -345,9 +342,11 @@ def _print_end(answer: Mapping[str, Any]) -> None:
         click.echo(clean(f"left out: {one['path']}{_files(one)}: {one['message']}"), err=True)
     if answer["other_files"]:
         click.echo(f"left out: {answer['other_files']} more files that belong to no skill", err=True)
-    if answer["unread"] and "source" in answer:
+    for name in answer["not_taken_over"]:
+        click.echo(clean(f"not taken over: {name}: no skill here asks for this name"), err=True)
+    if answer["unread"] and in_step:
         click.echo(f"removed skills were not looked for: {answer['unread']} could not be read", err=True)
-    for one in answer["removed"]:
+    for one in answer["removed"] if in_step else ():
         yanked = f"yanked {', '.join(one['yanked'])}" if one["yanked"] else "still there; --prune yanks it"
         click.echo(clean(f"removed\t{one['name']} {one['version']}\t{yanked}"))
     counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())

@@ -7,6 +7,7 @@ import holds no more of an archive than those few, however many there are in it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 from collections import Counter, deque
@@ -35,27 +36,34 @@ from skillery.errors import (
     Unavailable,
     VersionExists,
 )
-from skillery.formats.bundle import BundleLimits
+from skillery.formats.bundle import BundleFile, BundleLimits
 from skillery.formats.foreign_requirements import LEFT_OUT, NO_PACKAGES
 from skillery.formats.manifest import parse_manifest
+from skillery.formats.names import is_within
 from skillery.formats.repairs import Repair
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import Archive, ImportLimits, shown
 from skillery.importing.finding import Finder, Found, FoundSkill
+from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases, tree_path
+from skillery.importing.naming import Named, Naming
 from skillery.importing.preparing import Prepared, Preparing
 from skillery.importing.reports import Begun, SkillReport, Summary
 from skillery.publishing import Publisher
 from skillery.registry import (
     Alias,
     Imported,
+    NewVersion,
     Removed,
-    claim_import,
     find_imported,
-    name_for,
+    is_owned,
+    known_paths,
+    known_without_path,
+    mark_absent,
     note_removed,
     record_import,
+    skills_with_index_name,
     taken_versions,
 )
 
@@ -84,7 +92,11 @@ class Wish(NamedTuple):
     name: str = ""
     """Of the archive, for a skill at its root that says no other."""
     source: str = ""
-    """The label of a folder that is kept in step."""
+    """Where the archive comes from; "" if that is unknown."""
+    is_default_source: bool = False
+    """Whether nobody stated the source: it is the archive's name, or the remote of its repository."""
+    take_over: frozenset[str] = frozenset()
+    """Names of skills of other sources that become skills of this one."""
     prune: bool = False
     """Whether what it does not hold any more is yanked."""
     dry_run: bool = False
@@ -93,6 +105,11 @@ class Wish(NamedTuple):
     is_new: bool = False
     """Whether its skills must be ones that there are not yet, or just as they are there."""
 
+    @property
+    def is_upload(self) -> bool:
+        """Whether it is one skill for /v1/skills, which has no source."""
+        return self.is_new or bool(self.into)
+
 
 class _Twin(NamedTuple):
     """What is kept of a skill, for another that states the same name."""
@@ -100,6 +117,28 @@ class _Twin(NamedTuple):
     root: str
     rank: int
     source_digest: str
+
+
+class _Same(NamedTuple):
+    """A version that has the files of a skill already."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
+    owns: bool | None
+    """Whether the source owns the skill; None if no alias says so yet."""
+
+    def shown(self) -> dict[str, str]:
+        return {"name": self.name, "version": self.version, "digest": self.digest, "status": self.status}
+
+
+class _Bundle(NamedTuple):
+    """What is published of a skill."""
+
+    manifest: Mapping[str, Any]
+    files: tuple[BundleFile, ...]
+    repairs: tuple[Repair, ...]
 
 
 class Importer:
@@ -146,7 +185,8 @@ class Importer:
         """Begun, a report for each skill, Summary. Where it is not read to its end, what is under way is finished and
         nothing more begun: the same import again goes on there.
 
-        Raises InvalidArchive, ArchiveTooLarge and InvalidManifest (permissions) before anything is published.
+        Raises InvalidArchive, ArchiveTooLarge, InvalidManifest (permissions) and SourceUnclear before anything is
+        published.
         """
         check_permissions(wish.permissions)
         async with AsyncExitStack() as stack:
@@ -154,15 +194,43 @@ class Importer:
             archive = await asyncio.to_thread(opening.__enter__)
             stack.push_async_callback(asyncio.to_thread, opening.__exit__, None, None, None)
             finder, found = await asyncio.to_thread(_look_through, archive)
-            yield Begun(len(found.roots), found.left_out, found.other_files)
             folders = frozenset(root.rpartition("/")[2] for root in found.roots)
             preparing = Preparing(archive, self._bundles, wish.namespace, wish.permissions, wish.name, folders)
-            one = _Import(self._database, self._publisher, identity, wish, finder, preparing)
+            aliases = await self._aliases(identity, wish, found.roots, finder, preparing)
+            yield Begun(len(found.roots), found.left_out, found.other_files)
+            one = _Import(self._database, self._publisher, identity, wish, finder, preparing, aliases)
             reports = one.reports(found.roots)
             stack.push_async_callback(reports.aclose)
             async for report in reports:
                 yield report
             yield await one.summary()
+
+    async def _aliases(
+        self, identity: Identity, wish: Wish, roots: list[str], finder: Finder, preparing: Preparing
+    ) -> Aliases:
+        """Return what earlier imports of the source recorded. Raise SourceUnclear."""
+        source = Source(wish.namespace, wish.source, wish.is_default_source)
+        if wish.is_upload:
+            return Aliases(source._replace(name=UPLOADS), (), ())
+        known = await self._database.read(partial(known_paths, namespace=wish.namespace, source=wish.source))
+        aliases = Aliases(source, roots, known)
+        if roots or wish.prune:
+            aliases.check_source(partial(access.covers, identity))
+        if aliases.is_new and wish.source:
+            older = await self._database.read(partial(known_without_path, namespace=wish.namespace))
+            prints = await asyncio.to_thread(_fingerprints, roots, finder, preparing) if older else []
+            aliases.adopt(adopted_aliases(prints, older))
+        return aliases
+
+
+def _fingerprints(roots: list[str], finder: Finder, preparing: Preparing) -> list[Fingerprint]:
+    """Read every skill once: only for the first import of a source after an upgrade."""
+    prints = []
+    for root in roots:
+        with contextlib.suppress(SkilleryError):
+            prepared = preparing.prepare(finder.skill(root))
+            prints.append(Fingerprint(root, prepared.key, prepared.source_digest))
+    return prints
 
 
 def _look_through(archive: Archive) -> tuple[Finder, Found]:
@@ -187,6 +255,7 @@ class _Import:
         wish: Wish,
         finder: Finder,
         preparing: Preparing,
+        aliases: Aliases,
     ) -> None:
         self._database = database
         self._publisher = publisher
@@ -194,8 +263,10 @@ class _Import:
         self._wish = wish
         self._finder = finder
         self._preparing = preparing
-        self._seen: dict[Alias, _Twin] = {}
-        self._claimed: set[str] = set()
+        self._aliases = aliases
+        self._naming = Naming(identity, preparing, wish.take_over)
+        self._seen: dict[str, list[_Twin]] = {}
+        self._kept: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._repaired = 0
         self._stopped = False
@@ -220,14 +291,27 @@ class _Import:
 
     async def summary(self) -> Summary:
         removed: tuple[Removed, ...] = ()
-        # What could not be read may be what is looked for: nothing is taken for removed then.
-        if self._wish.source and not self._stopped and not self._unread:
+        # A skill that could not be read may be one that is missing: then no skill counts as removed.
+        if not (self._stopped or self._unread or self._wish.is_upload):
+            removed = await self._removed()
+        missed = tuple(sorted(self._wish.take_over - self._naming.taken_over))
+        return Summary(
+            dict(self._counts), self._repaired, removed, self._unread, self._stopped, self._aliases.source.name, missed
+        )
+
+    async def _removed(self) -> tuple[Removed, ...]:
+        source, paths = self._aliases.source, self._aliases.paths
+        if not source.name or (source.is_default and not paths):
+            return ()
+
+        def work(connection: Connection) -> tuple[Removed, ...]:
             prune = self._wish.prune and not self._wish.dry_run
-            work = partial(
-                note_removed, identity=self._identity, source=self._wish.source, kept=self._seen.keys(), prune=prune
-            )
-            removed = tuple(await self._database.write(work))
-        return Summary(dict(self._counts), self._repaired, removed, self._unread, self._stopped)
+            removed = note_removed(connection, self._identity, source.namespace, source.name, self._kept, prune=prune)
+            if not self._wish.dry_run:
+                mark_absent(connection, source.namespace, source.name, lambda path: tree_path(path) in paths)
+            return tuple(removed)
+
+        return await self._database.write(work)
 
     def _is_full(self, under_way: int) -> bool:
         return under_way >= AT_ONCE or self._held > AT_ONCE_BYTES
@@ -256,92 +340,108 @@ class _Import:
             return found, error
 
     async def _named(self, prepared: Prepared) -> asyncio.Task[SkillReport]:
-        alias = Alias(self._wish.namespace, prepared.key)
-        twin = self._seen.get(alias)
-        if twin is not None:
+        twins = self._seen.setdefault(prepared.key, [])
+        for twin in twins:
             ranks = prepared.found.rank, twin.rank
             if twin.source_digest == prepared.source_digest or (all(ranks) and ranks[0] != ranks[1]):
                 return _ready(_report(prepared, "overridden", by=shown(twin.root)))
-            prepared = _told_apart(prepared, twin)
-            alias = Alias(self._wish.namespace, prepared.key)
-        if self._wish.into:
-            alias = Alias(self._wish.into, VERSIONS)
-        self._seen[alias] = _Twin(prepared.found.root, prepared.found.rank, prepared.source_digest)
-        task = asyncio.create_task(self._import(prepared, alias, await self._name(prepared, alias)))
+        first = twins[0] if twins else None
+        twins.append(_Twin(prepared.found.root, prepared.found.rank, prepared.source_digest))
+        if first is not None:
+            prepared = _told_apart(prepared, first)
+        self._kept.add(self._aliases.alias_of(prepared.found.root, prepared.key).path)
+        task = asyncio.create_task(self._import(prepared, await self._name(prepared)))
         # Let it begin: reading the next keeps this thread busy.
         await asyncio.sleep(0)
         return task
 
-    async def _name(self, prepared: Prepared, alias: Alias) -> tuple[str, Imported | None] | SkilleryError:
-        def look(connection: Connection) -> tuple[str, Imported | None]:
-            imported = self._imported(connection, prepared, alias)
-            if imported is not None:
-                return imported.name, imported
-            if self._wish.into:  # for the first time
-                return self._wish.into, None
-            # A name that is made up says which there are: nobody is told where they may not publish.
-            access.require_namespace(self._identity, "publish", prepared.wanted)
-            is_claimed = partial(self._is_claimed, prepared)
-            return name_for(connection, alias, prepared.wanted, is_claimed, is_mended=prepared.is_mended), None
-
+    async def _name(self, prepared: Prepared) -> Named | SkilleryError:
         try:
-            name, imported = await self._database.read(look)
+            named = await self._database.read(partial(self._look_up, prepared=prepared))
         except SkilleryError as error:
             return error
-        self._claimed.add(name)
-        return name, imported
+        self._kept.update({named.before.path} if named.before else ())
+        return named
 
-    def _is_claimed(self, prepared: Prepared, name: str) -> bool:
-        """A name that had to be mended does not take that of a folder whose turn comes later."""
-        return name in self._claimed or (prepared.is_mended and self._preparing.is_beside(prepared.found, name))
+    def _look_up(self, connection: Connection, prepared: Prepared) -> Named:
+        root, wish = prepared.found.root, self._wish
+        if wish.into:
+            alias = Alias(wish.into, UPLOADS, VERSIONS)
+            return Named(
+                wish.into, alias, alias, find_imported(connection, self._identity, alias), owns=False, is_known=True
+            )
+        if wish.is_new:
+            alias = Alias(wish.namespace, UPLOADS, prepared.key)
+            return self._naming.name(connection, prepared, alias, alias)
+        before = self._aliases.recorded(root, prepared.key, prepared.source_digest)
+        return self._naming.name(connection, prepared, self._aliases.alias_of(root, prepared.key), before)
 
-    def _imported(self, connection: Connection, prepared: Prepared, alias: Alias) -> Imported | None:
-        try:
-            return find_imported(connection, self._identity, alias)
-        except NameTaken:
-            access.require_namespace(self._identity, "publish", prepared.wanted)
-            raise
-
-    async def _import(
-        self, prepared: Prepared, alias: Alias, named: tuple[str, Imported | None] | SkilleryError
-    ) -> SkillReport:
+    async def _import(self, prepared: Prepared, named: Named | SkilleryError) -> SkillReport:
         self._held += prepared.size_bytes
         try:
             if isinstance(named, SkilleryError):
                 raise named
-            name, imported = named
-            return await self._import_as(prepared, alias, name, imported)
+            return await self._import_as(prepared, named)
         except Exception as error:  # noqa: BLE001 - as above
             is_of_all = isinstance(error, Unavailable) and not isinstance(error, PackageIndexUnavailable)
             self._stopped = self._stopped or is_of_all
-            name = prepared.wanted if isinstance(named, SkilleryError) else named[0]
+            name = prepared.wanted if isinstance(named, SkilleryError) else named.name
             return self._refused(prepared.found, prepared, error, name)
         finally:
             self._held -= prepared.size_bytes
 
-    async def _import_as(self, prepared: Prepared, alias: Alias, name: str, imported: Imported | None) -> SkillReport:
+    async def _import_as(self, prepared: Prepared, named: Named) -> SkillReport:
         # Before anything is said of what is there already.
-        access.require_namespace(self._identity, "publish", name)
-        if imported is not None and _is_unchanged(prepared, imported):
-            await self._claim(alias, imported)
-            return _report(
-                prepared,
-                "unchanged",
-                name=name,
-                version=imported.version,
-                digest=imported.digest or "",
-                status=imported.status or "",
-            )
+        access.require_namespace(self._identity, "publish", named.name)
+        same = await self._stored(prepared, named)
+        if same is not None:
+            await self._claim(prepared, named, same)
+            repairs = (*prepared.repairs, *(named.notes if same.name == named.name else ()))
+            return _report(prepared, "unchanged", repairs=repairs, **same.shown())
         runtime, prepared = await self._runtime(prepared)
         for number in range(1, TRIES + 1):
-            manifest, repairs = await self._manifest(prepared, name, runtime)
+            bundle = await self._bundle(prepared, named, runtime)
             try:
-                return await self._publish(prepared, alias, manifest, repairs)
-            except (VersionExists, NameTaken):
-                # Of its own choice: somebody else has just taken it.
-                if prepared.manifest is not None or number == TRIES:
+                return await self._publish(prepared, named, bundle)
+            except (VersionExists, NameTaken) as error:
+                # Another import has just taken the name or the version.
+                if self._wish.is_upload or number == TRIES:
                     raise
+                if isinstance(error, NameTaken):
+                    if named.imported is not None:
+                        raise
+                    again = partial(self._naming.name_again, prepared=prepared, alias=named.alias)
+                    named = await self._database.read(again)
         raise AssertionError("the last try returns or raises")
+
+    async def _stored(self, prepared: Prepared, named: Named) -> _Same | None:
+        """Return the version that has the same files already."""
+        imported = named.imported
+        if imported is not None and _is_unchanged(prepared, imported):
+            return _Same(imported.name, imported.version, imported.digest or "", imported.status or "", named.owns)
+        if self._wish.is_upload or named.takes_over or (imported is not None and imported.is_removed):
+            return None
+        for name, version, files in await self._exports(prepared, named):
+            row = await self._publisher.find_stored(self._identity, name, version, files)
+            if row is not None:
+                return _Same(row.name, row.version, row.digest, row.status, owns=None)
+        return None
+
+    async def _exports(
+        self, prepared: Prepared, named: Named
+    ) -> list[tuple[str, Version | None, tuple[BundleFile, ...]]]:
+        """Return the versions that the files may be an export of."""
+        if prepared.manifest is None:
+            if named.imported is not None or self._wish.permissions is not None:
+                return []
+            stored = await self._database.read(partial(skills_with_index_name, wanted=prepared.stated))
+            return [(name, None, prepared.files) for name in stored if self._may_be(name)]
+        names = dict.fromkeys((named.name, prepared.wanted, prepared.stated))
+        version = str(prepared.declared)
+        return [(name, prepared.declared, prepared.files_as(name, version)[1]) for name in names if self._may_be(name)]
+
+    def _may_be(self, name: str) -> bool:
+        return is_within(name, self._wish.namespace) and access.covers(self._identity, name)
 
     async def _runtime(self, prepared: Prepared) -> tuple[dict[str, object], Prepared]:
         """`[runtime]` for what its scripts need, {} where that cannot be had here: then it comes in without, and says
@@ -363,11 +463,10 @@ class _Import:
             return {}, _with_warnings(prepared._replace(repairs=(*prepared.repairs, lacking)))
         return runtime, _with_warnings(prepared)
 
-    async def _publish(
-        self, prepared: Prepared, alias: Alias, manifest: Mapping[str, Any], repairs: tuple[Repair, ...]
-    ) -> SkillReport:
+    async def _publish(self, prepared: Prepared, named: Named, bundle: _Bundle) -> SkillReport:
+        manifest, files, repairs = bundle
         if self._wish.dry_run:
-            checked = await self._publisher.check_skill(self._identity, manifest, prepared.skill_md, prepared.files)
+            checked = await self._publisher.check_skill(self._identity, manifest, prepared.skill_md, files)
             return _report(
                 prepared,
                 "checked" if checked.ok else "refused",
@@ -380,16 +479,8 @@ class _Import:
                 findings=checked.findings,
                 examples=checked.examples,
             )
-        note = partial(
-            record_import,
-            identity=self._identity,
-            alias=alias,
-            source_digest=prepared.source_digest,
-            source=self._wish.source or None,
-        )
-        published = await self._publisher.publish(
-            self._identity, manifest, prepared.skill_md, prepared.files, also=note
-        )
+        note = partial(record_import, identity=self._identity, recorded=named.recorded(prepared))
+        published = await self._publisher.publish(self._identity, manifest, prepared.skill_md, files, also=note)
         created = published.created
         return _report(
             prepared,
@@ -404,30 +495,31 @@ class _Import:
             examples=published.examples,
         )
 
-    async def _manifest(
-        self, prepared: Prepared, name: str, runtime: Mapping[str, object]
-    ) -> tuple[Mapping[str, Any], tuple[Repair, ...]]:
+    async def _bundle(self, prepared: Prepared, named: Named, runtime: Mapping[str, object]) -> _Bundle:
+        name = named.name
         taken = await self._database.read(partial(taken_versions, name=name))
         if self._wish.is_new and taken:
             raise NameTaken(
                 f"the name '{name}' is taken", hint="Make a new version of it, or choose another name.", name=name
             )
-        if prepared.manifest is not None:
+        if prepared.manifest is not None and self._wish.is_upload:
             self._check_own_name(prepared, name)
-            return prepared.manifest, prepared.repairs
+            return _Bundle(prepared.manifest, prepared.files, prepared.repairs)
         version = next_version(prepared.declared, taken)
         repairs = prepared.repairs
         if prepared.declared is not None and version != prepared.declared:
             message = f"the version {prepared.declared} is taken; this is {version}"
             repairs = (*repairs, Repair("version_taken", message))
-        if name != (prepared.stated if prepared.is_mended else prepared.wanted):
-            repairs = (*repairs, Repair("name", f"in the registry it is called '{name}'"))
-        manifest: dict[str, Any] = {"name": name, "version": str(version), "description": prepared.description}
+        repairs = (*repairs, *named.notes)
+        if prepared.manifest is not None:
+            manifest, files = prepared.files_as(name, str(version))
+            return _Bundle(manifest, files, repairs)
+        made: dict[str, Any] = {"name": name, "version": str(version), "description": prepared.description}
         if runtime:
-            manifest["runtime"] = runtime
+            made["runtime"] = runtime
         if self._wish.permissions is not None:
-            manifest["permissions"] = self._wish.permissions
-        return manifest, repairs
+            made["permissions"] = self._wish.permissions
+        return _Bundle(made, prepared.files, repairs)
 
     def _check_own_name(self, prepared: Prepared, name: str) -> None:
         if self._wish.into and prepared.stated != name:
@@ -437,10 +529,20 @@ class _Import:
                 file="skill.toml",
             )
 
-    async def _claim(self, alias: Alias, imported: Imported) -> None:
-        source = self._wish.source
-        if source and source != imported.source and not self._wish.dry_run:
-            await self._database.write(partial(claim_import, alias=alias, source=source))
+    async def _claim(self, prepared: Prepared, named: Named, same: _Same) -> None:
+        """Record the alias of a skill that is there already."""
+        is_recorded = named.is_known and named.before == named.alias
+        keeps = is_recorded and (same.owns is not None or named.owns)
+        if keeps or self._wish.is_upload or self._wish.dry_run:
+            return
+
+        def work(connection: Connection) -> None:
+            owns = same.owns if same.owns is not None else not is_owned(connection, same.name)
+            recorded = named.recorded(prepared)._replace(owns=owns)
+            created = NewVersion(same.name, same.version, same.digest, same.status)
+            record_import(connection, created, self._identity, recorded)
+
+        await self._database.write(work)
 
     def _refused(self, found: FoundSkill, prepared: Prepared | None, error: Exception, name: str = "") -> SkillReport:
         if not isinstance(error, SkilleryError):
@@ -480,10 +582,7 @@ def next_version(declared: Version | None, taken: list[Version]) -> Version:
 def _told_apart(prepared: Prepared, twin: _Twin) -> Prepared:
     """Two folders of one import that state one name: the second is known by its path, too."""
     message = f"{twin.root or 'the root'!r} is called {prepared.stated!r} too; this one gets a name of its own"
-    key = f"{prepared.key} ({shown(prepared.found.root)[:40]})"[:255]
-    return prepared._replace(
-        key=key, is_mended=True, repairs=(*prepared.repairs, Repair("name_of_another", shown(message)))
-    )
+    return prepared._replace(is_mended=True, repairs=(*prepared.repairs, Repair("name_of_another", shown(message))))
 
 
 def _report(prepared: Prepared, outcome: Any, **more: Any) -> SkillReport:

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from skillery.errors import BundleTooLarge, InvalidBundle
+from skillery.formats.agent_skill import agent_skill, index_name
 from skillery.formats.bundle import BundleFile, BundleLimits, digest_of
 from skillery.formats.foreign_requirements import Needs, read_needs
 from skillery.formats.foreign_skill import ForeignSkill, alias_key, read_foreign_skill, registry_name
 from skillery.formats.lenient_skill_md import read_skill_md
-from skillery.formats.manifest import parse_manifest, toml_manifest
+from skillery.formats.manifest import Manifest, parse_manifest, toml_manifest
 from skillery.formats.names import is_within
+from skillery.formats.renaming import renamed_toml
 from skillery.formats.repairs import Repair, Repairs
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
@@ -46,6 +48,13 @@ class Prepared(NamedTuple):
     repairs: tuple[Repair, ...]
     needs: Needs = Needs()
     """What its files say of packages, where there is no skill.toml."""
+
+    def files_as(self, name: str, version: str) -> tuple[dict[str, Any], tuple[BundleFile, ...]]:
+        """Return the manifest and the files of a skill with a skill.toml, under another name and version."""
+        toml = next(file for file in self.files if file.path == SKILL_TOML)
+        content, manifest = renamed_toml(toml.content, name, version)
+        named = BundleFile(SKILL_TOML, content, toml.executable)
+        return manifest, tuple(named if file is toml else file for file in self.files)
 
     @property
     def size_bytes(self) -> int:
@@ -104,13 +113,18 @@ class Preparing:
         self, found: FoundSkill, skill_md: SkillMd, files: tuple[BundleFile, ...], skill: ForeignSkill, repairs: Repairs
     ) -> Prepared:
         name = registry_name(skill.stated)
+        wanted = self._below(name)
+        if name == self._namespace:
+            repairs.note(
+                "name", f"it is called as the namespace '{name}', and below that it is '{wanted}'", file=SKILL_MD
+            )
         return Prepared(
             found=found,
             skill_md=skill_md,
             files=files,
             stated=skill.stated,
             key=alias_key(skill.stated),
-            wanted=self._below(name),
+            wanted=wanted,
             is_mended=name != skill.stated,
             description=skill.description,
             declared=skill.version,
@@ -128,12 +142,16 @@ class Preparing:
         repairs: Repairs,
     ) -> Prepared:
         checked = parse_manifest(manifest)
-        if self._namespace and not is_within(checked.name, self._namespace):
+        wanted = self._below(checked.name)
+        if checked.name not in {wanted, self._namespace} and not is_export(checked, files):
             raise InvalidBundle(
                 f"{SKILL_TOML} says '{checked.name}', which is not below '{self._namespace}'",
                 hint="Change the name there, or import it without a namespace.",
                 file=SKILL_TOML,
             )
+        if wanted != checked.name:
+            message = f"{SKILL_TOML} says '{checked.name}'; below the namespace '{self._namespace}' it is '{wanted}'"
+            repairs.note("name", message, file=SKILL_TOML)
         if self._permissions is not None:
             message = f"the permissions in {SKILL_TOML} hold, not those that were given for the import"
             repairs.note("own_permissions", message, file=SKILL_TOML)
@@ -143,7 +161,7 @@ class Preparing:
             files=files,
             stated=checked.name,
             key=checked.name,
-            wanted=checked.name,
+            wanted=wanted,
             is_mended=False,
             description=checked.description,
             declared=checked.version,
@@ -153,7 +171,8 @@ class Preparing:
         )
 
     def _below(self, name: str) -> str:
-        return name if not self._namespace or is_within(name, self._namespace) else f"{self._namespace}.{name}"
+        is_below = not self._namespace or (is_within(name, self._namespace) and name != self._namespace)
+        return name if is_below else f"{self._namespace}.{name}"
 
     def _check_size(self, found: FoundSkill) -> None:
         """Before anything of it is read."""
@@ -174,6 +193,13 @@ class Preparing:
                 size_bytes=size,
                 max_bytes=limits.max_bytes,
             )
+
+
+def is_export(manifest: Manifest, files: tuple[BundleFile, ...]) -> bool:
+    """Return whether files look like an export of a skill: SKILL.md conforms to Agent Skills under its index name."""
+    content = next(file.content for file in files if file.path == SKILL_MD)
+    name = index_name(manifest.name)
+    return not agent_skill(content, name=name, description=manifest.description).is_generated
 
 
 def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any] | None) -> str:

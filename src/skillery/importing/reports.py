@@ -61,3 +61,7 @@ class Summary(msgspec.Struct, frozen=True):
     """Skills of which it is not even known what they are called: with any, nothing is taken for removed."""
     stopped: bool = False
     """The server could not go on; what follows the last skill has not been looked at."""
+    source: str = ""
+    """The source that the import belongs to."""
+    not_taken_over: tuple[str, ...] = ()
+    """Names that the import was to take over, and that no skill of the tree asks for."""

@@ -16,16 +16,17 @@ from skillery.backends import Finding, Identity, Moments, Publication, Published
 from skillery.contents import is_inline, put_large
 from skillery.database import Database
 from skillery.environments import Environments, Locks, check_python
-from skillery.errors import Refused, SkilleryError
+from skillery.errors import NotFound, Refused, SkilleryError
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, begin_bundle
 from skillery.formats.examples import read_examples
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
-from skillery.formats.version_spec import Exact
+from skillery.formats.version_spec import Exact, Latest
 from skillery.publishing.compiling import CompilePool
 from skillery.publishing.locking import at_their_lines, lock_of, with_lock
+from skillery.publishing.recognizing import holds
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.trying_examples import ExampleRuns, Subject
 from skillery.quotas import Quotas
@@ -224,6 +225,20 @@ class Publisher:
             await self._locks.verify(dependencies, lock, identity.name)
         elif dependencies:
             await self._locks.make(dependencies, identity.name)
+
+    async def find_stored(
+        self, identity: Identity, name: str, version: Version | None, files: Sequence[BundleFile]
+    ) -> VersionRow | None:
+        """Return the version, the latest one without `version`, if the identity sees it and it holds the files."""
+
+        def look(connection: Connection) -> VersionRow | None:
+            try:
+                row = resolve(connection, identity, name, Exact(version) if version is not None else Latest())
+            except NotFound:
+                return None
+            return row if holds(connection, self._storage, row, files) else None
+
+        return await asyncio.to_thread(self._database.read_now, look)
 
     async def approve_version(
         self, identity: Identity, name: str, version: Version, digest: str | None, note: str

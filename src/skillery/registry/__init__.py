@@ -3,18 +3,28 @@
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
 from skillery.registry.describing import describe_in_full, describe_skill
+from skillery.registry.import_names import free_name, holder_of, is_free, is_owned
+from skillery.registry.import_removals import Removed, note_removed
 from skillery.registry.imports import (
     Alias,
     Imported,
-    Removed,
-    claim_import,
+    KnownPath,
+    Recorded,
     find_imported,
-    name_for,
-    note_removed,
+    find_same_files,
+    known_paths,
+    known_without_path,
+    mark_absent,
     record_import,
     taken_versions,
 )
-from skillery.registry.index_names import Listed, find_in_index, list_index, list_unprepared
+from skillery.registry.index_names import (
+    Listed,
+    find_in_index,
+    list_index,
+    list_unprepared,
+    skills_with_index_name,
+)
 from skillery.registry.inserting import NewVersion, insert_version, version_if_taken
 from skillery.registry.labels import MovedLabel, list_labels, remove_label, rollback_label, set_label
 from skillery.registry.lifecycle import (
@@ -53,11 +63,13 @@ __all__ = [
     "Checks",
     "FoundTool",
     "Imported",
+    "KnownPath",
     "Listed",
     "Locked",
     "MovedLabel",
     "NewVersion",
     "Pin",
+    "Recorded",
     "Removed",
     "SessionTool",
     "Usage",
@@ -68,7 +80,6 @@ __all__ = [
     "ages",
     "approve_version",
     "checks_of",
-    "claim_import",
     "compare_permissions",
     "count_run",
     "cursor_after_version",
@@ -79,11 +90,18 @@ __all__ = [
     "files_of",
     "find_imported",
     "find_in_index",
+    "find_same_files",
     "find_tool",
     "find_version",
+    "free_name",
     "get_skill_entry",
+    "holder_of",
     "insert_version",
+    "is_free",
+    "is_owned",
     "judge",
+    "known_paths",
+    "known_without_path",
     "list_index",
     "list_labels",
     "list_resources",
@@ -94,7 +112,7 @@ __all__ = [
     "list_versions",
     "list_waivers",
     "look_at_approval",
-    "name_for",
+    "mark_absent",
     "note_removed",
     "read_directory",
     "read_inline_file",
@@ -110,6 +128,7 @@ __all__ = [
     "search_skills",
     "set_label",
     "set_visibility",
+    "skills_with_index_name",
     "submit_version",
     "taken_versions",
     "undeprecate_skill",

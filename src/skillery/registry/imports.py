@@ -1,231 +1,234 @@
-"""Which skill of the registry an imported one is, and what was last published from it.
+"""Aliases of imported skills: which skill of the registry each path of a source is.
 
-Where it comes from, a skill is called as its author liked; here names have a grammar. So each name as it was stated,
-under the namespace that it was imported to, has a row that says which skill it became. It is never guessed again: the
-same skill is found by it, and two that would be mended into one name (`a b` and `a.b-`) stay two.
+An alias belongs to a namespace, a source and a path. The first import records it, so the same path of the same source
+stays the same skill whatever its name. An alias owns its skill, or is a copy of a skill that another source owns. Only
+an alias that owns the skill publishes new versions of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import msgspec
-from sqlalchemy import Connection, Insert, and_, bindparam, literal_column, select, update
+from sqlalchemy import ColumnElement, Connection, Insert, and_, bindparam, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery import access
 from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.errors import NameTaken
-from skillery.formats.names import MAX_LENGTH
 from skillery.formats.semver import Version
+from skillery.registry.import_names import is_of_another
 from skillery.registry.inserting import NewVersion
-from skillery.registry.lifecycle import yank_version
 from skillery.registry.seeing import sees_skill, sees_version
-from skillery.tables import RESOLVABLE, imports, skill_versions, skills
+from skillery.tables import import_aliases, skill_versions, skills
 
-_FOUND = Statement(
+_WITH_VERSION = (
     select(
-        imports.c.name,
-        imports.c.version,
-        imports.c.source_digest,
-        imports.c.source,
-        imports.c.removed_at,
+        import_aliases.c.stated,
+        import_aliases.c.name,
+        import_aliases.c.version,
+        import_aliases.c.source_digest,
+        import_aliases.c.owns,
+        import_aliases.c.removed_at,
         skill_versions.c.digest,
         skill_versions.c.status,
         skill_versions.c.publisher,
         skills.c.id,
         skills.c.visibility,
     )
-    .outerjoin_from(imports, skills, skills.c.name == imports.c.name)
+    .outerjoin_from(import_aliases, skills, skills.c.name == import_aliases.c.name)
     .outerjoin(
-        skill_versions, and_(skill_versions.c.skill_id == skills.c.id, skill_versions.c.version == imports.c.version)
+        skill_versions,
+        and_(skill_versions.c.skill_id == skills.c.id, skill_versions.c.version == import_aliases.c.version),
     )
-    .where(imports.c.namespace == bindparam("namespace"), imports.c.stated == bindparam("stated"))
 )
-_IS_SKILL = Statement(select(literal_column("1")).where(skills.c.name == bindparam("name")))
-_IS_ALIAS = Statement(select(literal_column("1")).where(imports.c.name == bindparam("name")).limit(literal_column("1")))
+_FOUND = Statement(
+    _WITH_VERSION.where(
+        import_aliases.c.namespace == bindparam("namespace"),
+        import_aliases.c.source == bindparam("source"),
+        import_aliases.c.path == bindparam("path"),
+    )
+)
+_SAME_FILES = Statement(
+    _WITH_VERSION.where(
+        import_aliases.c.namespace == bindparam("namespace"),
+        import_aliases.c.stated == bindparam("stated"),
+        import_aliases.c.source_digest == bindparam("source_digest"),
+        import_aliases.c.owns,
+        import_aliases.c.removed_at.is_(None),
+    ).order_by(import_aliases.c.imported_at, import_aliases.c.name)
+)
 _VERSIONS = Statement(
     select(skill_versions.c.version)
     .join(skills, skills.c.id == skill_versions.c.skill_id)
     .where(skills.c.name == bindparam("name"))
 )
-# Another alias of the same namespace: `team.pdf` and, imported to `team`, `pdf` may well be one skill.
-_OTHERS = Statement(
-    select(literal_column("1"))
-    .where(imports.c.name == bindparam("name"), imports.c.namespace == bindparam("namespace"))
-    .where(imports.c.stated != bindparam("stated"))
-    .limit(literal_column("1"))
-)
 
 
 class Alias(NamedTuple):
-    """What a skill is called where it comes from."""
+    """The identity of an imported skill."""
 
     namespace: str
+    source: str
+    path: str
+
+
+class KnownPath(NamedTuple):
+    """An alias of an earlier import."""
+
+    alias: Alias
     stated: str
+    name: str
+    source_digest: str
+    is_absent: bool
 
 
 class Imported(NamedTuple):
-    """What an alias stands for. `version` is what was last published from it."""
+    """The skill of an alias. `version` was last published from it."""
 
+    stated: str
     name: str
     version: str
     source_digest: str
-    source: str | None
+    owns: bool
     is_removed: bool
+    """True if a sync yanked its versions."""
     digest: str | None
     status: str | None
     is_seen: bool
-    """False: a version that the identity may not see, for example a draft of somebody else's."""
+    """False if the identity may not see the version, for example a draft of another author."""
 
 
-class Removed(msgspec.Struct, frozen=True):
-    """A skill that its folder does not hold any more; `yanked` are the versions that are yanked for it."""
+class Recorded(NamedTuple):
+    """What is recorded with an alias."""
 
-    name: str
+    alias: Alias
     stated: str
-    version: str
-    yanked: tuple[str, ...] = ()
+    source_digest: str
+    owns: bool
+    before: Alias | None = None
+    """The alias that this one replaces: the skill has moved."""
+    takes_over: bool = False
+    """Whether other sources lose the skill."""
+
+
+def known_paths(connection: Connection, namespace: str, source: str) -> list[KnownPath]:
+    """Return all aliases of a source."""
+    return _known(connection, and_(import_aliases.c.namespace == namespace, import_aliases.c.source == source))
+
+
+def known_without_path(connection: Connection, namespace: str) -> list[KnownPath]:
+    """Return the aliases from imports before there were sources."""
+    return _known(connection, and_(import_aliases.c.namespace == namespace, import_aliases.c.path.like("/%")))
+
+
+def _known(connection: Connection, condition: Any) -> list[KnownPath]:
+    columns = import_aliases.c
+    found = connection.execute(
+        select(
+            columns.namespace,
+            columns.source,
+            columns.path,
+            columns.stated,
+            columns.name,
+            columns.source_digest,
+            columns.absent_at,
+        )
+        .where(condition)
+        .order_by(columns.source, columns.path)
+    )
+    return [KnownPath(Alias(*row[:3]), *row[3:6], is_absent=row[6] is not None) for row in found]
 
 
 def find_imported(connection: Connection, identity: Identity, alias: Alias) -> Imported | None:
-    """Raises NameTaken where it is a skill that the identity may not see."""
-    rows = _FOUND.rows(connection, namespace=alias.namespace, stated=alias.stated)
+    """Return the skill of an alias. Raise NameTaken if the identity may not see that skill."""
+    rows = _FOUND.rows(connection, namespace=alias.namespace, source=alias.source, path=alias.path)
     if not rows:
         return None
-    name, version, source_digest, source, removed_at, digest, status, publisher, skill_id, visibility = rows[0]
-    if skill_id is not None and not sees_skill(connection, identity, skill_id, name, visibility):
+    found = _imported(connection, identity, rows[0])
+    if found is None:
+        name = rows[0][1]
         raise NameTaken(f"the name '{name}' is taken", hint="Import it under another namespace.", name=name)
+    return found
+
+
+def find_same_files(
+    connection: Connection, identity: Identity, namespace: str, stated: str, source_digest: str
+) -> Imported | None:
+    """Return a skill that was imported from the same files, whatever its source. None if the identity sees none."""
+    rows = _SAME_FILES.rows(connection, namespace=namespace, stated=stated, source_digest=source_digest)
+    found = (_imported(connection, identity, row) for row in rows)
+    return next((one for one in found if one is not None and one.is_seen and one.digest), None)
+
+
+def _imported(connection: Connection, identity: Identity, row: Sequence[Any]) -> Imported | None:
+    """Return None if the identity may not see the skill."""
+    stated, name, version, source_digest, owns, removed_at, digest, status, publisher, skill_id, visibility = row
+    if skill_id is not None and not sees_skill(connection, identity, skill_id, name, visibility):
+        return None
     is_seen = status is None or sees_version(identity, name, status, publisher)
-    return Imported(name, version, source_digest, source, removed_at is not None, digest, status, is_seen)
-
-
-def name_for(
-    connection: Connection, alias: Alias, wanted: str, is_claimed: Callable[[str], bool], *, is_mended: bool
-) -> str:
-    """The name for a skill that no alias stands for yet.
-
-    It is `wanted` where the skill states just that, and it was not made up for another. Where it is `is_mended`,
-    or taken so, it gets the lowest number behind it that makes it a name which nobody has. `is_claimed` says of a name
-    whether it is about to be taken.
-    """
-    if not is_mended and not is_claimed(wanted) and not _is_of_another(connection, alias, wanted):
-        return wanted
-    name, number = wanted, 1
-    while is_claimed(name) or _IS_SKILL.rows(connection, name=name) or _IS_ALIAS.rows(connection, name=name):
-        number += 1
-        ending = f"-{number}"
-        name = wanted[: MAX_LENGTH - len(ending)].rstrip("-_.") + ending
-    return name
-
-
-def _is_of_another(connection: Connection, alias: Alias, name: str) -> bool:
-    return bool(_OTHERS.rows(connection, name=name, namespace=alias.namespace, stated=alias.stated))
+    return Imported(stated, name, version, source_digest, bool(owns), removed_at is not None, digest, status, is_seen)
 
 
 def taken_versions(connection: Connection, name: str) -> list[Version]:
-    """Every version that there ever was of a skill, lowest first."""
+    """Return every version that a skill ever had, lowest first."""
     found = [Version.parse(row[0]) for row in _VERSIONS.rows(connection, name=name)]
     return sorted(found, key=lambda version: version.precedence)
 
 
-def record_import(
-    connection: Connection,
-    created: NewVersion,
-    identity: Identity,
-    alias: Alias,
-    source_digest: str,
-    source: str | None,
-) -> None:
-    """In the transaction that adds the version. Raises NameTaken where another skill has just been given its name."""
-    values = {"namespace": alias.namespace, "stated": alias.stated}
-    if _is_of_another(connection, alias, created.name):
+def record_import(connection: Connection, created: NewVersion, identity: Identity, recorded: Recorded) -> None:
+    """Record the alias of a version, in the transaction that adds the version.
+
+    Raise NameTaken if the alias owns the skill and another import has just taken its name.
+    """
+    alias, before = recorded.alias, recorded.before or recorded.alias
+    if recorded.takes_over:
+        of_others = import_aliases.c.name == created.name
+        connection.execute(delete(import_aliases).where(of_others, import_aliases.c.owns))
+    elif recorded.owns and is_of_another(connection, alias.source, created.name, alias.path, before.path):
         raise NameTaken(f"the name '{created.name}' has just been taken", hint="Import it again.", name=created.name)
-    fresh = {
+    if before != alias:
+        connection.execute(delete(import_aliases).where(_is(before)))
+    values = {
+        **alias._asdict(),
+        "stated": recorded.stated,
         "name": created.name,
+        "owns": recorded.owns,
         "version": created.version,
-        "source_digest": source_digest,
+        "source_digest": recorded.source_digest,
         "removed_at": None,
+        "absent_at": None,
         "identity": identity.name,
         "imported_at": datetime.now(UTC),
-        **({"source": source} if source else {}),
     }
-    connection.execute(_UPSERT[connection.dialect.name, bool(source)], {"source": None, **values, **fresh})
+    connection.execute(_UPSERT[connection.dialect.name], values)
 
 
-def claim_import(connection: Connection, alias: Alias, source: str) -> None:
-    """It is unchanged, and its folder is kept in step from now on."""
-    connection.execute(_CLAIM, {"of_namespace": alias.namespace, "of_stated": alias.stated, "to_source": source})
+def mark_absent(connection: Connection, namespace: str, source: str, is_present: Callable[[str], bool]) -> None:
+    """Note which paths the source does not hold any more."""
+    for known in known_paths(connection, namespace, source):
+        if is_present(known.alias.path) == known.is_absent:
+            moment = None if known.is_absent else datetime.now(UTC)
+            connection.execute(update(import_aliases).where(_is(known.alias)).values(absent_at=moment))
 
 
-def note_removed(
-    connection: Connection, identity: Identity, source: str, kept: Set[Alias], *, prune: bool
-) -> list[Removed]:
-    """What was imported from a folder, and is not among what it holds now. `prune` yanks all versions of it that
-    resolve. A skill that the identity may not publish, or does not see, is none of its business."""
-    rows = connection.execute(
-        select(
-            imports.c.namespace, imports.c.stated, imports.c.name, imports.c.version, skills.c.id, skills.c.visibility
-        )
-        .join_from(imports, skills, skills.c.name == imports.c.name)
-        .where(imports.c.source == source, imports.c.removed_at.is_(None))
-        .order_by(imports.c.name)
-    ).all()
-    gone = [
-        row
-        for row in rows
-        if Alias(row.namespace, row.stated) not in kept
-        and _may(identity, row.name)
-        and sees_skill(connection, identity, row.id, row.name, row.visibility)
-    ]
-    removed = []
-    for row in gone:
-        yanked = _yank_all(connection, identity, row.name, source) if prune else ()
-        if prune:
-            gone_row = and_(imports.c.namespace == row.namespace, imports.c.stated == row.stated)
-            connection.execute(update(imports).where(gone_row).values(removed_at=datetime.now(UTC)))
-        removed.append(Removed(row.name, row.stated, row.version, yanked))
-    return removed
+def _is(alias: Alias) -> ColumnElement[bool]:
+    return and_(
+        import_aliases.c.namespace == alias.namespace,
+        import_aliases.c.source == alias.source,
+        import_aliases.c.path == alias.path,
+    )
 
 
-def _may(identity: Identity, name: str) -> bool:
-    return access.is_admin(identity) or ("publish" in identity.scopes and access.covers(identity, name))
+_KEY = ("namespace", "source", "path")
 
 
-def _yank_all(connection: Connection, identity: Identity, name: str, source: str) -> tuple[str, ...]:
-    resolving = connection.scalars(
-        select(skill_versions.c.version)
-        .join(skills, skills.c.id == skill_versions.c.skill_id)
-        .where(skills.c.name == name, skill_versions.c.status.in_(RESOLVABLE))
-        .order_by(skill_versions.c.precedence)
-    ).all()
-    for version in resolving:
-        yank_version(connection, identity, name, Version.parse(version), f"no longer in {source}")
-    return tuple(resolving)
-
-
-_CHANGING = ("name", "version", "source_digest", "removed_at", "identity", "imported_at")
-_CLAIM = (
-    update(imports)
-    .where(imports.c.namespace == bindparam("of_namespace"), imports.c.stated == bindparam("of_stated"))
-    .values(source=bindparam("to_source"))
-)
-
-
-def _upsert(insert: Any, columns: Sequence[str]) -> Insert:
-    made = insert(imports)
-    changed = {column: made.excluded[column] for column in columns}
-    upsert: Insert = made.on_conflict_do_update(index_elements=["namespace", "stated"], set_=changed)
+def _upsert(insert: Any) -> Insert:
+    made = insert(import_aliases)
+    changed = {column.name: made.excluded[column.name] for column in import_aliases.c if column.name not in _KEY}
+    upsert: Insert = made.on_conflict_do_update(index_elements=list(_KEY), set_=changed)
     return upsert
 
 
-_UPSERT = {
-    (dialect.__name__.rpartition(".")[2], has_source): _upsert(
-        dialect.insert, (*_CHANGING, "source") if has_source else _CHANGING
-    )
-    for dialect in (sqlite, postgresql)
-    for has_source in (False, True)
-}
+_UPSERT = {dialect.__name__.rpartition(".")[2]: _upsert(dialect.insert) for dialect in (sqlite, postgresql)}

@@ -45,6 +45,12 @@ _HOLDER = Statement(
     .order_by(index_names.c.id)
     .limit(literal_column("1"))
 )
+_WITH_INDEX_NAME = Statement(
+    select(skills.c.name)
+    .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
+    .where(index_names.c.index_name == bindparam("index_name"))
+    .order_by(index_names.c.id)
+)
 _FIRST_OF_NAMESPACE = Statement(
     select(skills.c.name)
     .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
@@ -111,6 +117,11 @@ def _namespace_index(connection: Connection, wanted: str, name: str) -> list[str
         return []
     rows = _FIRST_OF_NAMESPACE.rows(connection, index_name=wanted, namespace=namespace)
     return [f"/n/{namespace}/.well-known/agent-skills"] if not rows or rows[0][0] == name else []
+
+
+def skills_with_index_name(connection: Connection, wanted: str) -> list[str]:
+    """Return the names of all skills with a name in an index, the first published one first."""
+    return [row[0] for row in _WITH_INDEX_NAME.rows(connection, index_name=wanted)]
 
 
 def list_index(

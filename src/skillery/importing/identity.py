@@ -1,0 +1,177 @@
+"""The identity of imported skills: a source, and the whole path in its tree.
+
+The first import of a path records an alias, and later imports find the skill by it. If a path is new, the skill may
+have moved: then an alias of the same source that the tree does not hold any more states the same name.
+
+A skill at the root of an archive has no path, and archives without a source may come from anywhere. There the stated
+name belongs to the key, so that two archives with one skill each stay two skills.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from skillery.errors import SourceUnclear
+from skillery.formats.wording import quoted
+from skillery.importing.entries import shown
+from skillery.registry import Alias, KnownPath
+
+MAX_PATH = 200
+"""Characters of a path that an alias stores; a longer path ends with its hash."""
+STATED = "/./"
+"""Between path and stated name, where both are the key. No path in an archive has a segment `.`."""
+UPLOADS = "/v1"
+"""The source of skills that were uploaded to /v1/skills, one by one and without a path."""
+
+
+class Source(NamedTuple):
+    """Where a tree comes from."""
+
+    namespace: str
+    name: str
+    is_default: bool
+    """Whether nobody stated it."""
+
+
+def path_key(root: str) -> str:
+    """Return the path of a skill as aliases store it: whole, or its beginning and the SHA-256 of the whole path."""
+    try:
+        root.encode()
+    except UnicodeEncodeError:
+        pass
+    else:
+        if len(root) <= MAX_PATH:
+            return root
+    digest = hashlib.sha256(root.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{shown(root)[: MAX_PATH - 65]}~{digest}"
+
+
+def tree_path(path: str) -> str:
+    """Return the path in the tree of an alias's path."""
+    return path.partition(STATED)[0]
+
+
+class Aliases:
+    """The aliases that earlier imports of a source recorded, for the tree of one import."""
+
+    def __init__(self, source: Source, roots: Iterable[str], known: Sequence[KnownPath]) -> None:
+        self.source = source
+        self.paths = frozenset(path_key(root) or "." for root in roots)
+        self._by_path = {one.alias.path: one for one in known}
+        self._by_stated: defaultdict[str, list[KnownPath]] = defaultdict(list)
+        for one in known:
+            self._by_stated[one.stated].append(one)
+        self._adopted: Mapping[str, Alias] = {}
+        self._used: set[Alias] = set()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was imported from the source yet."""
+        return not self._by_path
+
+    def check_source(self, may: Callable[[str], bool]) -> None:
+        """Raise SourceUnclear if a default source exists and the tree shares fewer than half of its earlier paths.
+
+        Only skills whose names `may` allows count: other callers do not learn about a source.
+        """
+        present = (one for one in self._by_path.values() if not one.is_absent and may(one.name))
+        earlier = {tree_path(one.alias.path) for one in present if not one.alias.path.startswith("/")}
+        shared = len(earlier & self.paths)
+        if not (self.source.is_default and self.source.name) or 2 * shared >= len(earlier):
+            return
+        name = quoted(self.source.name)
+        raise SourceUnclear(
+            f"this tree has {shared} of the {len(earlier)} paths that were imported from the source {name} before; "
+            "nothing was imported",
+            hint=f"If it is the same source, give --source {self.source.name}; if not, give it another name with "
+            "--source (over HTTP: the parameter source).",
+            source=self.source.name,
+            shared=shared,
+            earlier=len(earlier),
+        )
+
+    def adopt(self, adopted: Mapping[str, Alias]) -> None:
+        """Use aliases from before there were sources, by the folder of the skill in the archive."""
+        self._adopted = adopted
+
+    def alias_of(self, root: str, stated: str) -> Alias:
+        path = path_key(root)
+        if not (root and self.source.name):
+            path = f"{path or '.'}{STATED}{stated}"
+        return Alias(self.source.namespace, self.source.name, path)
+
+    def recorded(self, root: str, stated: str, source_digest: str) -> Alias | None:
+        """Return the alias that an earlier import recorded for a skill, by its path or an earlier path."""
+        alias = self.alias_of(root, stated)
+        if alias.path in self._by_path:
+            return alias
+        found = self._adopted.get(root) or self._moved(root, stated, source_digest)
+        if found is not None:
+            self._used.add(found)
+        return found
+
+    def _moved(self, root: str, stated: str, source_digest: str) -> Alias | None:
+        told_apart = key_before_sources(stated, root)
+        candidates = [
+            one
+            for one in (*self._by_stated[told_apart], *self._by_stated[stated])
+            if tree_path(one.alias.path) not in self.paths and one.alias not in self._used
+        ]
+
+        def nearness(one: KnownPath) -> tuple[bool, bool, int]:
+            return (
+                one.stated == told_apart,
+                one.source_digest == source_digest,
+                _common_end(tree_path(one.alias.path), root),
+            )
+
+        return max(candidates, key=nearness).alias if candidates else None
+
+
+def key_before_sources(stated: str, root: str) -> str:
+    """Return what an alias stored for the second skill of a name, before there were sources."""
+    return f"{stated} ({shown(root)[:40]})"[:255]
+
+
+class Fingerprint(NamedTuple):
+    """What a skill is recognised by if no source was recorded for it."""
+
+    root: str
+    stated: str
+    source_digest: str
+
+
+def adopted_aliases(prints: Iterable[Fingerprint], known: Sequence[KnownPath]) -> dict[str, Alias]:
+    """Return by folder in the archive the aliases without a source that a tree adopts.
+
+    A tree adopts all that state its names if at least half of them were imported from the same files. Otherwise it
+    adopts only those with the same files: the others may belong to another source.
+    """
+    by_stated = {one.stated: one for one in known}
+    matches: dict[str, tuple[KnownPath, bool]] = {}
+    seen: set[tuple[str, str]] = set()
+    for one in prints:
+        if (one.stated, one.source_digest) in seen:
+            continue
+        seen.add((one.stated, one.source_digest))
+        for stated in (key_before_sources(one.stated, one.root), one.stated):
+            if stated in by_stated:
+                row = by_stated.pop(stated)
+                matches[one.root] = row, row.source_digest == one.source_digest
+                break
+    same = sum(is_same for _, is_same in matches.values())
+    takes_all = 2 * same >= len(matches)
+    return {root: row.alias for root, (row, is_same) in matches.items() if takes_all or is_same}
+
+
+def _common_end(one: str, other: str) -> int:
+    """Return how many of their last segments two paths have in common."""
+    count = 0
+    for left, right in zip(reversed(one.split("/")), reversed(other.split("/")), strict=False):
+        if left != right:
+            break
+        count += 1
+    return count

@@ -1,0 +1,159 @@
+"""The name of an imported skill in the registry, and the reason if it is not the name that the skill asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from functools import partial
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from skillery import access
+from skillery.backends import Identity
+from skillery.errors import NameTaken
+from skillery.formats.repairs import Repair
+from skillery.importing.preparing import Prepared, Preparing
+from skillery.registry import (
+    Alias,
+    Imported,
+    Recorded,
+    find_imported,
+    find_same_files,
+    free_name,
+    holder_of,
+    is_free,
+)
+
+
+class Named(NamedTuple):
+    """What a skill is called in the registry."""
+
+    name: str
+    alias: Alias
+    before: Alias | None = None
+    """The alias that an earlier import recorded."""
+    imported: Imported | None = None
+    """What was last imported from the same files or by the same alias; None if the skill is new."""
+    owns: bool = True
+    """Whether the source may publish new versions of the skill."""
+    is_known: bool = False
+    """Whether `imported` was imported by this alias, or by the one before."""
+    takes_over: bool = False
+    notes: tuple[Repair, ...] = ()
+
+    def recorded(self, prepared: Prepared) -> Recorded:
+        return Recorded(
+            self.alias, prepared.key, prepared.source_digest, self.owns, self.before, takes_over=self.takes_over
+        )
+
+
+class Naming:
+    """Names the skills of one import, in their order."""
+
+    def __init__(self, identity: Identity, preparing: Preparing, take_over: Set[str]) -> None:
+        self._identity = identity
+        self._preparing = preparing
+        self._take_over = take_over
+        self._claimed: set[str] = set()
+        self.taken_over: set[str] = set()
+
+    def name(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
+        """Raise NotAllowed, NameTaken."""
+        named = self._look(connection, prepared, alias, before)
+        self._claimed.add(named.name)
+        if named.takes_over:
+            self.taken_over.add(named.name)
+        return named
+
+    def name_again(self, connection: Connection, prepared: Prepared, alias: Alias) -> Named:
+        """Name a skill whose name another import has just taken."""
+        named = self._new(connection, prepared, alias, None)
+        self._claimed.add(named.name)
+        return named
+
+    def _look(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
+        imported = self._imported(connection, prepared, before) if before is not None else None
+        if imported is not None and _is_renamed(prepared, imported):
+            imported = None
+        is_same = imported is not None and imported.source_digest == prepared.source_digest
+        takes_over = prepared.wanted in self._take_over and prepared.wanted not in self.taken_over
+        if imported is not None and takes_over and imported.owns and imported.name == prepared.wanted:
+            # An earlier import took it over.
+            self.taken_over.add(imported.name)
+            takes_over = False
+        if imported is not None and (imported.owns or is_same) and not takes_over:
+            notes = (_called(imported.name),) if _is_odd(prepared, imported.name) else ()
+            return Named(imported.name, alias, before, imported, imported.owns, is_known=True, notes=notes)
+        # A name that is made up tells which names there are, so the caller must be allowed to publish there.
+        access.require_namespace(self._identity, "publish", prepared.wanted)
+        if takes_over:
+            return self._taken_over(connection, prepared, alias, before)
+        same = find_same_files(connection, self._identity, alias.namespace, prepared.key, prepared.source_digest)
+        if same is not None:
+            note = Repair(
+                "copy", f"it has the same files as '{same.name}', which {self._holder(connection, alias, same.name)}"
+            )
+            return Named(same.name, alias, before, same, owns=False, notes=(note,))
+        return self._new(connection, prepared, alias, before)
+
+    def _imported(self, connection: Connection, prepared: Prepared, alias: Alias) -> Imported | None:
+        try:
+            return find_imported(connection, self._identity, alias)
+        except NameTaken:
+            access.require_namespace(self._identity, "publish", prepared.wanted)
+            raise
+
+    def _taken_over(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
+        name = prepared.wanted
+        notes: tuple[Repair, ...] = ()
+        if not is_free(connection, alias, name, may_continue=False):
+            holder = self._holder(connection, alias, name).replace("belongs", "belonged").replace("was", "had been")
+            notes = (Repair("taken_over", f"it takes over '{name}', which {holder}"),)
+        return Named(name, alias, before, None, owns=True, takes_over=True, notes=notes)
+
+    def _new(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
+        wanted = prepared.wanted
+        # A skill.toml states the name in the registry: it goes on with a skill that was published by hand.
+        may_continue = prepared.manifest is not None and not prepared.is_mended
+        claimed = partial(self._is_claimed, prepared)
+        name = free_name(connection, alias, wanted, claimed, may_continue=may_continue)
+        notes: tuple[Repair, ...] = ()
+        if name != wanted:
+            notes = (self._why(connection, prepared, alias, name),)
+        elif _is_odd(prepared, name):
+            notes = (_called(name),)
+        return Named(name, alias, before, None, notes=notes)
+
+    def _why(self, connection: Connection, prepared: Prepared, alias: Alias, name: str) -> Repair:
+        wanted = prepared.wanted
+        if self._is_claimed(prepared, wanted):
+            return Repair("name", f"'{wanted}' is another skill of this import; in the registry this one is '{name}'")
+        holder = self._holder(connection, alias, wanted)
+        if holder.endswith("of this source"):
+            return Repair("name", f"'{wanted}' {holder}; in the registry this one is '{name}'")
+        return Repair(
+            "name_taken",
+            f"'{wanted}' {holder}; in the registry this one is '{name}'. Give --namespace NS to put the skills below a "
+            f"namespace, or --take-over {wanted} to publish this one as the next version of '{wanted}'",
+        )
+
+    def _holder(self, connection: Connection, alias: Alias, name: str) -> str:
+        return holder_of(connection, self._identity, alias.source, name)
+
+    def _is_claimed(self, prepared: Prepared, name: str) -> bool:
+        """A name that was mended does not take the name of a folder that comes later."""
+        return name in self._claimed or (prepared.is_mended and self._preparing.is_beside(prepared.found, name))
+
+
+def _is_renamed(prepared: Prepared, imported: Imported) -> bool:
+    """Return whether the author gave the skill another name in skill.toml, which makes it another skill."""
+    is_renamed = imported.stated != prepared.key and imported.name != prepared.wanted
+    return prepared.manifest is not None and is_renamed
+
+
+def _is_odd(prepared: Prepared, name: str) -> bool:
+    return name != (prepared.stated if prepared.is_mended else prepared.wanted)
+
+
+def _called(name: str) -> Repair:
+    return Repair("name", f"in the registry it is called '{name}'")

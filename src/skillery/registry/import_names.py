@@ -1,0 +1,91 @@
+"""Names of imported skills: which names are free for a source, and who has one that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, and_, bindparam, literal_column, not_, select
+
+from skillery.backends import Identity
+from skillery.database import Statement
+from skillery.formats.names import MAX_LENGTH
+from skillery.formats.wording import quoted
+from skillery.registry.seeing import sees_skill
+from skillery.tables import import_aliases, skill_versions, skills
+
+if TYPE_CHECKING:
+    from skillery.registry.imports import Alias
+
+_SKILL = Statement(select(skills.c.id, skills.c.visibility).where(skills.c.name == bindparam("name")))
+_HAS_VERSION = Statement(
+    select(literal_column("1")).where(skill_versions.c.skill_id == bindparam("skill_id")).limit(literal_column("1"))
+)
+_OWNERS = Statement(
+    select(import_aliases.c.source)
+    .where(import_aliases.c.name == bindparam("name"), import_aliases.c.owns)
+    .order_by(import_aliases.c.imported_at)
+)
+# The same path of the same source in another namespace is the same skill: a skill that states `team.pdf`, imported with
+# the namespace `team` and without.
+_OTHERS = Statement(
+    select(literal_column("1"))
+    .where(import_aliases.c.name == bindparam("name"), import_aliases.c.owns)
+    .where(
+        not_(and_(import_aliases.c.source == bindparam("source"), import_aliases.c.path == bindparam("path"))),
+        not_(and_(import_aliases.c.source == bindparam("source"), import_aliases.c.path == bindparam("path_before"))),
+    )
+    .limit(literal_column("1"))
+)
+
+
+def is_of_another(connection: Connection, source: str, name: str, path: str, path_before: str) -> bool:
+    """Return whether another source, or another path of this one, owns the skill of that name.
+
+    `path_before` is where the skill was before it moved to `path`; else it is the same.
+    """
+    return bool(_OTHERS.rows(connection, name=name, source=source, path=path, path_before=path_before))
+
+
+def is_free(connection: Connection, alias: Alias, name: str, *, may_continue: bool) -> bool:
+    """Return whether a skill of this alias may have the name.
+
+    A name without an owner whose skill exists was published by hand. With `may_continue` the alias may publish its next
+    version.
+    """
+    if _OWNERS.rows(connection, name=name):
+        return not is_of_another(connection, alias.source, name, alias.path, alias.path)
+    return may_continue or not _SKILL.rows(connection, name=name)
+
+
+def free_name(
+    connection: Connection, alias: Alias, wanted: str, is_claimed: Callable[[str], bool], *, may_continue: bool
+) -> str:
+    """Return `wanted`, or with the lowest suffix that makes it a free name.
+
+    `is_claimed` says whether another skill of the same import is about to get a name.
+    """
+    name, number = wanted, 1
+    while is_claimed(name) or not is_free(connection, alias, name, may_continue=may_continue and number == 1):
+        number += 1
+        ending = f"-{number}"
+        name = wanted[: MAX_LENGTH - len(ending)].rstrip("-_.") + ending
+    return name
+
+
+def is_owned(connection: Connection, name: str) -> bool:
+    """Return whether any source owns the skill of that name."""
+    return bool(_OWNERS.rows(connection, name=name))
+
+
+def holder_of(connection: Connection, identity: Identity, source: str, name: str) -> str:
+    """Return in words who has a name, without naming the source of a skill that the identity may not see."""
+    rows = _SKILL.rows(connection, name=name)
+    if rows and not sees_skill(connection, identity, rows[0][0], name, rows[0][1]):
+        return "belongs to another skill"
+    owners = [row[0] for row in _OWNERS.rows(connection, name=name)]
+    if not owners:
+        return "was published by hand, not imported from this source"
+    if source in owners:
+        return "belongs to another skill of this source"
+    return f"belongs to the source {quoted(owners[0])}" if owners[0] else "belongs to an import without a source"

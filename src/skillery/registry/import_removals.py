@@ -1,0 +1,68 @@
+"""Skills that a source does not hold any more."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from datetime import UTC, datetime
+
+import msgspec
+from sqlalchemy import Connection, select, update
+
+from skillery import access
+from skillery.backends import Identity
+from skillery.formats.semver import Version
+from skillery.registry.lifecycle import yank_version
+from skillery.registry.seeing import sees_skill
+from skillery.tables import RESOLVABLE, import_aliases, skill_versions, skills
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """A skill that its source does not hold any more; `yanked` are the versions that the import yanked."""
+
+    name: str
+    stated: str
+    version: str
+    yanked: tuple[str, ...] = ()
+
+
+def note_removed(
+    connection: Connection, identity: Identity, namespace: str, source: str, kept: Set[str], *, prune: bool
+) -> list[Removed]:
+    """Return the skills that the source owns and the tree does not hold. `kept` are the paths of the tree's skills.
+
+    `prune` yanks their resolvable versions. Skills that the identity may not publish or see are left out.
+    """
+    columns = import_aliases.c
+    of_source = columns.namespace == namespace, columns.source == source, columns.owns, columns.removed_at.is_(None)
+    rows = connection.execute(
+        select(columns.path, columns.stated, columns.name, columns.version, skills.c.id, skills.c.visibility)
+        .join_from(import_aliases, skills, skills.c.name == columns.name)
+        .where(*of_source)
+        .order_by(columns.name)
+    ).all()
+    removed = []
+    for path, stated, name, version, skill_id, visibility in rows:
+        if path in kept or not _may(identity, name) or not sees_skill(connection, identity, skill_id, name, visibility):
+            continue
+        yanked = _yank_all(connection, identity, name, source) if prune else ()
+        if prune:
+            gone = update(import_aliases).where(*of_source, columns.path == path)
+            connection.execute(gone.values(removed_at=datetime.now(UTC)))
+        removed.append(Removed(name, stated, version, yanked))
+    return removed
+
+
+def _may(identity: Identity, name: str) -> bool:
+    return access.is_admin(identity) or ("publish" in identity.scopes and access.covers(identity, name))
+
+
+def _yank_all(connection: Connection, identity: Identity, name: str, source: str) -> tuple[str, ...]:
+    resolving = connection.scalars(
+        select(skill_versions.c.version)
+        .join(skills, skills.c.id == skill_versions.c.skill_id)
+        .where(skills.c.name == name, skill_versions.c.status.in_(RESOLVABLE))
+        .order_by(skill_versions.c.precedence)
+    ).all()
+    for version in resolving:
+        yank_version(connection, identity, name, Version.parse(version), f"no longer in {source}")
+    return tuple(resolving)
