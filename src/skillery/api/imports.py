@@ -33,6 +33,7 @@ from skillery.errors import ArchiveTooLarge, InvalidParams, SkilleryError
 from skillery.formats.names import parse_namespace
 from skillery.formats.wording import did_you_mean, quoted
 from skillery.importing import Begun, SkillReport, Summary, Wish
+from skillery.publishing import Mode
 
 ACTION = "create_skill"
 """What an import does, skill by skill."""
@@ -42,7 +43,8 @@ GATHERED_BYTES = 1024 * 1024
 SLOWEST_BYTES = 8 * 1024
 """A second, on average: an import holds one of few places while its archive comes in."""
 MAX_PARAM = 64 * 1024
-_PARAMS = ("namespace", "permissions", "name", "source", "prune", "dry_run")
+_PARAMS = ("namespace", "permissions", "name", "source", "prune", "dry_run", "packages")
+_PACKAGES: dict[str, Mode] = {"infer": "lock", "declared": "off"}
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
 
 _TOLD = {
@@ -52,6 +54,7 @@ _TOLD = {
     "source": "The label of a folder that is kept in step.",
     "prune": "true: what the source holds no more is yanked.",
     "dry_run": "true: only say what would be imported.",
+    "packages": "infer: lock the undeclared packages too; declared: do not look for them.",
 }
 OPERATIONS = (
     Operation(
@@ -117,7 +120,16 @@ def _wish(scope: Any) -> Wish:
         source=source,
         prune=_flag(given, "prune"),
         dry_run=_flag(given, "dry_run"),
+        packages=_packages(given["packages"]) if "packages" in given else None,
     )
+
+
+def _packages(text: str) -> Mode:
+    if text not in _PACKAGES:
+        raise InvalidParams(
+            f"the parameter 'packages' is {quoted(text)}", hint="It is infer or declared.", param="packages"
+        )
+    return _PACKAGES[text]
 
 
 def _permissions(text: str) -> dict[str, Any]:

@@ -41,6 +41,12 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--dry-run", is_flag=True, help="Say what would be published and run the examples; change nothing."
         ),
+        click.option(
+            "--packages",
+            type=click.Choice(["infer", "declared"]),
+            help="infer: lock the packages that Python files import and the skill does not declare; declared: do not "
+            "look for them.  [default: the server's]",
+        ),
         click.option("--watch", is_flag=True, help="Go on: import again whenever something has changed."),
         click.option(
             "--every", default=2.0, show_default=True, metavar="SECONDS", help="With --watch: how often to look."
@@ -62,6 +68,7 @@ def import_(
     namespace: str | None,
     permissions: Path | None,
     dry_run: bool,
+    packages: str | None,
     watch: bool,
     every: float,
     target: Target,
@@ -72,7 +79,7 @@ def import_(
     What is wrong with a SKILL.md is mended in reading, and said; the bytes are stored as they are. A skill that is
     refused does not keep the others back. What has not changed since the last import is not published again.
     """
-    params = _params(namespace, permissions, dry_run)
+    params = _params(namespace, permissions, dry_run, packages)
     _run(target, paths, lambda _: params, as_json, every if watch else None, dry_run)
 
 
@@ -92,6 +99,7 @@ def sync(
     namespace: str | None,
     permissions: Path | None,
     dry_run: bool,
+    packages: str | None,
     watch: bool,
     every: float,
     prune: bool,
@@ -102,7 +110,7 @@ def sync(
     """Keep the registry in step with each DIR: import what is new or changed, and say what was removed."""
     if source and len(folders) > 1:
         raise click.UsageError("--source names one DIR: sync them one after the other")
-    params = _params(namespace, permissions, dry_run) | ({"prune": "true"} if prune else {})
+    params = _params(namespace, permissions, dry_run, packages) | ({"prune": "true"} if prune else {})
     _run(
         target,
         folders,
@@ -125,8 +133,8 @@ def label_of(folder: Path) -> str:
     return f"{shown(Path(path).name)[:100] or 'root'}-{digest}"
 
 
-def _params(namespace: str | None, permissions: Path | None, dry_run: bool) -> dict[str, str]:
-    given = {"namespace": namespace or "", "dry_run": "true" if dry_run else ""}
+def _params(namespace: str | None, permissions: Path | None, dry_run: bool, packages: str | None) -> dict[str, str]:
+    given = {"namespace": namespace or "", "dry_run": "true" if dry_run else "", "packages": packages or ""}
     if permissions is not None:
         given["permissions"] = msgspec.json.encode(_read_permissions(permissions)).decode()
     return {key: value for key, value in given.items() if value}

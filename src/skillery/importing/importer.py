@@ -10,7 +10,7 @@ import asyncio
 import errno
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -44,9 +44,9 @@ from skillery.formats.semver import Version
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import Archive, ImportLimits, shown
 from skillery.importing.finding import Finder, Found, FoundSkill
-from skillery.importing.preparing import Prepared, Preparing
+from skillery.importing.preparing import Prepared, Preparing, same_files, with_packages
 from skillery.importing.reports import Begun, SkillReport, Summary
-from skillery.publishing import Publisher
+from skillery.publishing import Looked, Mode, Publisher
 from skillery.registry import (
     Alias,
     Imported,
@@ -90,6 +90,8 @@ class Wish(NamedTuple):
     dry_run: bool = False
     into: str = ""
     """The skill that its one skill becomes a version of, whatever it calls itself."""
+    packages: Mode | None = None
+    """What is done about undeclared packages, None as the server's setting says."""
     is_new: bool = False
     """Whether its skills must be ones that there are not yet, or just as they are there."""
 
@@ -322,26 +324,41 @@ class _Import:
     async def _import_as(self, prepared: Prepared, alias: Alias, name: str, imported: Imported | None) -> SkillReport:
         # Before anything is said of what is there already.
         access.require_namespace(self._identity, "publish", name)
-        if imported is not None and _is_unchanged(prepared, imported):
-            await self._claim(alias, imported)
-            return _report(
-                prepared,
-                "unchanged",
-                name=name,
-                version=imported.version,
-                digest=imported.digest or "",
-                status=imported.status or "",
-            )
+        mode = self._wish.packages or self._publisher.undeclared.mode
+        if imported is not None and mode != "lock" and _is_unchanged(prepared, imported, self._wish.packages):
+            return await self._unchanged(prepared, alias, imported)
         runtime, prepared = await self._runtime(prepared)
+        looked, prepared = await self._look(prepared, runtime)
+        if imported is not None and mode == "lock" and _is_unchanged(prepared, imported, mode):
+            return await self._unchanged(prepared, alias, imported)
         for number in range(1, TRIES + 1):
             manifest, repairs = await self._manifest(prepared, name, runtime)
             try:
-                return await self._publish(prepared, alias, manifest, repairs)
+                return await self._publish(prepared, alias, manifest, repairs, looked)
             except (VersionExists, NameTaken):
                 # Of its own choice: somebody else has just taken it.
                 if prepared.manifest is not None or number == TRIES:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    async def _unchanged(self, prepared: Prepared, alias: Alias, imported: Imported) -> SkillReport:
+        await self._claim(alias, imported)
+        return _report(
+            prepared,
+            "unchanged",
+            name=imported.name,
+            version=imported.version,
+            digest=imported.digest or "",
+            status=imported.status or "",
+        )
+
+    async def _look(self, prepared: Prepared, runtime: Mapping[str, object]) -> tuple[Looked, Prepared]:
+        """What is undeclared, and the skill with a source digest that counts the inferred packages."""
+        table = (prepared.manifest or {}).get("runtime", runtime)
+        declared = cast(Sequence[str], table.get("dependencies", ()))
+        undeclared = self._publisher.undeclared
+        looked = await undeclared.infer(self._identity.name, prepared.files, declared, self._wish.packages)
+        return looked, prepared._replace(source_digest=with_packages(prepared.source_digest, looked.packages))
 
     async def _runtime(self, prepared: Prepared) -> tuple[dict[str, object], Prepared]:
         """`[runtime]` for what its scripts need, {} where that cannot be had here: then it comes in without, and says
@@ -364,10 +381,17 @@ class _Import:
         return runtime, _with_warnings(prepared)
 
     async def _publish(
-        self, prepared: Prepared, alias: Alias, manifest: Mapping[str, Any], repairs: tuple[Repair, ...]
+        self,
+        prepared: Prepared,
+        alias: Alias,
+        manifest: Mapping[str, Any],
+        repairs: tuple[Repair, ...],
+        looked: Looked,
     ) -> SkillReport:
         if self._wish.dry_run:
-            checked = await self._publisher.check_skill(self._identity, manifest, prepared.skill_md, prepared.files)
+            checked = await self._publisher.check_skill(
+                self._identity, manifest, prepared.skill_md, prepared.files, looked
+            )
             return _report(
                 prepared,
                 "checked" if checked.ok else "refused",
@@ -388,7 +412,7 @@ class _Import:
             source=self._wish.source or None,
         )
         published = await self._publisher.publish(
-            self._identity, manifest, prepared.skill_md, prepared.files, also=note
+            self._identity, manifest, prepared.skill_md, prepared.files, also=note, looked=looked
         )
         created = published.created
         return _report(
@@ -458,9 +482,13 @@ def _with_warnings(prepared: Prepared) -> Prepared:
     return prepared._replace(skill_md=msgspec.structs.replace(read, warnings=(*read.warnings, *warnings)))
 
 
-def _is_unchanged(prepared: Prepared, imported: Imported) -> bool:
-    """What the identity may not see is not there: it publishes its own."""
-    is_same = imported.source_digest == prepared.source_digest
+def _is_unchanged(prepared: Prepared, imported: Imported, packages: Mode | None) -> bool:
+    """Return whether the same files were imported, and with the same inferred packages if `packages` asks for that.
+
+    A version that the identity may not see counts as absent.
+    """
+    source, earlier = prepared.source_digest, imported.source_digest
+    is_same = source == earlier if packages in {"lock", "off"} else same_files(source, earlier)
     return is_same and imported.is_seen and not imported.is_removed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +23,8 @@ from skillery.importing.entries import Archive
 from skillery.importing.finding import SKILL_MD, SKILL_TOML, FoundSkill
 
 MEBIBYTE = 1024 * 1024
+_KEPT = len("sha256:") + 48
+"""Characters of a source digest that stay when packages were inferred: 192 bits of it."""
 
 
 class Prepared(NamedTuple):
@@ -174,6 +176,23 @@ class Preparing:
                 size_bytes=size,
                 max_bytes=limits.max_bytes,
             )
+
+
+def with_packages(source_digest: str, packages: Sequence[str]) -> str:
+    """Return the digest of the same source with packages that were inferred for it. It is as long, and keeps enough of
+    the first to tell whether the files are the same."""
+    if not packages:
+        return source_digest
+    more = hashlib.sha256(" ".join(packages).encode()).hexdigest()
+    kept = source_digest[:_KEPT]
+    return f"{kept}+{more[: len(source_digest) - len(kept) - 1]}"
+
+
+def same_files(source_digest: str, other: str) -> bool:
+    """Return whether two source digests are of the same files, whatever was inferred for them."""
+    if "+" in source_digest + other:
+        return source_digest[:_KEPT] == other[:_KEPT]
+    return source_digest == other
 
 
 def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any] | None) -> str:

@@ -12,7 +12,8 @@ import msgspec
 
 from skillery.errors import Unavailable
 from skillery.formats.bundle import Source
-from skillery.formats.compile_process import Answer, Check, Wrap
+from skillery.formats.compile_process import Answer, Check, Look, Request, Wrap
+from skillery.formats.imports import Import
 from skillery.formats.problems import Problem
 from skillery.formats.python_source import Fault, fault_at, located, size_fault
 from skillery.publishing.compile_workers import CompileWorker, WorkerDied
@@ -83,6 +84,11 @@ class CompilePool:
             return located(path, answer)
         return located(path, answer.fault) if answer.fault else answer.handler.decode()
 
+    async def imports(self, caller: str, sources: Sequence[bytes]) -> tuple[tuple[Import, ...], ...] | None:
+        """Return the imports of each source, None if the worker could not find them. Raise Unavailable as `check`."""
+        answer = await self._ask(caller, Look(tuple(sources)))
+        return None if isinstance(answer, Fault) else answer.imports
+
     async def close(self) -> None:
         """End all workers. A caller that still waits for one gets Unavailable."""
         self._closed = True
@@ -103,7 +109,7 @@ class CompilePool:
 
     # -- workers -------------------------------------------------------------------------------------------------
 
-    async def _ask(self, caller: str, request: Check | Wrap) -> Answer | Fault:
+    async def _ask(self, caller: str, request: Request) -> Answer | Fault:
         async with self._turn(caller):
             if self._idle:
                 answer = await self._answer(self._idle.pop(), request)
@@ -136,7 +142,7 @@ class CompilePool:
         self._check_open()
         return worker
 
-    async def _answer(self, worker: CompileWorker, request: Check | Wrap) -> Answer | Fault:
+    async def _answer(self, worker: CompileWorker, request: Request) -> Answer | Fault:
         """Keep the worker for the next caller if it can go on, else end it."""
         answer: Answer | Fault | None = None
         self._busy.add(worker)
