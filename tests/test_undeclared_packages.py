@@ -122,6 +122,40 @@ def test_a_file_that_does_not_parse_imports_nothing(source: bytes) -> None:
     assert find_imports(source) == ()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "import zz",
+            "import  zz.a",
+            "import os, zz",
+            "import os as o , zz as z",
+            "import os, \\\n  zz",
+            "x = 1; import zz",
+        ),
+        *("from zz import a", "from zz.b import (a,\n  c)", "from zz import*", "from \\\n zz import a", "import\tzz"),
+        *(
+            "if x: import zz",
+            "if x:\n\timport zz",
+            "\ufeffimport zz",
+            "x = 1\rimport zz",
+            "\fimport zz",
+            "class A: import zz",
+        ),
+    ],
+)
+def test_an_import_is_found_however_it_is_written(line: str) -> None:
+    assert [one.module for one in find_imports(f"{line}\n".encode())] == ["zz"]
+
+
+@pytest.mark.parametrize(
+    "text", ["\n", " ", "import ", "from ", "from\n", ";", ":\t", "import os,", "\\\n", "import os\n"]
+)
+def test_long_sources_are_looked_at_in_linear_time(text: str) -> None:
+    """In quadratic time these take minutes."""
+    assert find_imports((text * (500_000 // len(text))).encode()) == ()
+
+
 @given(st.lists(st.from_regex(r"\A[a-z][a-z_0-9]{0,8}\Z"), max_size=300))
 def test_every_module_is_found_once_and_at_most_so_many(names: list[str]) -> None:
     source = "".join(f"import {name}x1\n" for name in names).encode()

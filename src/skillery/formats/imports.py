@@ -7,6 +7,7 @@ and a few kilobytes of source can cost it seconds and gigabytes.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator
 
@@ -38,8 +39,14 @@ NAMESPACES = frozenset(
 NEVER_FOREIGN = sys.stdlib_module_names | {"__main__", "skills", "runtime"}
 """First parts of names that no package provides: the standard library, and what a run has anyway."""
 
+# At the beginning of a statement: of a line, after a byte order mark, ';' or ':'. It takes linear time.
+_STATEMENT = re.compile(
+    rb"(?:^|[;:\r\xbf])[ \t\f]*(?:from[\s\\]+([^\s\\.;#]+)|import[\s\\]+([^;#\r\n]+))", re.MULTILINE
+)
+_NEVER_FOREIGN = frozenset(name.encode() for name in NEVER_FOREIGN)
 _ABSENCE = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 _OF_THE_MACHINE = {"version_info", "platform"}
+_SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -57,7 +64,7 @@ def find_imports(source: bytes) -> tuple[Import, ...]:
 
     Of a file that does not parse, return nothing: what is wrong with it is found elsewhere.
     """
-    tree = parsed_source(source)
+    tree = parsed_source(source) if _may_need_packages(source) else None
     if tree is None:
         return ()
     found: dict[str, Import] = {}
@@ -68,6 +75,13 @@ def find_imports(source: bytes) -> tuple[Import, ...]:
         if known is None or (known.optional and not one.optional):
             found[one.module] = one
     return tuple(sorted(found.values(), key=lambda one: (one.optional, one.line)))
+
+
+def _may_need_packages(source: bytes) -> bool:
+    """Return whether a line looks like an import of another module than those in NEVER_FOREIGN. It is a reason to parse
+    the file, and no more: the line may stand in a text."""
+    names = (name for found in _STATEMENT.finditer(source) for name in (found[1] or found[2]).split(b","))
+    return any(name.partition(b".")[0].partition(b" as ")[0].strip() not in _NEVER_FOREIGN for name in names)
 
 
 def own_modules(paths: Iterable[str]) -> frozenset[str]:
@@ -94,7 +108,7 @@ def _imports(tree: ast.Module) -> Iterator[Import]:
                 module = statement.module
                 names = (f"{module}.{alias.name}" for alias in statement.names)
                 yield from _named(names, statement.lineno, optional)
-        else:
+        elif not isinstance(statement, _SIMPLE):
             waiting.extend(reversed(list(_inner(statement, optional))))
 
 
@@ -112,12 +126,11 @@ def _inner(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.stmt, bool
         yield from ((one, optional) for one in statement.orelse)
         return
     everywhere = optional or isinstance(statement, _FUNCTIONS) or _is_conditional(statement)
-    for field in ("body", "orelse", "finalbody"):
-        handled = field != "finalbody" and _handles_absence(statement)
-        for one in getattr(statement, field, None) or ():
-            yield one, everywhere or handled
-    for branch in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-        yield from ((one, everywhere or _handles_absence(statement)) for one in branch.body)
+    guarded = everywhere or _handles_absence(statement)
+    for branch in (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield from ((one, guarded) for one in getattr(branch, "body", ()))
+    yield from ((one, guarded) for one in getattr(statement, "orelse", ()))
+    yield from ((one, everywhere) for one in getattr(statement, "finalbody", ()))
 
 
 def _handles_absence(statement: ast.stmt) -> bool:

@@ -32,7 +32,7 @@ async def with_lock(
     limits: BundleLimits,
     bundle: Bundle,
     caller: str,
-    infer: Infer | None = None,
+    infer: Infer,
 ) -> tuple[Bundle, Looked | None]:
     """Return the bundle with its `requirements.lock`, which its digest counts, and what `infer` has found.
 
@@ -40,8 +40,7 @@ async def with_lock(
     version that exists keeps its lock, so that the same files again are the same bundle. Raise as `Locks.make`,
     `Locks.verify` and `infer`.
     """
-    runtime = bundle.manifest.runtime
-    check_python(runtime.requires_python if runtime else "")
+    check_python(bundle.manifest.runtime.requires_python if bundle.manifest.runtime else "")
     given = next((file.content for file in bundle.files if file.path == LOCK), None)
     if given is not None:
         bundle = _with_inferred(bundle, inferred_in(given))
@@ -53,17 +52,22 @@ async def with_lock(
         same = _with_kept(bundle, kept, limits) if kept is not None and given is None else bundle
         if same.digest == digest or given is None:
             return same, None  # what is there, or a version that is taken: either way there is nothing to resolve
-    if given is not None:
-        if dependencies_of(bundle):
-            await locks.verify(dependencies_of(bundle), given, caller)
-        return bundle, None
-    looked = await infer() if infer is not None else None
-    packages = looked.packages if looked is not None else ()
-    bundle = _with_inferred(bundle, packages)
+    if given is None:
+        return await _with_made(locks, limits, bundle, caller, infer)
+    if dependencies_of(bundle):
+        await locks.verify(dependencies_of(bundle), given, caller)
+    return bundle, None
+
+
+async def _with_made(
+    locks: Locks, limits: BundleLimits, bundle: Bundle, caller: str, infer: Infer
+) -> tuple[Bundle, Looked]:
+    looked = await infer()
+    bundle = _with_inferred(bundle, looked.packages)
     if not dependencies_of(bundle):
         return bundle, looked
     lock = await locks.make(dependencies_of(bundle), caller)
-    lock = mark_inferred(lock, packages) if packages else lock
+    lock = mark_inferred(lock, looked.packages) if looked.packages else lock
     return with_file(bundle, BundleFile(LOCK, lock), limits), looked
 
 

@@ -43,11 +43,10 @@ class Undeclared:
         sources = _sources(files) if mode != "off" else []
         if not sources:
             return Looked(mode)
-        found = await self._compilers.imports(caller, [file.content for file in sources])
+        found = await self._compilers.imports(caller, {file.sha256: file.content for file in sources})
         if found is None:
             return Looked(mode, unread=UNREAD)
-        pairs = zip(sources, found, strict=True)
-        imports = [(file.path, one) for file, imports in pairs for one in imports]
+        imports = [(file.path, one) for file in sources for one in found[file.sha256]]
         return Looked(mode, _missing(imports, own_modules(file.path for file in files)))
 
     async def infer(
@@ -58,20 +57,17 @@ class Undeclared:
         looked = await self.look(caller, files, mode)
         if looked.mode != "lock" or not looked.missing:
             return looked
-        pinned = frozenset[str]()
-        if declared:
-            pinned = frozenset(pin.name for pin in read_lock(await self._locks.make(declared, caller)))
-        missing = [one for one in looked.missing if not is_provided(one, pinned)]
-        choices = await self._locks.choose([one.providers for one in missing])
-        reasons = {one.module: choice.reason for one, choice in zip(missing, choices, strict=True) if choice.reason}
-        chosen = {one.module: choice.package for one, choice in zip(missing, choices, strict=True) if choice.package}
-        optional = {chosen[one.module] for one in missing if one.optional and one.module in chosen}
-        required = {chosen[one.module] for one in missing if not one.optional and one.module in chosen}
-        dropped = await self._dropped(caller, declared, sorted(required | optional), optional - required)
+        pinned = read_lock(await self._locks.make(declared, caller)) if declared else ()
+        missing = [one for one in looked.missing if not is_provided(one, frozenset(pin.name for pin in pinned))]
+        choices = dict(zip(missing, await self._locks.choose([one.providers for one in missing]), strict=True))
+        required = {choice.package for one, choice in choices.items() if choice.package and not one.optional}
+        optional = {choice.package for choice in choices.values() if choice.package} - required
+        dropped = await self._dropped(caller, declared, sorted(required | optional), optional)
+        reasons = {one.module: choice.reason or dropped.get(choice.package, "") for one, choice in choices.items()}
         return msgspec.structs.replace(
             looked,
-            chosen={module: package for module, package in chosen.items() if package not in dropped},
-            reasons=reasons | {module: dropped[package] for module, package in chosen.items() if package in dropped},
+            chosen={one.module: choice.package for one, choice in choices.items() if not reasons[one.module]},
+            reasons={module: reason for module, reason in reasons.items() if reason},
         )
 
     async def findings(self, looked: Looked, entrypoint: str, lock: bytes | None) -> tuple[Finding, ...]:

@@ -17,7 +17,7 @@ UNDECLARED, INFERRED = "undeclared_package", "inferred_package"
 """Rules of the findings."""
 
 
-class Missing(msgspec.Struct, frozen=True):
+class Missing(msgspec.Struct, frozen=True, eq=False):
     """A module that Python files of a bundle import and do not bring: the first place, and how many more there are."""
 
     module: str
