@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
+from skillery.environments import Sources
+from skillery.environments.choosing import choose
 from skillery.formats.import_names import is_known_package, providers_of
 from skillery.formats.imports import MOST, NEVER_FOREIGN, find_imports, own_modules
 from skillery.formats.requirements import inferred_in, mark_inferred, read_lock
@@ -203,6 +205,31 @@ def test_the_table_agrees_with_what_is_installed_here() -> None:
 def test_a_module_has_a_provider(module: str, packages: tuple[str, ...], how: str) -> None:
     assert providers_of(module) == (packages, how)
     assert is_known_package(packages[0]) == (how == "known")
+
+
+@pytest.mark.parametrize(
+    ("module", "allowed", "package", "words"),
+    [
+        ("yaml", (), "pyyaml", ""),
+        ("utils", (), "", "no package is known to provide it"),
+        ("acme_tools", ("acme-*",), "acme-tools", ""),
+        ("utils", ("acme-*",), "", "packages.allowed"),
+        ("whisper", (), "", "it is ambiguous: openai-whisper and whisper"),
+        ("whisper", ("openai-*",), "openai-whisper", ""),
+        ("bs4", (), "", "packages.denied"),
+        ("cv2", (), "opencv-python", ""),
+    ],
+)
+def test_from_an_index_no_package_is_inferred_by_its_name_alone(
+    module: str, allowed: tuple[str, ...], package: str, words: str
+) -> None:
+    denied = ("beautifulsoup4", "opencv-python-headless")
+    sources = Sources(("https://pypi.org/simple",), allowed=allowed, denied=denied)
+
+    choice = choose(sources, None, providers_of(module))
+
+    assert choice.package == package
+    assert words in choice.reason
 
 
 def test_the_mark_of_a_lock_is_read_back() -> None:
