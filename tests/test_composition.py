@@ -279,7 +279,7 @@ def test_an_exception_inside_is_one_outside(composed: Composed, raised: str, see
         ("import os\ndef f(): os._exit(3)", "ProcessExited"),
         ("def f(): return {1}", "InvalidOutput"),
         ("def f(): return [0] * 10**10", "MemoryError"),
-        ("import nothing_like_this\ndef f(): pass", "ModuleNotFoundError"),
+        ("def f(): import nothing_like_this", "ModuleNotFoundError"),
         ("def f(a): pass", "TypeError"),
     ],
 )

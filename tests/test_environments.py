@@ -51,7 +51,8 @@ def test_two_skills_run_with_two_versions_of_a_package(packages_rpc: Rpc, new_na
 
 
 def test_a_skill_without_dependencies_finds_no_package(packages_rpc: Rpc, new_name: str) -> None:
-    packages_rpc("create_skill", manifest=manifest(new_name), skill_md="# A", files=skill_files(VERSIONS))
+    code = "def main(args):\n    import frames"
+    packages_rpc("create_skill", manifest=manifest(new_name), skill_md="# A", files=skill_files(code))
 
     assert run(packages_rpc, new_name)["error"]["type"] == "ModuleNotFoundError"
 
@@ -270,7 +271,7 @@ def test_pandas_of_the_real_index_runs(start_server: Callable[..., Server], new_
 
 
 def test_code_that_lacks_a_package_is_told_where_packages_come_from(sqlite_rpc: Rpc, new_name: str) -> None:
-    code = "import no_such_package\ndef main(args): pass"
+    code = "def main(args):\n    import no_such_package"
     create(sqlite_rpc, manifest(new_name, runtime={"entrypoint": "code/main.py"}), code)
 
     ours = sqlite_rpc("run_code", language="python", code=code)["error"]
@@ -278,8 +279,6 @@ def test_code_that_lacks_a_package_is_told_where_packages_come_from(sqlite_rpc: 
     missing = sqlite_rpc("run_code", language="python", code="import skills.nowhere\ndef main(args): pass")["error"]
 
     assert {ours["type"], theirs["type"]} == {"ModuleNotFoundError"}
-    assert ours["message"].startswith(
-        "No module named 'no_such_package' (packages come with the environment of run_code"
-    )
+    assert ours["message"].startswith("No module named 'no_such_package' (no known package provides it")
     assert "runtime.dependencies of its skill.toml" in theirs["message"]
     assert "list_environments" not in missing["message"]

@@ -210,8 +210,10 @@ def test_a_model_is_shown_the_environments_that_there_are(named: Server) -> None
     shown = {tool["name"]: tool for tool in httpx.get(f"{named.url}/tools?format=jsonschema").json()}
     printed = {tool["name"]: tool for tool in PRINTED}
     more = shown["run_code"]["parameters"]["properties"].pop("environment")
+    of_skill = shown["execute_skill"]["parameters"]["properties"].pop("environment")
 
     assert shown == printed
+    assert (of_skill["enum"], of_skill["default"]) == (more["enum"], more["default"])
     assert more["enum"] == ["broken", "data", "growing", "old", ""]
     assert (more["type"], more["default"]) == ("string", "data")
     assert "'data' has frames: Tables and their shapes." in more["description"]

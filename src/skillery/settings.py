@@ -162,6 +162,7 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_mb: Positive = 20_480
     file_hosts: tuple[str, ...] = ()
     build_from_source: tuple[str, ...] = ()
+    infer: typing.Literal["off", "suggest", "lock"] = "suggest"
 
 
 class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -33,6 +33,7 @@ from skillery.errors import ArchiveTooLarge, InvalidParams, SkilleryError
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.wording import did_you_mean, quoted
 from skillery.importing import Begun, SkillReport, Summary, Wish
+from skillery.publishing import Mode
 
 ACTION = "create_skill"
 """What an import does, skill by skill."""
@@ -42,7 +43,8 @@ GATHERED_BYTES = 1024 * 1024
 SLOWEST_BYTES = 8 * 1024
 """A second, on average: an import holds one of few places while its archive comes in."""
 MAX_PARAM = 64 * 1024
-_PARAMS = ("namespace", "permissions", "name", "source", "default_source", "take_over", "prune", "dry_run")
+_PARAMS = ("namespace", "permissions", "name", "source", "default_source", "take_over", "prune", "dry_run", "packages")
+_PACKAGES: dict[str, Mode] = {"infer": "lock", "declared": "off"}
 MOST_TAKEN_OVER = 1000
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
 
@@ -55,6 +57,7 @@ _TOLD = {
     "take_over": "Names of skills of other sources that become skills of this one, with commas between.",
     "prune": "true: what the source holds no more is yanked.",
     "dry_run": "true: only say what would be imported.",
+    "packages": "infer: lock the undeclared packages too; declared: do not look for them.",
 }
 OPERATIONS = (
     Operation(
@@ -122,6 +125,7 @@ def _wish(scope: Any) -> Wish:
         take_over=_names(given.get("take_over", ""), prune="prune" in given),
         prune=_flag(given, "prune"),
         dry_run=_flag(given, "dry_run"),
+        packages=_packages(given["packages"]) if "packages" in given else None,
     )
 
 
@@ -145,6 +149,14 @@ def _names(text: str, *, prune: bool) -> frozenset[str]:
             f"'take_over' has {len(names)} names, at most {MOST_TAKEN_OVER} are allowed", param="take_over"
         )
     return names
+
+
+def _packages(text: str) -> Mode:
+    if text not in _PACKAGES:
+        raise InvalidParams(
+            f"the parameter 'packages' is {quoted(text)}", hint="It is infer or declared.", param="packages"
+        )
+    return _PACKAGES[text]
 
 
 def _permissions(text: str) -> dict[str, Any]:

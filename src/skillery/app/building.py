@@ -55,7 +55,7 @@ from skillery.garbage import (
 from skillery.idempotency import Once
 from skillery.importing import Importer, ImportLimits
 from skillery.plugins import Plugins
-from skillery.publishing import CompilePool, ExampleRuns, Publisher, PublishingRules, ToolMaker
+from skillery.publishing import CompilePool, ExampleRuns, Publisher, PublishingRules, ToolMaker, Undeclared
 from skillery.registry import cursor_key
 from skillery.request import begin, current
 from skillery.runs import Runner
@@ -168,6 +168,7 @@ def _services(
         packages.locks,
         packages.environments,
         compilers,
+        Undeclared(compilers, packages.locks, parts.named, settings.packages.infer),
     )
     return Services(
         database=database,

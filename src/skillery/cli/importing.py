@@ -46,6 +46,12 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Where the skills come from; the registry knows a skill by its source and its path.  [default: the "
             "remote of the repository, otherwise the name of the folder or archive]",
         ),
+        click.option(
+            "--packages",
+            type=click.Choice(["infer", "declared"]),
+            help="infer: lock the packages that Python files import and the skill does not declare; declared: do not "
+            "look for them.  [default: the server's]",
+        ),
         click.option("--watch", is_flag=True, help="Go on: import again whenever something has changed."),
         click.option(
             "--every", default=2.0, show_default=True, metavar="SECONDS", help="With --watch: how often to look."
@@ -77,6 +83,7 @@ def import_(
     dry_run: bool,
     source: str | None,
     take_over: Sequence[str],
+    packages: str | None,
     watch: bool,
     every: float,
     target: Target,
@@ -88,7 +95,7 @@ def import_(
     refused does not keep the others back. What has not changed since the last import is not published again.
     """
     given = {"take_over": ",".join(take_over)} if take_over else {}
-    params = _params(namespace, permissions, dry_run) | given
+    params = _params(namespace, permissions, dry_run, packages) | given
     _run(target, paths, _with_source(params, source, paths), as_json, every if watch else None, dry_run)
 
 
@@ -106,6 +113,7 @@ def sync(
     permissions: Path | None,
     dry_run: bool,
     source: str | None,
+    packages: str | None,
     watch: bool,
     every: float,
     prune: bool,
@@ -113,13 +121,13 @@ def sync(
     as_json: bool,
 ) -> None:
     """Keep the registry in step with each DIR: import what is new or changed, and say what was removed."""
-    params = _params(namespace, permissions, dry_run) | ({"prune": "true"} if prune else {})
+    params = _params(namespace, permissions, dry_run, packages) | ({"prune": "true"} if prune else {})
     told = _with_source(params, source, folders)
     _run(target, folders, told, as_json, every if watch else None, dry_run, in_step=True)
 
 
-def _params(namespace: str | None, permissions: Path | None, dry_run: bool) -> dict[str, str]:
-    given = {"namespace": namespace or "", "dry_run": "true" if dry_run else ""}
+def _params(namespace: str | None, permissions: Path | None, dry_run: bool, packages: str | None) -> dict[str, str]:
+    given = {"namespace": namespace or "", "dry_run": "true" if dry_run else "", "packages": packages or ""}
     if permissions is not None:
         given["permissions"] = msgspec.json.encode(_read_permissions(permissions)).decode()
     return {key: value for key, value in given.items() if value}

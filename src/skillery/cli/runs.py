@@ -66,6 +66,11 @@ def input_options(command: Any) -> Any:
     "is for argv, stdin and env.",
 )
 @click.option("--stdin", type=click.File("rb"), metavar="FILE", help="What the script reads; - is this command's own.")
+@click.option(
+    "--environment",
+    metavar="NAME",
+    help="Packages of a skill that declares none; '' is none.  [default: the server's]",
+)
 @target_options
 @json_option
 def run(
@@ -74,6 +79,7 @@ def run(
     version: str | None,
     script: str | None,
     stdin: Any,
+    environment: str | None,
     pairs: Sequence[str],
     args_json: str | None,
     blobs: Sequence[str],
@@ -102,6 +108,7 @@ def run(
             input_blobs=blob_ids,
             timeout_ms=timeout_ms,
             script=script,
+            environment=environment,
         )
         return answer
 

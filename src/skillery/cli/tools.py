@@ -83,6 +83,11 @@ def _row(one: Mapping[str, Any]) -> list[str]:
 @click.argument("name", metavar="[SKILL[@VERSION]/]TOOL")
 @input_options
 @session_option
+@click.option(
+    "--environment",
+    metavar="NAME",
+    help="Packages of a skill that declares none; '' is none.  [default: the server's]",
+)
 @target_options
 @json_option
 def call(
@@ -92,6 +97,7 @@ def call(
     blobs: Sequence[str],
     timeout_ms: int | None,
     session: str | None,
+    environment: str | None,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -113,6 +119,7 @@ def call(
             input_blobs=blob_ids,
             timeout_ms=timeout_ms,
             session=session,
+            environment=environment,
         )
         return answer
 

@@ -368,6 +368,7 @@ class ToolAnswer(TypedDict):
     logs_preview: str
     output_blobs: list[str]
     files: NotRequired[list[OutputFile]]
+    environment: NotRequired[GivenEnvironment]
 
 
 class DefinedTool(TypedDict):

@@ -11,6 +11,7 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from skillery.database import Database
+from skillery.environments.choosing import Choice, choose, offered_by
 from skillery.environments.explaining import check_yanked, elsewhere, not_locked, unresolvable, why_not
 from skillery.environments.jobs import Jobs, Stopped
 from skillery.environments.lock_rows import find_lock, keep_lock
@@ -22,6 +23,7 @@ from skillery.errors import (
     Refused,
     UnresolvableDependencies,
 )
+from skillery.formats.import_names import Providers
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, normalised, read_lock, why_unfit
 
@@ -77,6 +79,11 @@ class Locks:
             await self._database.write(partial(keep_lock, key=key, content=lock, now=now))
         self._check_allowed(read_lock(lock))
         return lock
+
+    async def choose(self, modules: Sequence[Providers]) -> list[Choice]:
+        """Return for each module the package to lock for it, or why there is none."""
+        offered = await asyncio.to_thread(offered_by, self._sources)
+        return [choose(self._sources, offered, one) for one in modules]
 
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None:
         """Raises InvalidBundle where the lock is none, does not pin all that is needed or lets in files that the

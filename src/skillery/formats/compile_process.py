@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from skillery.formats.imports import Import, find_imports
 from skillery.formats.python_handler import python_handler
 from skillery.formats.python_source import Fault, find_fault
 
@@ -47,6 +48,15 @@ class Wrap(msgspec.Struct, frozen=True, tag="wrap"):
     code: bytes
 
 
+class Look(msgspec.Struct, frozen=True, tag="look"):
+    """Find the imports of some files."""
+
+    sources: tuple[bytes, ...]
+
+
+Request = Check | Wrap | Look
+
+
 class Answer(msgspec.Struct, frozen=True):
     """The result of one request. After an answer that `is_last`, the worker ends and gives its memory back."""
 
@@ -54,6 +64,8 @@ class Answer(msgspec.Struct, frozen=True):
     cpu_seconds: float
     is_last: bool
     handler: bytes = b""
+    imports: tuple[tuple[Import, ...], ...] = ()
+    """Of each source of a Look."""
 
 
 def main(cpu_seconds: int, memory_bytes: int, resident_bytes: int) -> None:
@@ -74,29 +86,32 @@ def main(cpu_seconds: int, memory_bytes: int, resident_bytes: int) -> None:
         if request is None:
             return
         with _ending_with_the_server(), _processor_time(cpu_seconds) as started:
-            fault, handler = _work(request)
+            answer = _work(request)
             used = time.process_time() - started
         is_last = served == _MOST_REQUESTS or _resident_bytes(memory) > resident_bytes
-        encoded = msgspec.msgpack.encode(Answer(fault, used, is_last, handler))
+        encoded = msgspec.msgpack.encode(msgspec.structs.replace(answer, cpu_seconds=used, is_last=is_last))
         server.sendall(LENGTH.pack(len(encoded)) + encoded)
         if is_last:
             return
 
 
-def _next_request(requests: BinaryIO) -> Check | Wrap | None:
+def _next_request(requests: BinaryIO) -> Request | None:
     head = requests.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None
     (length,) = LENGTH.unpack(head)
     body = requests.read(length)
-    return msgspec.msgpack.decode(body, type=Check | Wrap) if len(body) == length else None
+    return msgspec.msgpack.decode(body, type=Request) if len(body) == length else None
 
 
-def _work(request: Check | Wrap) -> tuple[Fault | None, bytes]:
+def _work(request: Request) -> Answer:
+    """Return the answer without the time that it took."""
     if isinstance(request, Check):
-        return find_fault(request.source, request.export), b""
+        return Answer(find_fault(request.source, request.export), 0, False)
+    if isinstance(request, Look):
+        return Answer(None, 0, False, imports=tuple(find_imports(source) for source in request.sources))
     made = python_handler(request.code.decode())
-    return (made, b"") if isinstance(made, Fault) else (None, made.encode())
+    return Answer(made, 0, False) if isinstance(made, Fault) else Answer(None, 0, False, made.encode())
 
 
 # -- limits ------------------------------------------------------------------------------------------------------

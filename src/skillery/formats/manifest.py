@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
@@ -52,7 +52,7 @@ _KEYS = ("name", "version", "description", "kind", "namespace", "tags", "runtime
 _LATER_KEYS = ("tests", "examples")
 """Kept for other readers of the manifest, and not looked at here: of examples that is skillery.formats.examples, which
 also needs the files."""
-_RUNTIME_KEYS = ("language", "entrypoint", "export", "limits", "dependencies", "requires-python")
+_RUNTIME_KEYS = ("language", "entrypoint", "export", "limits", "dependencies", "requires-python", "inferred")
 _LIMIT_KEYS = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 _INPUT_KEYS = ("type", "description", "enum", "default", "required")
 _PERMISSION_KEYS = ("network", "secrets")
@@ -75,6 +75,8 @@ class Runtime(msgspec.Struct, frozen=True):
     """Packages, as PEP 508 writes them."""
     requires_python: str = ""
     """Versions of the interpreter, as PEP 440 writes them; "" is any."""
+    inferred: tuple[str, ...] = ()
+    """Those of `dependencies` that the server found by the imports of the skill; its author did not declare them."""
 
 
 class Permissions(msgspec.Struct, frozen=True):
@@ -120,6 +122,21 @@ def parse_manifest(raw: Mapping[str, object], *, has_tools: bool = False) -> Man
         problem = Problem(f"The manifest has {size} bytes of JSON, at most {MAX_BYTES} are allowed")
         raise_problems(InvalidManifest, [problem], hint="Move documentation and data into files of the skill.")
     return _Reader(copied, has_tools).manifest()
+
+
+def with_inferred(manifest: Manifest, packages: Sequence[str]) -> Manifest:
+    """Return the manifest with further dependencies, marked as inferred in `raw` and in the runtime."""
+    if not packages:
+        return manifest
+    runtime = manifest.runtime or Runtime()
+    dependencies = (*runtime.dependencies, *(one for one in packages if one not in runtime.dependencies))
+    table = cast(dict[str, Any], manifest.raw.get("runtime") or {})
+    raw_runtime = {**table, "dependencies": list(dependencies), "inferred": list(packages)}
+    return msgspec.structs.replace(
+        manifest,
+        runtime=msgspec.structs.replace(runtime, dependencies=dependencies, inferred=tuple(packages)),
+        raw={**manifest.raw, "runtime": raw_runtime},
+    )
 
 
 def read_stored_manifest(raw: dict[str, Any], *, has_tools: bool) -> Manifest:
@@ -252,6 +269,7 @@ class _Reader(Shapes):
             limits=self.limits(table),
             dependencies=self.dependencies(table),
             requires_python=self.requires_python(table),
+            inferred=self.texts(table, "inferred", "runtime.inferred"),
         )
 
     def entrypoint(self, table: Mapping[str, object]) -> str:

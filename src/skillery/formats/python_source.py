@@ -91,6 +91,16 @@ def _raise(problem: Problem | None) -> None:
         raise_problems(InvalidBundle, [problem], hint=_HINT)
 
 
+def parsed_source(source: bytes) -> ast.Module | None:
+    """Return the syntax tree of a source, or None if it is too large or does not parse."""
+    if size_fault(source):
+        return None
+    try:
+        return _parse(source)
+    except (_Undecodable, SyntaxError, RecursionError, MemoryError, ValueError, OverflowError):
+        return None
+
+
 def defined_names(tree: ast.Module) -> set[str]:
     """What a module may define at its top level, `*` for a star import."""
     return {name for statement in _top_level(tree) for name in _names(statement)}

@@ -27,6 +27,9 @@ FORM = "expected is a name with versions, as in 'pandas>=2,<3'"
 
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?)==([A-Za-z0-9.+!_-]{1,128})((?: --hash=\S+)*)")
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+_INFERRED = "# Inferred from imports: "
+_INFERRED_BYTES = 16 * 1024
 _KEYS = {"dependencies": DEPENDENCIES, "requires-python": REQUIRES_PYTHON}
 
 
@@ -171,6 +174,20 @@ def _pin(line: str, number: int) -> Pin:
     except InvalidVersion:
         raise InvalidLock(f"pins {found[1]} at {quoted(found[2])}, which is no version", number) from None
     return Pin(canonicalize_name(found[1]), version, frozenset(hashes))
+
+
+def mark_inferred(lock: bytes, packages: Iterable[str]) -> bytes:
+    """Return the lock with a first line that names the packages which the skill imports and does not declare."""
+    return f"{_INFERRED}{', '.join(packages)}\n".encode() + lock
+
+
+def inferred_in(lock: bytes) -> tuple[str, ...]:
+    """Return the packages that `mark_inferred` has named in a lock."""
+    line = lock[:_INFERRED_BYTES].partition(b"\n")[0].decode("utf-8", "replace")
+    if not line.startswith(_INFERRED):
+        return ()
+    names = (name.strip() for name in line.removeprefix(_INFERRED).split(","))
+    return tuple(canonicalize_name(name) for name in names if _NAME.fullmatch(name))[:MOST]
 
 
 def why_unfit(pins: Sequence[Pin], requirements: Iterable[str]) -> str | None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from skillery.errors import SourceUnclear
 from skillery.formats.wording import quoted
 from skillery.importing.entries import shown
+from skillery.importing.preparing import same_files
 from skillery.registry import Alias, KnownPath
 
 MAX_PATH = 200
@@ -124,7 +125,7 @@ class Aliases:
         def nearness(one: KnownPath) -> tuple[bool, bool, int]:
             return (
                 one.stated == told_apart,
-                one.source_digest == source_digest,
+                same_files(one.source_digest, source_digest),
                 _common_end(tree_path(one.alias.path), root),
             )
 
@@ -160,7 +161,7 @@ def adopted_aliases(prints: Iterable[Fingerprint], known: Sequence[KnownPath]) -
         for stated in (key_before_sources(one.stated, one.root), one.stated):
             if stated in by_stated:
                 row = by_stated.pop(stated)
-                matches[one.root] = row, row.source_digest == one.source_digest
+                matches[one.root] = row, same_files(row.source_digest, one.source_digest)
                 break
     same = sum(is_same for _, is_same in matches.values())
     takes_all = 2 * same >= len(matches)

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -48,9 +48,9 @@ from skillery.importing.entries import Archive, ImportLimits, shown
 from skillery.importing.finding import Finder, Found, FoundSkill
 from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases, tree_path
 from skillery.importing.naming import Named, Naming
-from skillery.importing.preparing import Prepared, Preparing
+from skillery.importing.preparing import Prepared, Preparing, same_files, with_packages
 from skillery.importing.reports import Begun, SkillReport, Summary
-from skillery.publishing import Publisher
+from skillery.publishing import Looked, Mode, Publisher
 from skillery.registry import (
     Alias,
     Imported,
@@ -102,6 +102,8 @@ class Wish(NamedTuple):
     dry_run: bool = False
     into: str = ""
     """The skill that its one skill becomes a version of, whatever it calls itself."""
+    packages: Mode | None = None
+    """What is done about undeclared packages, None as the server's setting says."""
     is_new: bool = False
     """Whether its skills must be ones that there are not yet, or just as they are there."""
 
@@ -393,16 +395,17 @@ class _Import:
     async def _import_as(self, prepared: Prepared, named: Named) -> SkillReport:
         # Before anything is said of what is there already.
         access.require_namespace(self._identity, "publish", named.name)
-        same = await self._stored(prepared, named)
-        if same is not None:
-            await self._claim(prepared, named, same)
-            repairs = (*prepared.repairs, *(named.notes if same.name == named.name else ()))
-            return _report(prepared, "unchanged", repairs=repairs, **same.shown())
+        mode = self._wish.packages or self._publisher.undeclared.mode
+        if mode != "lock" and (same := await self._stored(prepared, named)) is not None:
+            return await self._unchanged(prepared, named, same)
         runtime, prepared = await self._runtime(prepared)
+        looked, prepared = await self._look(prepared, runtime)
+        if mode == "lock" and (same := await self._stored(prepared, named)) is not None:
+            return await self._unchanged(prepared, named, same)
         for number in range(1, TRIES + 1):
             bundle = await self._bundle(prepared, named, runtime)
             try:
-                return await self._publish(prepared, named, bundle)
+                return await self._publish(prepared, named, bundle, looked)
             except (VersionExists, NameTaken) as error:
                 # Another import has just taken the name or the version.
                 if self._wish.is_upload or number == TRIES:
@@ -414,10 +417,17 @@ class _Import:
                     named = await self._database.read(again)
         raise AssertionError("the last try returns or raises")
 
+    async def _unchanged(self, prepared: Prepared, named: Named, same: _Same) -> SkillReport:
+        await self._claim(prepared, named, same)
+        repairs = (*prepared.repairs, *(named.notes if same.name == named.name else ()))
+        return _report(prepared, "unchanged", repairs=repairs, **same.shown())
+
     async def _stored(self, prepared: Prepared, named: Named) -> _Same | None:
         """Return the version that has the same files already."""
         imported = named.imported
-        if imported is not None and _is_unchanged(prepared, imported):
+        # A copy of another source's skill stays what it is, whatever is inferred for it.
+        packages = (self._wish.packages or self._publisher.undeclared.mode) if named.owns else None
+        if imported is not None and _is_unchanged(prepared, imported, packages):
             return _Same(imported.name, imported.version, imported.digest or "", imported.status or "", named.owns)
         if self._wish.is_upload or named.takes_over or (imported is not None and imported.is_removed):
             return None
@@ -443,6 +453,14 @@ class _Import:
     def _may_be(self, name: str) -> bool:
         return is_within(name, self._wish.namespace) and access.covers(self._identity, name)
 
+    async def _look(self, prepared: Prepared, runtime: Mapping[str, object]) -> tuple[Looked, Prepared]:
+        """Return what is undeclared, and the skill with a source digest that counts the inferred packages."""
+        table = (prepared.manifest or {}).get("runtime", runtime)
+        declared = cast(Sequence[str], table.get("dependencies", ()))
+        undeclared = self._publisher.undeclared
+        looked = await undeclared.infer(self._identity.name, prepared.files, declared, self._wish.packages)
+        return looked, prepared._replace(source_digest=with_packages(prepared.source_digest, looked.packages))
+
     async def _runtime(self, prepared: Prepared) -> tuple[dict[str, object], Prepared]:
         """`[runtime]` for what its scripts need, {} where that cannot be had here: then it comes in without, and says
         so. Raises PackageIndexUnavailable."""
@@ -463,10 +481,10 @@ class _Import:
             return {}, _with_warnings(prepared._replace(repairs=(*prepared.repairs, lacking)))
         return runtime, _with_warnings(prepared)
 
-    async def _publish(self, prepared: Prepared, named: Named, bundle: _Bundle) -> SkillReport:
+    async def _publish(self, prepared: Prepared, named: Named, bundle: _Bundle, looked: Looked) -> SkillReport:
         manifest, files, repairs = bundle
         if self._wish.dry_run:
-            checked = await self._publisher.check_skill(self._identity, manifest, prepared.skill_md, files)
+            checked = await self._publisher.check_skill(self._identity, manifest, prepared.skill_md, files, looked)
             return _report(
                 prepared,
                 "checked" if checked.ok else "refused",
@@ -480,7 +498,9 @@ class _Import:
                 examples=checked.examples,
             )
         note = partial(record_import, identity=self._identity, recorded=named.recorded(prepared))
-        published = await self._publisher.publish(self._identity, manifest, prepared.skill_md, files, also=note)
+        published = await self._publisher.publish(
+            self._identity, manifest, prepared.skill_md, files, also=note, looked=looked
+        )
         created = published.created
         return _report(
             prepared,
@@ -560,9 +580,13 @@ def _with_warnings(prepared: Prepared) -> Prepared:
     return prepared._replace(skill_md=msgspec.structs.replace(read, warnings=(*read.warnings, *warnings)))
 
 
-def _is_unchanged(prepared: Prepared, imported: Imported) -> bool:
-    """What the identity may not see is not there: it publishes its own."""
-    is_same = imported.source_digest == prepared.source_digest
+def _is_unchanged(prepared: Prepared, imported: Imported, packages: Mode | None) -> bool:
+    """Return whether the same files were imported, and with the same inferred packages if `packages` asks for that.
+
+    A version that the identity may not see counts as absent.
+    """
+    source, earlier = prepared.source_digest, imported.source_digest
+    is_same = source == earlier if packages in {"lock", "off"} else same_files(source, earlier)
     return is_same and imported.is_seen and not imported.is_removed
 
 

@@ -12,7 +12,7 @@ from skillery import access
 from skillery.backends import Identity
 from skillery.errors import NameTaken
 from skillery.formats.repairs import Repair
-from skillery.importing.preparing import Prepared, Preparing
+from skillery.importing.preparing import Prepared, Preparing, same_files
 from skillery.registry import (
     Alias,
     Imported,
@@ -75,7 +75,7 @@ class Naming:
         imported = self._imported(connection, prepared, before) if before is not None else None
         if imported is not None and _is_renamed(prepared, imported):
             imported = None
-        is_same = imported is not None and imported.source_digest == prepared.source_digest
+        is_same = imported is not None and same_files(imported.source_digest, prepared.source_digest)
         takes_over = prepared.wanted in self._take_over and prepared.wanted not in self.taken_over
         if imported is not None and takes_over and imported.owns and imported.name == prepared.wanted:
             # An earlier import took it over.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +23,7 @@ from skillery.formats.skill_md import SkillMd
 from skillery.formats.wording import quoted
 from skillery.importing.entries import Archive
 from skillery.importing.finding import SKILL_MD, SKILL_TOML, FoundSkill
+from skillery.registry import FILES_PART
 
 MEBIBYTE = 1024 * 1024
 
@@ -200,6 +201,23 @@ def is_export(manifest: Manifest, files: tuple[BundleFile, ...]) -> bool:
     content = next(file.content for file in files if file.path == SKILL_MD)
     name = index_name(manifest.name)
     return not agent_skill(content, name=name, description=manifest.description).is_generated
+
+
+def with_packages(source_digest: str, packages: Sequence[str]) -> str:
+    """Return the digest of the same source with packages that were inferred for it. It is as long, and keeps enough of
+    the first to tell whether the files are the same."""
+    if not packages:
+        return source_digest
+    more = hashlib.sha256(" ".join(packages).encode()).hexdigest()
+    kept = source_digest[:FILES_PART]
+    return f"{kept}+{more[: len(source_digest) - len(kept) - 1]}"
+
+
+def same_files(source_digest: str, other: str) -> bool:
+    """Return whether two source digests are of the same files, whatever was inferred for them."""
+    if "+" in source_digest + other:
+        return source_digest[:FILES_PART] == other[:FILES_PART]
+    return source_digest == other
 
 
 def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any] | None) -> str:

@@ -7,6 +7,8 @@ from skillery.publishing.defining import DefinedTool, Definition, ToolMaker
 from skillery.publishing.folders import SkillFolder, read_skill_folder
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.trying_examples import ExampleRuns
+from skillery.publishing.undeclared import Undeclared
+from skillery.publishing.undeclared_findings import Looked, Mode
 
 __all__ = [
     "CheckedSkill",
@@ -15,10 +17,13 @@ __all__ = [
     "DefinedTool",
     "Definition",
     "ExampleRuns",
+    "Looked",
+    "Mode",
     "Published",
     "Publisher",
     "PublishingRules",
     "SkillFolder",
     "ToolMaker",
+    "Undeclared",
     "read_skill_folder",
 ]

@@ -10,7 +10,7 @@ import sys
 import msgspec
 
 from skillery.errors import Unavailable
-from skillery.formats.compile_process import LENGTH, MOST_ANSWER_BYTES, Answer, Check, Wrap
+from skillery.formats.compile_process import LENGTH, MOST_ANSWER_BYTES, Answer, Request
 
 START_SECONDS = 60
 _START = (
@@ -63,7 +63,7 @@ class CompileWorker:
                 raise
         return cls(process, reader, writer)
 
-    async def ask(self, request: Check | Wrap, seconds: float) -> Answer:
+    async def ask(self, request: Request, seconds: float) -> Answer:
         """Raise WorkerDied, or TimeoutError after `seconds`. After either, the worker is of no more use: end it."""
         encoded = msgspec.msgpack.encode(request)
         async with asyncio.timeout(seconds):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
@@ -12,13 +12,16 @@ import msgspec
 
 from skillery.errors import Unavailable
 from skillery.formats.bundle import Source
-from skillery.formats.compile_process import Answer, Check, Wrap
+from skillery.formats.compile_process import Answer, Check, Look, Request, Wrap
+from skillery.formats.imports import Import
 from skillery.formats.problems import Problem
 from skillery.formats.python_source import Fault, fault_at, located, size_fault
 from skillery.publishing.compile_workers import CompileWorker, WorkerDied
 from skillery.runs.queueing import Queue
 
 WORKERS = 2
+KEPT_SOURCES = 2_000
+"""Sources whose imports are remembered."""
 UNBOUNDED = 1 << 40
 """Waiting callers are bounded as requests."""
 
@@ -55,6 +58,8 @@ class CompilePool:
         self._lines: WeakValueDictionary[str, Queue] = WeakValueDictionary()
         self._idle: list[CompileWorker] = []
         self._busy: set[CompileWorker] = set()
+        self._imports: dict[str, tuple[Import, ...]] = {}
+        """Of sources that were looked at, by their SHA-256."""
         self._closed = False
 
     async def check(self, caller: str, sources: Sequence[Source]) -> dict[str, Problem]:
@@ -83,6 +88,26 @@ class CompilePool:
             return located(path, answer)
         return located(path, answer.fault) if answer.fault else answer.handler.decode()
 
+    async def imports(self, caller: str, sources: Mapping[str, bytes]) -> dict[str, tuple[Import, ...]] | None:
+        """Return the imports of each source, by its SHA-256. Return None if the worker could not find them. Raise
+        Unavailable as `check`."""
+        known = {sha256: self._imports[sha256] for sha256 in sources if sha256 in self._imports}
+        new = [sha256 for sha256 in sources if sha256 not in known]
+        if not new:
+            return known
+        answer = await self._ask(caller, Look(tuple(sources[sha256] for sha256 in new)))
+        if isinstance(answer, Fault):
+            return None
+        found = dict(zip(new, answer.imports, strict=True))
+        self._keep(found)
+        return known | found
+
+    def _keep(self, found: Mapping[str, tuple[Import, ...]]) -> None:
+        """Keep the imports of the latest sources: many skills bring copies of the same files."""
+        self._imports |= found
+        for sha256 in list(self._imports)[: max(0, len(self._imports) - KEPT_SOURCES)]:
+            del self._imports[sha256]
+
     async def close(self) -> None:
         """End all workers. A caller that still waits for one gets Unavailable."""
         self._closed = True
@@ -103,7 +128,7 @@ class CompilePool:
 
     # -- workers -------------------------------------------------------------------------------------------------
 
-    async def _ask(self, caller: str, request: Check | Wrap) -> Answer | Fault:
+    async def _ask(self, caller: str, request: Request) -> Answer | Fault:
         async with self._turn(caller):
             if self._idle:
                 answer = await self._answer(self._idle.pop(), request)
@@ -136,7 +161,7 @@ class CompilePool:
         self._check_open()
         return worker
 
-    async def _answer(self, worker: CompileWorker, request: Check | Wrap) -> Answer | Fault:
+    async def _answer(self, worker: CompileWorker, request: Request) -> Answer | Fault:
         """Keep the worker for the next caller if it can go on, else end it."""
         answer: Answer | Fault | None = None
         self._busy.add(worker)

@@ -25,10 +25,12 @@ from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact, Latest
 from skillery.publishing.compiling import CompilePool
-from skillery.publishing.locking import at_their_lines, lock_of, with_lock
+from skillery.publishing.locking import at_their_lines, dependencies_of, lock_of, with_lock
 from skillery.publishing.recognizing import holds
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.trying_examples import ExampleRuns, Subject
+from skillery.publishing.undeclared import Undeclared
+from skillery.publishing.undeclared_findings import Looked
 from skillery.quotas import Quotas
 from skillery.registry import (
     CheckedExample,
@@ -89,6 +91,8 @@ class _Before(NamedTuple):
 
     taken: NewVersion | None
     diff: PermissionsDiff
+    looked: Looked | None
+    """What was found about undeclared packages, if that was needed for the lock."""
 
 
 class Publisher:
@@ -107,8 +111,10 @@ class Publisher:
         locks: Locks,
         environments: Environments,
         compilers: CompilePool,
+        undeclared: Undeclared,
     ) -> None:
         """`most_of` is the server's maximum of each limit that a skill can ask for."""
+        self.undeclared = undeclared
         self._database = database
         self._storage = storage
         self._moments = moments
@@ -154,18 +160,21 @@ class Publisher:
         *,
         made_by: str | None = None,
         also: Also | None = None,
+        looked: Looked | None = None,
     ) -> Published:
-        """As create_skill, with what was noticed. `also` is done in the transaction that adds the version; where that
-        is there already, in one of its own. Of a SKILL.md that somebody has read already (`SkillMd`) the bundle was
-        imported: tools that break a rule are skipped."""
+        """As create_skill, with what was noticed. `looked` is what the caller already knows of undeclared packages.
+
+        `also` is done in the transaction that adds the version; where that is there already, in one of its own. Of a
+        SKILL.md that somebody has read already (`SkillMd`) the bundle was imported: tools that break a rule are
+        skipped."""
         rules = rules or self._rules
-        bundle, before = await self._look(identity, manifest, skill_md, files)
+        bundle, before = await self._look(identity, manifest, skill_md, files, looked)
         if before.taken is not None:
             if also is not None:
                 await self._database.write(partial(_do_also, also, before.taken))
             return Published(before.taken, bundle.warnings)
         publication = _publication(bundle, identity)
-        findings = await self._ask(publication, bundle.manifest.version)
+        findings = await self._ask(publication, bundle, before.looked, identity)
         _refuse(publication.name, publication.version, findings, ())
         checks = Checks(False, findings=findings[:MOST_FINDINGS])
         if rules.examples:
@@ -190,13 +199,18 @@ class Publisher:
         return Published(created, bundle.warnings, checks.findings, checks.examples)
 
     async def check_skill(
-        self, identity: Identity, manifest: Mapping[str, Any], skill_md: str | SkillMd, files: Sequence[BundleFile]
+        self,
+        identity: Identity,
+        manifest: Mapping[str, Any],
+        skill_md: str | SkillMd,
+        files: Sequence[BundleFile],
+        looked: Looked | None = None,
     ) -> CheckedSkill:
         """All that create_skill would look at, and nothing stored but the runs of the examples. What the checks find is
         answered; all else is raised as there. Of a version that is there already it looks at its examples again."""
-        bundle, before = await self._look(identity, manifest, skill_md, files)
+        bundle, before = await self._look(identity, manifest, skill_md, files, looked)
         publication = _publication(bundle, identity)
-        findings = await self._ask(publication, bundle.manifest.version)
+        findings = await self._ask(publication, bundle, before.looked, identity)
         status = before.taken.status if before.taken else self._rules.status_for(identity, before.diff)
         # Nothing is published: no run gets what only a published version may have.
         subject = Subject(bundle.manifest, bundle.digest, publication.files)
@@ -269,6 +283,7 @@ class Publisher:
         manifest: Mapping[str, Any],
         skill_md: str | SkillMd,
         files: Sequence[BundleFile],
+        looked: Looked | None,
     ) -> tuple[Bundle, _Before]:
         lenient = isinstance(skill_md, SkillMd)
         begun = await asyncio.to_thread(
@@ -279,20 +294,34 @@ class Publisher:
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         # Before anything is said of what is there already.
         access.require_namespace(identity, "publish", bundle.manifest.name)
+        infer = partial(self._infer, identity, bundle, looked)
         with at_their_lines(files):
-            bundle = await with_lock(self._database, self._storage, self._locks, self._limits, bundle, identity.name)
+            bundle, found = await with_lock(
+                self._database, self._storage, self._locks, self._limits, bundle, identity.name, infer
+            )
 
         def look(connection: Connection) -> _Before:
             taken = version_if_taken(connection, bundle=bundle, identity=identity)
-            return _Before(taken, compare_permissions(connection, bundle.manifest))
+            return _Before(taken, compare_permissions(connection, bundle.manifest), found or looked)
 
         return bundle, await self._database.read(look)
 
-    async def _ask(self, publication: Publication, version: Version) -> tuple[CheckFinding, ...]:
-        """What the plugins say, what refuses first; waived where somebody has waived it."""
-        findings = await self._moments.before_publish(publication)
+    async def _infer(self, identity: Identity, bundle: Bundle, looked: Looked | None) -> Looked:
+        if looked is not None:
+            return looked
+        return await self.undeclared.infer(identity.name, bundle.files, dependencies_of(bundle))
+
+    async def _ask(
+        self, publication: Publication, bundle: Bundle, looked: Looked | None, identity: Identity
+    ) -> tuple[CheckFinding, ...]:
+        """Return what the plugins say and what is undeclared, what refuses first; waived by the live waivers."""
+        looked = looked or await self.undeclared.look(identity.name, bundle.files)
+        called = bundle.manifest.called
+        undeclared = await self.undeclared.findings(looked, called.entrypoint if called else "", lock_of(bundle))
+        findings = (*await self._moments.before_publish(publication), *undeclared)
         if not findings:
             return ()
+        version = bundle.manifest.version
         judged = await self._database.read(partial(judge, name=publication.name, version=version, findings=findings))
         return tuple(sorted(judged, key=lambda finding: not finding.refuses))
 

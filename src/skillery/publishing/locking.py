@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -16,32 +16,75 @@ from skillery.environments import Locks, check_python
 from skillery.environments.lock_rows import lock_of_version
 from skillery.errors import InvalidManifest
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
+from skillery.formats.manifest import with_inferred
 from skillery.formats.problems import Problem
-from skillery.formats.requirements import LOCK, located
+from skillery.formats.requirements import LOCK, inferred_in, located, mark_inferred
+from skillery.publishing.undeclared_findings import Looked
+
+Infer = Callable[[], Awaitable[Looked]]
+"""Looks for undeclared packages and finds what to lock for them."""
 
 
 async def with_lock(
-    database: Database, storage: Storage, locks: Locks, limits: BundleLimits, bundle: Bundle, caller: str
-) -> Bundle:
-    """The bundle with its `requirements.lock`, which its digest counts. A version that is there keeps the lock that it
-    has, so that the same files again are the same bundle. Raises as `Locks.make` and `Locks.verify`."""
-    runtime = bundle.manifest.runtime
-    if runtime is None:
-        return bundle
-    check_python(runtime.requires_python)
-    if not runtime.dependencies:
-        return bundle
-    given = next((file for file in bundle.files if file.path == LOCK), None)
+    database: Database,
+    storage: Storage,
+    locks: Locks,
+    limits: BundleLimits,
+    bundle: Bundle,
+    caller: str,
+    infer: Infer,
+) -> tuple[Bundle, Looked | None]:
+    """Return the bundle with its `requirements.lock`, which its digest counts, and what `infer` has found.
+
+    Packages that are inferred, or that the given lock names as inferred, are dependencies in its manifest too. A
+    version that exists keeps its lock, so that the same files again are the same bundle. Raise as `Locks.make`,
+    `Locks.verify` and `infer`.
+    """
+    check_python(bundle.manifest.runtime.requires_python if bundle.manifest.runtime else "")
+    given = next((file.content for file in bundle.files if file.path == LOCK), None)
+    if given is not None:
+        bundle = _with_inferred(bundle, inferred_in(given))
+    if not dependencies_of(bundle) and not any(file.path.endswith(".py") for file in bundle.files):
+        return bundle, None
     look = partial(lock_of_version, storage=storage, name=bundle.manifest.name, version=bundle.manifest.version)
     digest, kept = await asyncio.to_thread(database.read_now, look)
     if digest:
-        same = with_file(bundle, BundleFile(LOCK, kept), limits) if kept is not None and given is None else bundle
+        same = _with_kept(bundle, kept, limits) if kept is not None and given is None else bundle
         if same.digest == digest or given is None:
-            return same  # what is there, or a version that is taken: either way there is nothing to resolve
-    if given is not None:
-        await locks.verify(runtime.dependencies, given.content, caller)
-        return bundle
-    return with_file(bundle, BundleFile(LOCK, await locks.make(runtime.dependencies, caller)), limits)
+            return same, None  # what is there, or a version that is taken: either way there is nothing to resolve
+    if given is None:
+        return await _with_made(locks, limits, bundle, caller, infer)
+    if dependencies_of(bundle):
+        await locks.verify(dependencies_of(bundle), given, caller)
+    return bundle, None
+
+
+async def _with_made(
+    locks: Locks, limits: BundleLimits, bundle: Bundle, caller: str, infer: Infer
+) -> tuple[Bundle, Looked]:
+    looked = await infer()
+    bundle = _with_inferred(bundle, looked.packages)
+    if not dependencies_of(bundle):
+        return bundle, looked
+    lock = await locks.make(dependencies_of(bundle), caller)
+    lock = mark_inferred(lock, looked.packages) if looked.packages else lock
+    return with_file(bundle, BundleFile(LOCK, lock), limits), looked
+
+
+def dependencies_of(bundle: Bundle) -> tuple[str, ...]:
+    """Return what is locked for a bundle."""
+    return bundle.manifest.runtime.dependencies if bundle.manifest.runtime else ()
+
+
+def _with_kept(bundle: Bundle, lock: bytes, limits: BundleLimits) -> Bundle:
+    """Return the bundle with the lock of its version. Without dependencies, a lock that names none as inferred is a
+    file like any."""
+    bundle = _with_inferred(bundle, inferred_in(lock))
+    return with_file(bundle, BundleFile(LOCK, lock), limits) if dependencies_of(bundle) else bundle
+
+
+def _with_inferred(bundle: Bundle, packages: Sequence[str]) -> Bundle:
+    return msgspec.structs.replace(bundle, manifest=with_inferred(bundle.manifest, packages))
 
 
 @contextmanager
@@ -66,7 +109,6 @@ def _located(problems: Any, skill_toml: str) -> dict[str, object]:
 
 def lock_of(bundle: Bundle) -> bytes | None:
     """What pins the packages of a bundle; None where it needs none."""
-    runtime = bundle.manifest.runtime
-    if runtime is None or not runtime.dependencies:
+    if not dependencies_of(bundle):
         return None
     return next((file.content for file in bundle.files if file.path == LOCK), None)

@@ -6,6 +6,7 @@ from skillery.registry.describing import describe_in_full, describe_skill
 from skillery.registry.import_names import free_name, holder_of, is_free, is_owned
 from skillery.registry.import_removals import Removed, note_removed
 from skillery.registry.imports import (
+    FILES_PART,
     Alias,
     Imported,
     KnownPath,
@@ -57,6 +58,7 @@ from skillery.registry.versions import ages, cursor_after_version, find_version,
 from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
+    "FILES_PART",
     "Alias",
     "CheckFinding",
     "CheckedExample",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Insert, and_, bindparam, delete, select, update
+from sqlalchemy import ColumnElement, Connection, Insert, String, and_, bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Identity
@@ -43,6 +43,8 @@ _WITH_VERSION = (
         and_(skill_versions.c.skill_id == skills.c.id, skill_versions.c.version == import_aliases.c.version),
     )
 )
+FILES_PART = len("sha256:") + 48
+"""Characters of a source digest that identify the files."""
 _FOUND = Statement(
     _WITH_VERSION.where(
         import_aliases.c.namespace == bindparam("namespace"),
@@ -54,7 +56,9 @@ _SAME_FILES = Statement(
     _WITH_VERSION.where(
         import_aliases.c.namespace == bindparam("namespace"),
         import_aliases.c.stated == bindparam("stated"),
-        import_aliases.c.source_digest == bindparam("source_digest"),
+        # The rest of a source digest stands for packages that were inferred.
+        func.substr(import_aliases.c.source_digest, 1, FILES_PART)
+        == func.substr(bindparam("source_digest", type_=String), 1, FILES_PART),
         import_aliases.c.owns,
         import_aliases.c.removed_at.is_(None),
     ).order_by(import_aliases.c.imported_at, import_aliases.c.name)

@@ -22,7 +22,7 @@ _DECLARES = '"dependencies":'
 def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, blocking: bool) -> str:
     """`,"lock":{…}` of a version that has one, else nothing. One that lies in the storage is only opened where that may
     be waited for; else its packages are null."""
-    if _DECLARES not in row.manifest_json or not _declares(row.manifest_json):
+    if _DECLARES not in row.manifest_json or not _runtime(row.manifest_json).get("dependencies"):
         return ""
     file = next((file for file in files_of(connection, row.version_id) if file.path == LOCK), None)
     if file is None:
@@ -31,7 +31,7 @@ def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, bloc
     if content is None and blocking:
         with open_content(connection, storage, file.sha256) as stream:
             content = stream.read()
-    packages = "null" if content is None else _packages(content)
+    packages = "null" if content is None else _packages(content, _inferred(row.manifest_json))
     states = msgspec.json.encode(_states(connection, file.sha256)).decode()
     return f',"lock":{{"sha256":"{file.sha256}","packages":{packages},"environments":{states}}}'
 
@@ -49,12 +49,19 @@ def _shown(row: Mapping[Any, Any]) -> dict[str, str | int]:
     return {str(name): value for name, value in row.items() if name in always or value}
 
 
-def _declares(manifest_json: str) -> bool:
+def _runtime(manifest_json: str) -> dict[str, Any]:
     runtime = msgspec.json.decode(manifest_json).get("runtime")
-    return isinstance(runtime, dict) and bool(runtime.get("dependencies"))
+    return runtime if isinstance(runtime, dict) else {}
+
+
+def _inferred(manifest_json: str) -> frozenset[str]:
+    return frozenset(_runtime(manifest_json).get("inferred", ()))
 
 
 @lru_cache(maxsize=256)
-def _packages(content: bytes) -> str:
-    pins = [{"name": pin.name, "version": pin.version} for pin in read_lock(content)]
+def _packages(content: bytes, inferred: frozenset[str]) -> str:
+    pins = [
+        {"name": pin.name, "version": pin.version, **({"inferred": True} if pin.name in inferred else {})}
+        for pin in read_lock(content)
+    ]
     return msgspec.json.encode(pins).decode()

@@ -118,6 +118,8 @@ def list_waivers(
 
 def judge(connection: Connection, name: str, version: Version, findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
     """The findings of a version, each error with the live waiver that was made for it."""
+    if not any(one.severity == "error" for one in findings):
+        return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
     now = datetime.now(UTC)
     live = [
         waiver

@@ -6,13 +6,16 @@ import re
 
 import msgspec
 
-from skillery.backends import CodeCall, Failure, HandlerCall, Job, Log, Outcome
+from skillery.backends import CodeCall, Failure, HandlerCall, Job, Log, Outcome, ScriptCall
+from skillery.formats.import_names import providers_of
 from skillery.formats.requirements import DEPENDENCIES
+from skillery.runs.scripts import said_of_script
 from skillery.runs.tool_calls import SESSION_SKILL
 
 MOST = 1000
 NO_FOLDER = re.compile(r"No such file or directory: '(?:/workspace/|\./)?out/")
-NO_MODULE = re.compile(r"No module named '(?!skills\b)[A-Za-z0-9_.]+'")
+NO_MODULE = re.compile(r"No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'")
+LAST_LINE = re.compile(r"^ModuleNotFoundError: No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'\s*\Z", re.MULTILINE)
 NO_NETWORK = (
     "Name or service not known",
     "Temporary failure in name resolution",
@@ -33,14 +36,15 @@ def advised(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
     if failure is not None and failure.type == "FileNotFoundError" and NO_FOLDER.search(failure.message):
         word = "the folder out is made by who writes to it: os.makedirs('out', exist_ok=True)"
         return msgspec.structs.replace(outcome, failure=_with_word(failure, word))
-    if failure is not None and failure.type == "ModuleNotFoundError" and NO_MODULE.fullmatch(failure.message):
-        return msgspec.structs.replace(outcome, failure=_with_word(failure, where_packages_come_from(job)))
+    module = _missing_module(failure) if failure is not None else None
+    if failure is not None and module is not None:
+        return msgspec.structs.replace(outcome, failure=_with_word(failure, how_to_have(module, job)))
+    if isinstance(job.call, ScriptCall) and outcome.result is not None:
+        return _advised_script(job, outcome, outcome.result)
     if failure is None or job.network or not lacks_network(failure):
         return outcome
     word = why_less or how_to_allow(job)
-    log = Log(outcome.log.head, outcome.log.tail + f"network: {word}\n".encode(), outcome.log.dropped)
-    if not outcome.log.dropped:
-        log = Log(outcome.log.head + outcome.log.tail + f"network: {word}\n".encode())
+    log = _with_line(outcome.log, f"network: {word}")
     return msgspec.structs.replace(outcome, failure=_with_word(failure, word), log=log)
 
 
@@ -50,10 +54,46 @@ def lacks_network(failure: Failure) -> bool:
     return any(word in said for word in NO_NETWORK) or bool(NO_SOCKET.search(failure.message))
 
 
-def where_packages_come_from(job: Job) -> str:
+def how_to_have(module: str, job: Job) -> str:
+    """Return who provides a missing module, and the three ways to provide it to such a run."""
+    providers = providers_of(module)
+    who = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
+    if providers.how == "guessed":
+        who = f"no known package provides it, the package may be called {providers}"
     if isinstance(job.call, CodeCall):
-        return "packages come with the environment of run_code: list_environments tells which there are"
-    return f"a package that a skill imports stands in {DEPENDENCIES} of its skill.toml"
+        return (
+            f"{who}; three ways to have it: name an environment that has it (list_environments tells which there are), "
+            f"mount a skill that declares it in {DEPENDENCIES}, or let an admin add it to an environment"
+        )
+    return (
+        f"{who}; three ways to have it: declare it in {DEPENDENCIES} of its skill.toml, import the skill with "
+        "--packages infer, or, if it declares no packages, run it with an environment that has it"
+    )
+
+
+def _missing_module(failure: Failure) -> str | None:
+    found = NO_MODULE.search(failure.message)
+    if found is None:
+        return None
+    is_whole = failure.type == "ModuleNotFoundError" and found[0] == failure.message
+    return found[1] if is_whole or f"ModuleNotFoundError: {found[0]}" in failure.message else None
+
+
+def _advised_script(job: Job, outcome: Outcome, result: bytes) -> Outcome:
+    """A script that failed is a result. A word on a missing module is its `hint`, and stands in the log."""
+    said = said_of_script(result) if b"ModuleNotFoundError" in result else None
+    stderr = (said or {}).get("stderr")
+    found = LAST_LINE.search(stderr) if isinstance(stderr, str) else None
+    if said is None or found is None or not said.get("exit_code"):
+        return outcome
+    word = how_to_have(found[1], job)
+    encoded = msgspec.json.encode({**said, "hint": word})
+    return msgspec.structs.replace(outcome, result=encoded, log=_with_line(outcome.log, f"packages: {word}"))
+
+
+def _with_line(log: Log, line: str) -> Log:
+    end = f"{line}\n".encode()
+    return Log(log.head, log.tail + end, log.dropped) if log.dropped else Log(log.head + log.tail + end)
 
 
 def _with_word(failure: Failure, word: str) -> Failure:

@@ -12,12 +12,13 @@ import msgspec
 
 from skillery.backends import Failure, Job, PackageMount
 from skillery.environments import FAILED, Environments, fits_this_python
-from skillery.environments.defined import Named
+from skillery.environments.defined import Defined, Named
 from skillery.environments.named import NamedEnvironments, pins_of
 from skillery.environments.named_rows import NamedLock
 from skillery.errors import InvalidParams
 from skillery.formats.manifest import Manifest
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, clash, read_lock
+from skillery.formats.wording import quoted
 
 
 class Needing(NamedTuple):
@@ -99,6 +100,33 @@ async def packages_of_code(
     found = await _packages_of(environments, skills, timeout_ms, began, (chosen, lock))
     preload = chosen.preload if found.mounts and found.mounts[0].lock == lock.sha256 else ()
     return found._replace(preload=preload, environment=given)
+
+
+def chosen_for(
+    defined: Defined, manifest: Manifest | None, environment: str | None = None, script: str = ""
+) -> Named | None:
+    """Return the named environment of a skill's run. `script` is the file that is started, "" the entrypoint.
+
+    The default applies to Python of a skill that declares no packages. Raise InvalidParams for an unknown environment,
+    and for one that cannot apply.
+    """
+    if manifest is not None and needs_packages(manifest):
+        if environment:
+            raise InvalidParams(
+                f"'{manifest.name}' declares its own packages: it cannot have the environment {quoted(environment)}",
+                hint="Leave 'environment' out.",
+                param="environment",
+            )
+        return None
+    if not script or script.endswith(".py"):
+        return defined.chosen(environment, "python")
+    if environment:
+        raise InvalidParams(
+            f"'{script}' is no Python file (.py), and an environment has packages for Python",
+            hint="Leave 'environment' out.",
+            param="environment",
+        )
+    return None
 
 
 def needs_packages(manifest: Manifest) -> bool:

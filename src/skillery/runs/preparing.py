@@ -37,7 +37,7 @@ from skillery.runs.cache import Cache
 from skillery.runs.calling import called_job, has_permissions
 from skillery.runs.limits import LimitRules
 from skillery.runs.mounting import check_mounts, parse_mounts
-from skillery.runs.packages import NONE, GivenEnvironment, Needing, Packages, packages_of, packages_of_code
+from skillery.runs.packages import NONE, GivenEnvironment, Needing, Packages, chosen_for, packages_of, packages_of_code
 from skillery.runs.parsed import Declarations
 from skillery.runs.recording import Method
 from skillery.runs.requests import CodeRequest, SkillRequest
@@ -124,7 +124,8 @@ class Preparer:
         )
         failure = args.failure or no_secrets(why_less, manifest)
         made = Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
-        return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)])
+        chosen = chosen_for(self._named.defined, manifest, request.environment)
+        return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
 
     async def _script(
         self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest
@@ -149,7 +150,8 @@ class Preparer:
         )
         failure = failure or no_secrets(why_less, manifest)
         made = Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
-        return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)])
+        chosen = chosen_for(self._named.defined, manifest, request.environment, request.script)
+        return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
 
     async def tool(self, identity: Identity, request: ToolRequest, tool: FoundTool, script: str) -> Prepared:
         """`script` is the tool's."""
@@ -172,7 +174,8 @@ class Preparer:
         failure = args.failure or (no_secrets(why_less, manifest) if manifest else None)
         made = Prepared("call_tool", job, version, failure, permissions.secrets, why_less=why_less, tool=tool.name)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
-        return await self._with_packages(made, needing)
+        chosen = chosen_for(self._named.defined, manifest, request.environment, script)
+        return await self._with_packages(made, needing, chosen)
 
     async def find_tool(self, identity: Identity, request: ToolRequest) -> FoundTool:
         look = partial(find_tool, name=request.name, skill=request.skill, session=request.session)
@@ -182,7 +185,8 @@ class Preparer:
         job, failure = await JSON.run(trial_job, trial, self._limits)
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
         made = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
-        return await self._with_packages(made, [Needing(trial.manifest.name, trial.manifest, trial.folder)])
+        needing = Needing(trial.manifest.name, trial.manifest, trial.folder)
+        return await self._with_packages(made, [needing], chosen_for(self._named.defined, trial.manifest))
 
     async def code(self, identity: Identity, request: CodeRequest) -> Prepared:
         limits = self._limits.for_code(request.limits)
@@ -229,10 +233,11 @@ class Preparer:
             parent_run_id=caller.run_id,
             why_less=why_less,
         )
-        return await self._with_packages(made, [Needing(one.name, manifest, one.folder) for one in job.skills])
+        needing = [Needing(one.name, manifest, one.folder) for one in job.skills]
+        return await self._with_packages(made, needing, chosen_for(self._named.defined, manifest))
 
     async def _with_packages(self, made: Prepared, skills: Sequence[Needing], chosen: Named | None = None) -> Prepared:
-        if chosen is None and (made.failure is not None or not any(one.manifest.runtime for one in skills)):
+        if made.failure is not None or (chosen is None and not any(one.manifest.runtime for one in skills)):
             return made
         found = await self._packages(skills, made.job.limits.timeout_ms, chosen)
         if found is NONE:

@@ -18,6 +18,8 @@ class SkillRequest(msgspec.Struct, frozen=True):
     timeout_ms: int | None
     script: str = ""
     """A file of a skill without `[runtime]` that is run as a program; "" calls the skill's entrypoint."""
+    environment: str | None = None
+    """A named environment, for a skill that declares no packages; "" is none, None the default."""
 
 
 class CodeRequest(msgspec.Struct, frozen=True):

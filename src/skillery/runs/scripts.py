@@ -77,7 +77,7 @@ def _variables(value: object, permissions: Permissions) -> dict[str, str]:
 
 async def fitting(result: bytes, keep: Keep) -> bytes:
     """The result of a script, small enough to be answered where that can be: long streams are blobs and begin here."""
-    said = _said(result)
+    said = said_of_script(result)
     if len(result) <= OUTPUT_BYTES or said is None:
         return result
     # The longer one first: the other may then stay as it is.
@@ -93,15 +93,16 @@ async def fitting(result: bytes, keep: Keep) -> bytes:
 
 def script_summary(path: str, result: bytes) -> str:
     """A sentence on how it ended, for who reads no further."""
-    said = _said(result)
+    said = said_of_script(result)
     if said is None:
         return f"{path} has ended."
     files = len(said.get("files", ()))
     left = f" and left {files} file{'s' * (files != 1)} in out" if files else ""
-    return f"{path} exited with status {said.get('exit_code')}{left}."
+    hint = f" A module is missing: {said['hint']}." if isinstance(said.get("hint"), str) else ""
+    return f"{path} exited with status {said.get('exit_code')}{left}.{hint}"
 
 
-def _said(result: bytes) -> dict[str, Any] | None:
-    """What a sandbox says is untrusted: None where it is nothing that a script can have answered."""
+def said_of_script(result: bytes) -> dict[str, Any] | None:
+    """Return what a script run answered, None if it is nothing that one can answer: a sandbox is not trusted."""
     said = msgspec.json.decode(result) if len(result) <= BIG_TEXT else None
     return said if isinstance(said, dict) and isinstance(said.get("files", []), list) else None

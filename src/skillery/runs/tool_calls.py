@@ -24,6 +24,8 @@ class ToolRequest(msgspec.Struct, frozen=True):
     session: str = ""
     input_blobs: Sequence[str] = ()
     timeout_ms: int | None = None
+    environment: str | None = None
+    """As of a SkillRequest."""
 
 
 def tool_args(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def tool_answer(run: Mapping[str, Any]) -> dict[str, Any]:
         "run_id": run["run_id"],
         "logs_preview": run["logs_preview"],
         "output_blobs": run["output_blobs"],
-        **({"files": run["files"]} if "files" in run else {}),
+        **{key: run[key] for key in ("files", "environment") if key in run},
     }
 
 

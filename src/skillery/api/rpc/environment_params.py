@@ -47,7 +47,9 @@ def shown_properties(defined: Defined) -> dict[str, dict[str, Any]]:
     if default is not None:
         described += f" Without it Python has '{default.name}'; '' is none."
     more = {"default": default.name} if default else {}
-    return {"run_code": {"environment": {"type": "string", "enum": names, **more, "description": described}}}
+    of_code = {"type": "string", "enum": names, **more, "description": described}
+    of_skill = {**of_code, "description": f"For a skill that declares no packages. {described}"}
+    return {"run_code": {"environment": of_code}, "execute_skill": {"environment": of_skill}}
 
 
 def _described(one: Named) -> str:

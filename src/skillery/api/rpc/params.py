@@ -29,6 +29,9 @@ def shown(description: str, **schema: Any) -> Meta:
 HIDDEN = Meta(extra={"hidden": True})
 
 
+EnvironmentName = Annotated[str, Meta(max_length=100)]
+
+
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all: by name only, nothing unknown."""
 
@@ -69,6 +72,11 @@ class ExecuteSkill(Params, frozen=True, kw_only=True):
     input_blobs: Annotated[list[str], shown("Blob IDs to mount in the sandbox")] = []
     timeout_ms: Annotated[TimeoutMs | msgspec.UnsetType, shown("Execution timeout in milliseconds")] = msgspec.UNSET
     script: Annotated[str, HIDDEN, shown("Path of a file to run as a program, in a skill without an entrypoint")] = ""
+    environment: Annotated[
+        EnvironmentName | msgspec.UnsetType,
+        HIDDEN,
+        shown("Named environment of a skill that declares no packages; '' for none, omit for the default"),
+    ] = msgspec.UNSET
 
 
 class RunCode(Params, frozen=True, kw_only=True):
@@ -85,7 +93,7 @@ class RunCode(Params, frozen=True, kw_only=True):
         shown("Execution limits", type="object", properties={"timeout_ms": {"type": "integer"}}),
     ] = {}
     environment: Annotated[
-        Annotated[str, Meta(max_length=100)] | msgspec.UnsetType,
+        EnvironmentName | msgspec.UnsetType,
         HIDDEN,
         shown("Named environment whose Python packages the code may import; '' for none, omit for the default"),
     ] = msgspec.UNSET

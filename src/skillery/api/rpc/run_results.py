@@ -117,6 +117,7 @@ class ToolResult(Answer):
     logs_preview: str
     output_blobs: list[str]
     files: list[OutputFile] | UnsetType = UNSET
+    environment: GivenEnvironment | UnsetType = UNSET
 
 
 class ListedRun(Answer):

@@ -101,6 +101,7 @@ class AsyncMethods:
         input_blobs: list[str] | None = None,
         timeout_ms: int | None = None,
         script: str | None = None,
+        environment: str | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
         """Execute a skill's entrypoint in an ephemeral sandbox.
@@ -111,6 +112,7 @@ class AsyncMethods:
         input_blobs: Blob IDs to mount in the sandbox
         timeout_ms: Execution timeout in milliseconds
         script: Path of a file to run as a program, in a skill without an entrypoint
+        environment: Named environment of a skill that declares no packages; '' for none, omit for the default
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
         answer: Run = await self.call(
@@ -122,6 +124,7 @@ class AsyncMethods:
                 "input_blobs": input_blobs,
                 "timeout_ms": timeout_ms,
                 "script": script,
+                "environment": environment,
             },
             idempotency_key=idempotency_key,
         )
@@ -551,6 +554,7 @@ class AsyncMethods:
         timeout_ms: int | None = None,
         input_blobs: list[str] | None = None,
         session: str | None = None,
+        environment: str | None = None,
         idempotency_key: str | None = None,
     ) -> ToolAnswer:
         """Call a tool of a skill.
@@ -562,6 +566,7 @@ class AsyncMethods:
         timeout_ms: Execution timeout in milliseconds
         input_blobs: Blob IDs to mount in the sandbox
         session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
+        environment: Named environment, for a tool of a skill that declares no packages; '' for none
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
         answer: ToolAnswer = await self.call(
@@ -574,6 +579,7 @@ class AsyncMethods:
                 "timeout_ms": timeout_ms,
                 "input_blobs": input_blobs,
                 "session": session,
+                "environment": environment,
             },
             idempotency_key=idempotency_key,
         )

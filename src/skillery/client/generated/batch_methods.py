@@ -106,6 +106,7 @@ class BatchMethods:
         input_blobs: list[str] | None = None,
         timeout_ms: int | None = None,
         script: str | None = None,
+        environment: str | None = None,
     ) -> Pending[Run]:
         """Execute a skill's entrypoint in an ephemeral sandbox.
 
@@ -115,6 +116,7 @@ class BatchMethods:
         input_blobs: Blob IDs to mount in the sandbox
         timeout_ms: Execution timeout in milliseconds
         script: Path of a file to run as a program, in a skill without an entrypoint
+        environment: Named environment of a skill that declares no packages; '' for none, omit for the default
         """
         answer: Pending[Run] = self.call(
             "execute_skill",
@@ -125,6 +127,7 @@ class BatchMethods:
                 "input_blobs": input_blobs,
                 "timeout_ms": timeout_ms,
                 "script": script,
+                "environment": environment,
             },
         )
         return answer
@@ -537,6 +540,7 @@ class BatchMethods:
         timeout_ms: int | None = None,
         input_blobs: list[str] | None = None,
         session: str | None = None,
+        environment: str | None = None,
     ) -> Pending[ToolAnswer]:
         """Call a tool of a skill.
 
@@ -547,6 +551,7 @@ class BatchMethods:
         timeout_ms: Execution timeout in milliseconds
         input_blobs: Blob IDs to mount in the sandbox
         session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
+        environment: Named environment, for a tool of a skill that declares no packages; '' for none
         """
         answer: Pending[ToolAnswer] = self.call(
             "call_tool",
@@ -558,6 +563,7 @@ class BatchMethods:
                 "timeout_ms": timeout_ms,
                 "input_blobs": input_blobs,
                 "session": session,
+                "environment": environment,
             },
         )
         return answer

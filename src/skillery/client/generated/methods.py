@@ -99,6 +99,7 @@ class Methods:
         input_blobs: list[str] | None = None,
         timeout_ms: int | None = None,
         script: str | None = None,
+        environment: str | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
         """Execute a skill's entrypoint in an ephemeral sandbox.
@@ -109,6 +110,7 @@ class Methods:
         input_blobs: Blob IDs to mount in the sandbox
         timeout_ms: Execution timeout in milliseconds
         script: Path of a file to run as a program, in a skill without an entrypoint
+        environment: Named environment of a skill that declares no packages; '' for none, omit for the default
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
         answer: Run = self.call(
@@ -120,6 +122,7 @@ class Methods:
                 "input_blobs": input_blobs,
                 "timeout_ms": timeout_ms,
                 "script": script,
+                "environment": environment,
             },
             idempotency_key=idempotency_key,
         )
@@ -543,6 +546,7 @@ class Methods:
         timeout_ms: int | None = None,
         input_blobs: list[str] | None = None,
         session: str | None = None,
+        environment: str | None = None,
         idempotency_key: str | None = None,
     ) -> ToolAnswer:
         """Call a tool of a skill.
@@ -554,6 +558,7 @@ class Methods:
         timeout_ms: Execution timeout in milliseconds
         input_blobs: Blob IDs to mount in the sandbox
         session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
+        environment: Named environment, for a tool of a skill that declares no packages; '' for none
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
         answer: ToolAnswer = self.call(
@@ -566,6 +571,7 @@ class Methods:
                 "timeout_ms": timeout_ms,
                 "input_blobs": input_blobs,
                 "session": session,
+                "environment": environment,
             },
             idempotency_key=idempotency_key,
         )

@@ -23,7 +23,15 @@ async def execute_skill(services: Services, identity: Identity, asked: params.Ex
     parse_skill_name(asked.name)
     # As instructions often write it, and tools.json too.
     script = parse_path(asked.script.removeprefix("./")) if asked.script else ""
-    request = SkillRequest(asked.name, asked.version, asked.args, asked.input_blobs, given(asked.timeout_ms), script)
+    request = SkillRequest(
+        asked.name,
+        asked.version,
+        asked.args,
+        asked.input_blobs,
+        given(asked.timeout_ms),
+        script,
+        given(asked.environment),
+    )
     return await services.runner.execute_skill(identity, request)
 
 
@@ -37,7 +45,7 @@ async def run_code(services: Services, identity: Identity, asked: params.RunCode
         asked.input_blobs,
         asked.limits,
         asked.language,
-        None if asked.environment is msgspec.UNSET else asked.environment,
+        given(asked.environment),
     )
     return await services.runner.run_code(identity, request)
 

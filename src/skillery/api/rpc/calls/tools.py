@@ -56,6 +56,7 @@ async def call_tool(services: Services, identity: Identity, asked: params.CallTo
         session=_session(asked.session),
         input_blobs=asked.input_blobs,
         timeout_ms=given(asked.timeout_ms),
+        environment=given(asked.environment),
     )
     return await services.runner.call_tool(identity, request)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import TypeVar
 
 import msgspec
 
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.formats.version_spec import VersionSpec, parse_version_spec
+
+T = TypeVar("T")
 
 
 def which(name: str, version: str) -> tuple[str, VersionSpec]:
@@ -37,7 +40,7 @@ def identity_name(name: str) -> str:
     return name
 
 
-def given(value: int | msgspec.UnsetType) -> int | None:
+def given(value: T | msgspec.UnsetType) -> T | None:
     return None if value is msgspec.UNSET else value
 
 

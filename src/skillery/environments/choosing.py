@@ -1,0 +1,55 @@
+"""Choose the package that is meant by an import. What the server cannot know is a reason, never a guess."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.utils import canonicalize_name
+
+from skillery.environments.sources import Sources
+from skillery.formats.import_names import Providers
+
+
+class Choice(NamedTuple):
+    """The chosen package, or "" and the reason, the end of a sentence about the import."""
+
+    package: str
+    reason: str = ""
+
+
+def offered_by(sources: Sources) -> frozenset[str] | None:
+    """Return the packages that the wheelhouse has, None without a wheelhouse. Blocking."""
+    if sources.wheelhouse is None:
+        return None
+    return frozenset(_package_of(path) for path in sources.wheelhouse.glob("*.whl"))
+
+
+def choose(sources: Sources, offered: frozenset[str] | None, providers: Providers) -> Choice:
+    """Choose among the providers of a module. `offered` is the result of `offered_by`.
+
+    From an index, a package is never chosen by the name of the module alone: any module that a skill forgot to bring
+    would be installed from whoever has registered that name. A wheelhouse and `packages.allowed` are lists that the
+    admin made, and vouch for a name.
+    """
+    if not sources.are_there:
+        return Choice("", "this server has no packages (the settings packages.index_urls and packages.wheelhouse)")
+    refused = {name: _refusal(sources, name) for name in providers.packages}
+    fit = [name for name in providers.packages if not refused[name] and (offered is None or name in offered)]
+    if not fit:
+        reason = next((reason for reason in refused.values() if reason), "")
+        return Choice("", reason or f"the wheelhouse of this server has no wheel of {providers}")
+    is_vouched = offered is not None or bool(sources.allowed)
+    if providers.how == "ambiguous" and not (is_vouched and len(fit) == 1):
+        return Choice("", f"it is ambiguous: {providers} provide it")
+    if providers.how == "guessed" and not is_vouched:
+        return Choice("", "no package is known to provide it")
+    return Choice(fit[0])
+
+
+def _refusal(sources: Sources, package: str) -> str:
+    return next((finding.message for finding in sources.refused([package])), "")
+
+
+def _package_of(wheel: Path) -> str:
+    return canonicalize_name(wheel.name.partition("-")[0])

@@ -1,0 +1,79 @@
+"""Which distribution provides a module: `yaml` comes from pyyaml. The table is import_names.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Literal, NamedTuple
+
+import msgspec
+from packaging.utils import canonicalize_name
+
+MOST_NAMED = 4
+"""Distributions in a message."""
+
+
+class Providers(NamedTuple):
+    """The distributions that may provide a module, by normalised names, the most likely one first.
+
+    `how`: the table says so (`known`), the table has several and cannot tell which is meant (`ambiguous`), or only the
+    name of the module suggests it (`guessed`).
+    """
+
+    packages: tuple[str, ...]
+    how: Literal["known", "ambiguous", "guessed"]
+
+    def __str__(self) -> str:
+        """`pyyaml`; several as `a, b and c`."""
+        *first, last = self.packages[:MOST_NAMED]
+        return f"{', '.join(first)} and {last}" if first else last
+
+
+def providers_of(module: str) -> Providers:
+    """Return who provides `module`, a dotted name. Its longest known prefix decides."""
+    table = _table()
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        found = table.get(".".join(parts[:length]))
+        if found is not None:
+            return found
+    name = canonicalize_name(parts[0])
+    return Providers((name,), "known" if name in _same() else "guessed")
+
+
+class _Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    same: str
+    modules: dict[str, str | list[str]]
+    ambiguous: dict[str, list[str]]
+
+
+@cache
+def _read() -> _Names:
+    text = (files(__package__) / "import_names.toml").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text), _Names)
+
+
+@cache
+def _same() -> frozenset[str]:
+    return frozenset(_read().same.split())
+
+
+@cache
+def _table() -> dict[str, Providers]:
+    names = _read()
+    known = {
+        module: Providers((one,) if isinstance(one, str) else tuple(one), "known")
+        for module, one in names.modules.items()
+    }
+    return known | {module: Providers(tuple(several), "ambiguous") for module, several in names.ambiguous.items()}
+
+
+def is_known_package(name: str) -> bool:
+    """Return whether the table knows which modules a distribution has."""
+    return name in _packages()
+
+
+@cache
+def _packages() -> frozenset[str]:
+    return _same().union(*(found.packages for found in _table().values()))

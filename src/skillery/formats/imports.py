@@ -1,0 +1,161 @@
+"""Find the imports of a Python file in its syntax tree, without running it.
+
+Call `find_imports` in a compile worker (`compile_process`), never in the server: the parser holds the interpreter lock,
+and a few kilobytes of source can cost it seconds and gigabytes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from skillery.formats.python_source import parsed_source
+
+MOST = 200
+"""Modules of one file that are listed."""
+LONGEST = 100
+"""Characters of a module name. A longer name is no package that anybody could have meant."""
+PARTS = 3
+"""Parts of a dotted name that are kept where several distributions share its first part."""
+NAMESPACES = frozenset(
+    {
+        "azure",
+        "backports",
+        "databricks",
+        "google",
+        "jaraco",
+        "opentelemetry",
+        "ruamel",
+        "snowflake",
+        "sphinxcontrib",
+        "zope",
+    }
+)
+"""First parts of names that several distributions share."""
+NEVER_FOREIGN = sys.stdlib_module_names | {"__main__", "skills", "runtime"}
+"""First parts of names that no package provides: the standard library, and what a run has anyway."""
+
+# At the beginning of a statement: of a line, after a byte order mark, ';' or ':'. It takes linear time.
+_STATEMENT = re.compile(
+    rb"(?:^|[;:\r\xbf])[ \t\f]*(?:from[\s\\]+([^\s\\.;#]+)|import[\s\\]+([^;#\r\n]+))", re.MULTILINE
+)
+_NEVER_FOREIGN = frozenset(name.encode() for name in NEVER_FOREIGN)
+_ABSENCE = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+_OF_THE_MACHINE = {"version_info", "platform"}
+_SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Import(msgspec.Struct, frozen=True, array_like=True):
+    """A module that a file imports for the first time, and the line. `optional`: the file can be imported without it,
+    because the import stands in a function, a condition or a `try` that handles its absence."""
+
+    module: str
+    line: int
+    optional: bool = False
+
+
+def find_imports(source: bytes) -> tuple[Import, ...]:
+    """Return the modules that are neither relative nor in NEVER_FOREIGN, each once, required ones first.
+
+    Of a file that does not parse, return nothing: what is wrong with it is found elsewhere.
+    """
+    tree = parsed_source(source) if _may_need_packages(source) else None
+    if tree is None:
+        return ()
+    found: dict[str, Import] = {}
+    for one in _imports(tree):
+        known = found.get(one.module)
+        if known is None and len(found) == MOST:
+            continue
+        if known is None or (known.optional and not one.optional):
+            found[one.module] = one
+    return tuple(sorted(found.values(), key=lambda one: (one.optional, one.line)))
+
+
+def _may_need_packages(source: bytes) -> bool:
+    """Return whether a line looks like an import of another module than those in NEVER_FOREIGN. It is a reason to parse
+    the file, and no more: the line may stand in a text."""
+    names = (name for found in _STATEMENT.finditer(source) for name in (found[1] or found[2]).split(b","))
+    return any(name.partition(b".")[0].partition(b" as ")[0].strip() not in _NEVER_FOREIGN for name in names)
+
+
+def own_modules(paths: Iterable[str]) -> frozenset[str]:
+    """Return the first parts of the names by which Python files of a bundle can import each other. Scripts change
+    `sys.path` as they like, so every folder counts."""
+    names: set[str] = set()
+    for path in paths:
+        *folders, file = path.split("/")
+        if file.endswith((".py", ".so", ".pyd")):
+            names.update(folders)
+            names.add(file.partition(".")[0])
+    return frozenset(names)
+
+
+def _imports(tree: ast.Module) -> Iterator[Import]:
+    """Walk statements only: an expression holds no import."""
+    waiting: list[tuple[ast.stmt, bool]] = [(one, False) for one in reversed(tree.body)]
+    while waiting:
+        statement, optional = waiting.pop()
+        if isinstance(statement, ast.Import):
+            yield from _named((alias.name for alias in statement.names), statement.lineno, optional)
+        elif isinstance(statement, ast.ImportFrom):
+            if statement.module and not statement.level:
+                module = statement.module
+                names = (f"{module}.{alias.name}" for alias in statement.names)
+                yield from _named(names, statement.lineno, optional)
+        elif not isinstance(statement, _SIMPLE):
+            waiting.extend(reversed(list(_inner(statement, optional))))
+
+
+def _named(names: Iterable[str], line: int, optional: bool) -> Iterator[Import]:
+    for name in names:
+        first, *rest = name.split(".")
+        if first in NEVER_FOREIGN or len(name) > LONGEST:
+            continue
+        yield Import(".".join([first, *rest][:PARTS]) if first in NAMESPACES else first, line, optional)
+
+
+def _inner(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.stmt, bool]]:
+    """The statements of a compound statement, each with whether an import there is optional."""
+    if isinstance(statement, ast.If) and _is_for_type_checkers(statement.test):
+        yield from ((one, optional) for one in statement.orelse)
+        return
+    everywhere = optional or isinstance(statement, _FUNCTIONS) or _is_conditional(statement)
+    guarded = everywhere or _handles_absence(statement)
+    for branch in (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield from ((one, guarded) for one in getattr(branch, "body", ()))
+    yield from ((one, guarded) for one in getattr(statement, "orelse", ()))
+    yield from ((one, everywhere) for one in getattr(statement, "finalbody", ()))
+
+
+def _handles_absence(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Try | ast.TryStar):
+        return any(one.type is None or bool(_ABSENCE & set(_names_in(one.type))) for one in statement.handlers)
+    if isinstance(statement, ast.With):
+        return any(bool(_ABSENCE & set(_names_in(item.context_expr))) for item in statement.items)
+    return False
+
+
+def _is_conditional(statement: ast.stmt) -> bool:
+    """Whether it depends on the interpreter or the machine, or on how the file is started."""
+    if not isinstance(statement, ast.If):
+        return False
+    names = set(_names_in(statement.test))
+    return bool(names & _OF_THE_MACHINE) or "__name__" in names
+
+
+def _is_for_type_checkers(test: ast.expr) -> bool:
+    return "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
+
+
+def _names_in(expression: ast.expr) -> Iterator[str]:
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr

@@ -1,0 +1,101 @@
+"""What is told about undeclared packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+from packaging.utils import canonicalize_name
+
+from skillery.backends import Finding
+from skillery.formats.import_names import Providers, is_known_package
+
+Mode = Literal["off", "suggest", "lock"]
+"""What is done about undeclared packages: nothing, a finding for each, or they are locked."""
+UNDECLARED, INFERRED = "undeclared_package", "inferred_package"
+"""Rules of the findings."""
+
+
+class Missing(msgspec.Struct, frozen=True, eq=False):
+    """A module that Python files of a bundle import and do not bring: the first place, and how many more there are."""
+
+    module: str
+    file: str
+    line: int
+    optional: bool
+    more: int
+    required_by: Mapping[str, int]
+    """The files that cannot be imported without it, each with the line."""
+    providers: Providers
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What was found in a bundle."""
+
+    mode: Mode
+    missing: tuple[Missing, ...] = ()
+    chosen: Mapping[str, str] = {}
+    """By module, the package that is inferred."""
+    reasons: Mapping[str, str] = {}
+    """By module, why no package is inferred."""
+    unread: str = ""
+    """Why files were not looked at."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages to lock next to the declared ones."""
+        return tuple(sorted(set(self.chosen.values())))
+
+
+def is_provided(missing: Missing, packages: frozenset[str]) -> bool:
+    """Return whether one of the packages provides the module. If nobody knows who provides it, a package of which
+    nobody knows the modules may."""
+    if packages & {*missing.providers.packages, canonicalize_name(missing.module.partition(".")[0])}:
+        return True
+    return missing.providers.how == "guessed" and not all(map(is_known_package, packages))
+
+
+def findings_of(looked: Looked, entrypoint: str, packages: frozenset[str], *, is_sure: bool) -> tuple[Finding, ...]:
+    """Return the findings of a skill whose runs have `packages`, all of them if `is_sure`.
+
+    An import that the entrypoint cannot do without is an error if it certainly fails: a package whose modules nobody
+    knows may provide it.
+    """
+    is_sure = is_sure and all(map(is_known_package, packages))
+    return tuple(_findings(looked, entrypoint, packages, is_sure))
+
+
+def _findings(looked: Looked, entrypoint: str, packages: frozenset[str], is_sure: bool) -> Iterator[Finding]:
+    for one in looked.missing:
+        package = looked.chosen.get(one.module)
+        if package is not None and package in packages:
+            message = f"imports {one.module}{_more(one)}: the package {package} is inferred and locked"
+            yield Finding(INFERRED, message, "info", one.file, one.line)
+        elif not is_provided(one, packages):
+            line = one.required_by.get(entrypoint) if is_sure else None
+            if line is None:
+                yield Finding(UNDECLARED, _message(one, looked), "warning", one.file, one.line)
+            else:
+                yield Finding(UNDECLARED, _message(one, looked), "error", entrypoint, line)
+    if looked.unread:
+        yield Finding(UNDECLARED, looked.unread, "warning")
+
+
+def _message(missing: Missing, looked: Looked) -> str:
+    begin = f"imports {missing.module}{' (optional)' if missing.optional else ''}{_more(missing)}"
+    reason = looked.reasons.get(missing.module)
+    if reason is not None:
+        return f"{begin}, which is not locked: {reason}"
+    providers = missing.providers
+    if providers.how == "guessed":
+        add = "add its package to runtime.dependencies, or the module to the skill"
+        return f"{begin}, which no known package provides: {add}"
+    if providers.how == "ambiguous":
+        return f"{begin}, which is ambiguous: {providers} provide it; add the one that is meant to runtime.dependencies"
+    add = f"add '{providers.packages[0]}' to runtime.dependencies, or import the skill with --packages infer"
+    return f"{begin}, and declares no package for it: {add}"
+
+
+def _more(missing: Missing) -> str:
+    return f" (and {missing.more} more file{'s' * (missing.more > 1)})" if missing.more else ""
