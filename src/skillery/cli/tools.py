@@ -11,6 +11,7 @@ import click
 
 from skillery.backends import Language
 from skillery.cli.failing import RUN_FAILED
+from skillery.cli.files import download_files, file_options, read_files, upload_files
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.printing import as_json as as_json_text
 from skillery.cli.printing import clean, print_fields, print_json, print_rows
@@ -83,6 +84,7 @@ def _row(one: Mapping[str, Any]) -> list[str]:
 @click.argument("name", metavar="[SKILL[@VERSION]/]TOOL")
 @input_options
 @session_option
+@file_options
 @target_options
 @json_option
 def call(
@@ -92,13 +94,15 @@ def call(
     blobs: Sequence[str],
     timeout_ms: int | None,
     session: str | None,
+    files: Sequence[str],
+    out: Path | None,
     target: Target,
     as_json: bool,
 ) -> None:
     """Call a tool in a fresh sandbox, and print its result."""
     from skillery.cli.connecting import with_client
 
-    inputs = read_inputs(pairs, args_json, blobs)
+    inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     before, slash, tool_name = name.rpartition("/")
     skill, version = name_and_version(before, None) if slash else (None, None)
 
@@ -113,7 +117,9 @@ def call(
             input_blobs=blob_ids,
             timeout_ms=timeout_ms,
             session=session,
+            files=await upload_files(client, given),
         )
+        await download_files(client, answer, out)
         return answer
 
     answer = with_client(target, call_tool, sandbox=True)

@@ -27,16 +27,17 @@ class _Invalid(ValueError):
 
 
 def script_call(
-    skill: str, path: str, args: Mapping[str, Any], permissions: Permissions
+    script: ScriptCall, args: Mapping[str, Any], permissions: Permissions
 ) -> tuple[ScriptCall, Failure | None]:
-    """How the script is started; a failure where the args are not what a script can be given."""
+    """Return `script` with the args that it is started with; a failure if they are not what a script can be given."""
     try:
         _check_names(args)
         argv = _texts(args.get("argv", []))
-        stdin = _text("stdin", args.get("stdin", ""))
-        return ScriptCall(skill, path, argv, stdin.encode(), _variables(args.get("env", {}), permissions)), None
+        stdin = _text("stdin", args.get("stdin", "")).encode()
+        environment = _variables(args.get("env", {}), permissions)
     except _Invalid as error:
-        return ScriptCall(skill, path), Failure("ValidationError", str(error))
+        return script, Failure("ValidationError", str(error))
+    return msgspec.structs.replace(script, argv=argv, stdin=stdin, environment=environment), None
 
 
 def _check_names(args: Mapping[str, Any]) -> None:
@@ -77,7 +78,7 @@ def _variables(value: object, permissions: Permissions) -> dict[str, str]:
 
 async def fitting(result: bytes, keep: Keep) -> bytes:
     """The result of a script, small enough to be answered where that can be: long streams are blobs and begin here."""
-    said = _said(result)
+    said = said_of_script(result)
     if len(result) <= OUTPUT_BYTES or said is None:
         return result
     # The longer one first: the other may then stay as it is.
@@ -93,7 +94,7 @@ async def fitting(result: bytes, keep: Keep) -> bytes:
 
 def script_summary(path: str, result: bytes) -> str:
     """A sentence on how it ended, for who reads no further."""
-    said = _said(result)
+    said = said_of_script(result)
     if said is None:
         return f"{path} has ended."
     files = len(said.get("files", ()))
@@ -101,7 +102,7 @@ def script_summary(path: str, result: bytes) -> str:
     return f"{path} exited with status {said.get('exit_code')}{left}."
 
 
-def _said(result: bytes) -> dict[str, Any] | None:
-    """What a sandbox says is untrusted: None where it is nothing that a script can have answered."""
+def said_of_script(result: bytes) -> dict[str, Any] | None:
+    """Return what a script run answered, None if it is nothing that one can answer: a sandbox is not trusted."""
     said = msgspec.json.decode(result) if len(result) <= BIG_TEXT else None
     return said if isinstance(said, dict) and isinstance(said.get("files", []), list) else None
