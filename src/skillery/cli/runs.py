@@ -303,6 +303,7 @@ def _print_script(answer: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
             ("summary", answer["summary"]),
             *[(name, ended[name]) for name in ("stdout", "stderr") if ended.get(name)],
             *[("file", f"{file['path']} {file['blob_id']}") for file in ended.get("files", ())],
+            *([("hint", ended["hint"])] if ended.get("hint") else []),
             *([("degraded", ", ".join(answer["degraded"]))] if answer.get("degraded") else []),
             ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms"),
         ]

@@ -18,6 +18,7 @@ from skillery.threads import BIG_TEXT
 ARGS = ("argv", "stdin", "env")
 INLINE_CHARACTERS = 1000
 """What is answered of a stream beside its blob, where both together would be too large: its beginning."""
+MOST_SUMMARY = 500
 
 Keep = Callable[[bytes, str], Awaitable[str | None]]
 
@@ -99,7 +100,9 @@ def script_summary(path: str, result: bytes) -> str:
         return f"{path} has ended."
     files = len(said.get("files", ()))
     left = f" and left {files} file{'s' * (files != 1)} in out" if files else ""
-    return f"{path} exited with status {said.get('exit_code')}{left}."
+    hint = said.get("hint")
+    why = f" {hint[:1].upper()}{hint[1:]}." if isinstance(hint, str) else ""
+    return f"{path} exited with status {said.get('exit_code')}{left}.{why}"[:MOST_SUMMARY]
 
 
 def said_of_script(result: bytes) -> dict[str, Any] | None:
