@@ -664,3 +664,24 @@ def test_what_methods_answer_is_what_their_types_say(server: Server, new_name: s
         for misfit in misfits(answer, getattr(results, client_source.ANSWERS[method]))
     ] == []
     assert {method for method, _ in told} | STEPS == METHODS.keys()
+
+
+def test_files_go_into_a_run_and_come_out_of_it(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("from disk")
+    code = """
+import os
+def main(args):
+    os.mkdir("out")
+    os.rename("in/a.txt", "out/a.txt")
+    os.rename("b", "out/b")
+"""
+    files = client.upload_files({"in/a.txt": tmp_path / "a.txt", "b": b"bytes"})
+    run = client.run_code("python", code, files=files)
+    places = client.download_files(run, tmp_path / "results")
+    assert {place.name: place.read_text() for place in places} == {"a.txt": "from disk", "b": "bytes"}
+    leads_out = {**run, "files": [{**run["files"][0], "path": "../a.txt"}]}
+    with pytest.raises(ValueError, match="leads out of the folder"):
+        client.download_files(leads_out, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    twice = {**run, "files": [run["files"][0]] * 2}
+    assert [place.name for place in client.download_files(twice, tmp_path / "twice")] == ["a.txt", "a-2.txt"]

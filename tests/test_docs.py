@@ -12,6 +12,7 @@ from skillery.api.errors import CODES
 from skillery.api.rpc.methods import CALLABLE
 from skillery.backends import Capability
 from skillery.errors import SkilleryError
+from skillery.formats.system_programs import USUAL
 from skillery.settings import load_settings
 from tests.attack_map import ATTACKS
 
@@ -107,3 +108,11 @@ def test_limits_are_measured_by_a_clock_that_never_jumps() -> None:
     assert len(holders) > 40
     looks = r"time\.time\(|time_ns\(|CLOCK_REALTIME|datetime\.now|utcnow"
     assert {path.name for path in holders if re.search(looks, path.read_text("utf-8"))} <= dated
+
+
+def test_the_usual_programs_are_in_operations_md_and_in_the_container_file() -> None:
+    """With the Debian package that has each."""
+    text, container = read("operations.md"), (ROOT / "packaging" / "Containerfile").read_text("utf-8")
+    for package, programs in USUAL.items():
+        assert f"| `{package}` | {', '.join(f'`{one}`' for one in programs)} |" in text
+        assert f"\n    {package} \\\n" in container

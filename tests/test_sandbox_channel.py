@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from skillery.backends import CodeCall, Job, Limits, Place
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
-from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue
+from skillery.builtin.python_runner.dialogue import Dialogue
+from skillery.builtin.python_runner.setup import BrokenSetup
 from skillery.builtin.python_runner.wire import HEAD, Channel
 from skillery.testing.sandbox import MemoryHost, Trial
 

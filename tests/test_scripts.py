@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -212,4 +213,67 @@ def test_the_command_line_runs_scripts(server: Server, skill: str) -> None:
     assert skillery(*failing, "--json").code == 1
     refused = skillery("run", skill, "too", "much", "--url", server.url)
     assert refused.code == 2
-    assert "'too' goes with --script PATH" in refused.err
+    assert "'too' goes with --script PATH or --module NAME" in refused.err
+
+
+MODULES = {
+    "scripts/package_skill.py": """
+        import json, os, sys
+        from scripts.shared import NAME
+        from .shared import NAME as same
+        print(json.dumps([__name__, NAME, same, os.getcwd(), os.environ["SKILL_DIR"], sys.argv[1:]]))
+    """,
+    "scripts/shared.py": "NAME = 'shared'",
+    "scripts/show.py": """
+        import os
+        from scripts.shared import NAME
+        print(NAME, os.getcwd(), os.path.exists("data.txt"))
+    """,
+    "tool/__main__.py": "print('tool')",
+    "data.txt": "data",
+}
+
+
+def with_modules(rpc: Rpc, name: str, **more: Any) -> str:
+    files = [{"path": path, "content": textwrap.dedent(text)} for path, text in MODULES.items()]
+    manifest = {"name": name, "version": "1.0.0", "description": "What it does.", "kind": "instruction", **more}
+    rpc("create_skill", manifest=manifest, skill_md=f"# {name}\n", files=files)
+    return name
+
+
+def test_a_module_of_a_skill_runs_and_a_script_starts_where_it_is_told(server: Server, new_name: str) -> None:
+    rpc, name = server.rpc, with_modules(server.rpc, new_name)
+    root = f"/skills/{name}"
+    for cwd, folder in (("workspace", "/workspace"), ("skill", root)):
+        ran = rpc("execute_skill", name=name, module="scripts.package_skill", cwd=cwd, args={"argv": ["a"]})
+        assert json.loads(ran["output"]["stdout"]) == ["__main__", "shared", "shared", folder, root, ["a"]]
+        ran = rpc("execute_skill", name=name, script="scripts/show.py", cwd=cwd)
+        assert ran["output"]["stdout"] == f"shared {folder} {folder == root}\n"
+    assert rpc("execute_skill", name=name, module="tool")["output"]["stdout"] == "tool\n"
+    assert rpc("execute_skill", name=name, module="tool")["summary"].startswith("tool/__main__.py exited with status 0")
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "words"),
+    [
+        ({"module": "scripts.absent"}, -32003, "scripts/absent.py"),
+        ({"module": "scripts/show.py"}, -32602, "no name of a Python module"),
+        ({"module": "scripts..show"}, -32602, "no name of a Python module"),
+        ({"module": "tool", "script": "scripts/show.py"}, -32602, "both given"),
+        ({"cwd": "skill"}, -32602, "an entrypoint starts in /workspace"),
+        ({"script": "scripts/show.py", "cwd": "/"}, -32602, "cwd"),
+    ],
+)
+def test_what_cannot_start_is_refused(
+    sqlite_server: Server, new_name: str, asked: dict[str, str], code: int, words: str
+) -> None:
+    error = sqlite_server.rpc.error("execute_skill", name=with_modules(sqlite_server.rpc, new_name), **asked)
+    assert error["code"] == code
+    assert words in error["message"]
+
+
+def test_the_command_line_runs_modules(sqlite_server: Server, new_name: str) -> None:
+    name = with_modules(sqlite_server.rpc, new_name)
+    arguments = ("run", name, "--module", "scripts.package_skill", "--cwd", "skill", "--json")
+    ran = skillery(*arguments, "--url", sqlite_server.url, "--", "a", "-b")
+    assert json.loads(ran.json["output"]["stdout"])[3:] == [f"/skills/{name}", f"/skills/{name}", ["a", "-b"]]

@@ -225,6 +225,17 @@ class BlobMount(msgspec.Struct, frozen=True):
     """Its content on this machine."""
 
 
+class InputFile(msgspec.Struct, frozen=True):
+    """A file that the sandbox copies to `/workspace/<path>` before the code starts. The run owns the copy."""
+
+    path: str
+    """A checked bundle path (`formats.paths`)."""
+    source: Path
+    """The content on this machine."""
+    size_bytes: int
+    executable: bool = False
+
+
 class PackageMount(msgspec.Struct, frozen=True, weakref=True):
     """Installed packages at `/packages/<lock>/`, read-only, importable after the standard library and before skills.
 
@@ -285,6 +296,10 @@ class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
     stdin: bytes = b""
     environment: Mapping[str, str] = {}
     """Beside the job's own."""
+    module: str = ""
+    """If set, run this module of the skill as `python -m` does; `path` is its file."""
+    in_skill: bool = False
+    """Start in the read-only folder of the skill instead of `/workspace`."""
 
 
 Call = SkillCall | CodeCall | HandlerCall | ScriptCall
@@ -316,6 +331,9 @@ class Job(msgspec.Struct, frozen=True):
     identity: str = ""
     """Name of the identity that asked for the run; empty for the server's own work. A backend shares out by identity
     what runs have in common. The code of the run is not told."""
+    files: tuple[InputFile, ...] = ()
+    """Copied to `/workspace` before the code starts. They count towards `disk_mb` and `disk_files`. A file that does
+    not fit is a Failure of type SandboxError that names it; then no code has run."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -438,6 +456,8 @@ class Capability(StrEnum):
     """Runs bash, where the host has it."""
     BLOBS = "blobs"
     """Shows the run its input blobs as files."""
+    FILES = "files"
+    """Copies `Job.files` to the workspace of the run."""
     SECRETS = "secrets"
     """Hands variables to the code that no process outside can read, and that no argument or file holds."""
     NETWORK = "network"

@@ -292,6 +292,12 @@ class BlobTooLarge(TooLarge):
     type = "blob_too_large"
 
 
+class InputFilesTooLarge(TooLarge):
+    """The files that a run was given do not fit into its workspace. `data`: `limit`, in bytes or in files."""
+
+    type = "input_files_too_large"
+
+
 class AnswerTooLarge(TooLarge):
     """A single result is larger than one answer may be. `data`: `limit`, in bytes."""
 

@@ -26,8 +26,9 @@ from skillery.backends import Capability, Failure, Job, Offer, Outcome, Place, P
 from skillery.builtin import python_runner
 from skillery.builtin.python_runner import languages
 from skillery.builtin.python_runner.course import Course, run_whole
-from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, NoHost, Places, job_header
+from skillery.builtin.python_runner.dialogue import Dialogue, NoHost, Places, job_header
 from skillery.builtin.python_runner.logs import LogPipe
+from skillery.builtin.python_runner.setup import BrokenSetup, copy_seconds
 from skillery.builtin.python_runner.wire import Channel
 
 RUNNER = Path(python_runner.__file__).parent
@@ -48,6 +49,7 @@ class UnsafeSubprocess:
             Capability.PACKAGES,
             Capability.STUBS,
             Capability.BLOBS,
+            Capability.FILES,
             Capability.SECRETS,
             Capability.NETWORK,
         }
@@ -92,7 +94,7 @@ class PlainRun:
 
     async def live(self) -> None:
         try:
-            async with asyncio.timeout(SETUP_SECONDS):
+            async with asyncio.timeout(SETUP_SECONDS + copy_seconds(self._job.files)):
                 dialogue = await self._set_up()
         except (BrokenSetup, TimeoutError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -74,7 +74,7 @@ def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None
     async def fetch(client: Client) -> dict[str, Any]:
         async with client.download(blob_id) as response:
             size = int(response.headers.get("content-length", 0))
-            with _progress(blob_id, size) as advance, _sink(None if to_stdout else output) as sink:
+            with _progress(blob_id, size) as advance, written(None if to_stdout else output) as sink:
                 async for chunk in response.aiter_raw():
                     sink.write(chunk)
                     advance(len(chunk))
@@ -137,7 +137,7 @@ async def _chunks(file: BinaryIO, advance: Callable[[int], None]) -> AsyncIterat
 
 
 @contextlib.contextmanager
-def _sink(output: str | None) -> Iterator[BinaryIO]:
+def written(output: str | None) -> Iterator[BinaryIO]:
     """Stdout, or a file beside `output` that takes its name once all of it is there."""
     if output is None:
         yield sys.stdout.buffer

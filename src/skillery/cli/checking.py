@@ -18,6 +18,7 @@ from skillery.cli.failing import CHECK_FAILED
 from skillery.cli.options import Target, home_options, json_option
 from skillery.cli.printing import as_json as as_json_text
 from skillery.cli.printing import clean, is_terminal, print_json, print_rows
+from skillery.cli.programs import SeenProgram, print_programs, seen_programs
 from skillery.errors import SkilleryError, StartupError
 
 if TYPE_CHECKING:
@@ -90,13 +91,16 @@ def doctor(target: Target, as_json: bool) -> None:
     loaded = load_plugins(settings.plugins_folder)
     probes = [_python(), _home(settings), _database(settings), _secrets(loaded, settings), _packages(settings)]
     probes += _sandbox(loaded, settings)
-    able, ready = _capabilities(loaded, settings)
+    able, ready, programs = _capabilities(loaded, settings)
     probes.append(ready)
     healthy = all(probe.ok or not probe.required for probe in probes)
     if as_json:
-        print_json({"ok": healthy, "sandbox": settings.sandbox, "capabilities": able, "probes": probes})
+        print_json(
+            {"ok": healthy, "sandbox": settings.sandbox, "capabilities": able, "probes": probes, "programs": programs}
+        )
     else:
         _print_probes(probes, settings)
+        print_programs(programs)
     if not healthy:
         raise click.exceptions.Exit(CHECK_FAILED)
 
@@ -205,23 +209,23 @@ def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:
     return probes
 
 
-def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Probe]:
-    """What runs can ask of the sandbox here: it has to be started to know."""
+def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Probe, list[SeenProgram]]:
+    """What runs can ask of the sandbox here, and which programs they see: it has to be started to know."""
     import asyncio
 
-    async def started() -> list[str]:
+    async def started() -> tuple[list[str], list[SeenProgram]]:
         sandbox: Sandbox = plugins.open("sandbox", settings)
         try:
             await sandbox.start()
-            return sorted(map(str, sandbox.capabilities))
+            return sorted(map(str, sandbox.capabilities)), await seen_programs(sandbox)
         finally:
             await sandbox.close()
 
     try:
-        able = asyncio.run(started())
+        able, programs = asyncio.run(started())
     except (StartupError, SkilleryError) as error:
-        return [], Probe("capabilities", False, str(error), "see what is missing above")
-    return able, Probe("capabilities", True, ", ".join(able))
+        return [], Probe("capabilities", False, str(error), "see what is missing above"), []
+    return able, Probe("capabilities", True, ", ".join(able)), programs
 
 
 @click.group()

@@ -12,6 +12,7 @@ import msgspec
 
 from skillery.backends import Language
 from skillery.cli.failing import RUN_FAILED
+from skillery.cli.files import download_files, file_options, read_files, upload_files
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.printing import as_json as as_json_text
 from skillery.cli.printing import clean, print_fields, print_json
@@ -65,12 +66,22 @@ def input_options(command: Any) -> Any:
     "is left in out/ is kept. What follows NAME are its arguments (after -- where they look like options); --arg K=V "
     "is for argv, stdin and env.",
 )
+@click.option(
+    "--module", metavar="NAME", help="As --script, for a module: scripts.x runs scripts/x.py as python -m does."
+)
+@click.option(
+    "--cwd",
+    type=click.Choice(["workspace", "skill"]),
+    help="Where the script or module starts: in /workspace, or in the read-only folder of its skill.  "
+    "[default: workspace]",
+)
 @click.option("--stdin", type=click.File("rb"), metavar="FILE", help="What the script reads; - is this command's own.")
 @click.option(
     "--environment",
     metavar="NAME",
     help="Packages of a skill that declares none; '' is none.  [default: the server's]",
 )
+@file_options
 @target_options
 @json_option
 def run(
@@ -78,8 +89,12 @@ def run(
     argv: Sequence[str],
     version: str | None,
     script: str | None,
+    module: str | None,
+    cwd: str | None,
     stdin: Any,
     environment: str | None,
+    files: Sequence[str],
+    out: Path | None,
     pairs: Sequence[str],
     args_json: str | None,
     blobs: Sequence[str],
@@ -91,12 +106,13 @@ def run(
     from skillery.cli.connecting import with_client
 
     name, version = name_and_version(name, version)
-    inputs = read_inputs(pairs, args_json, blobs)
-    if script is not None:
+    inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
+    is_script = script is not None or module is not None
+    if is_script:
         inputs = msgspec.structs.replace(inputs, args=_of_script(argv, stdin) | inputs.args)
     elif argv or stdin is not None:
         what = f"'{argv[0]}'" if argv else "--stdin"
-        raise click.UsageError(f"{what} goes with --script PATH; args of an entrypoint are --arg K=V")
+        raise click.UsageError(f"{what} goes with --script PATH or --module NAME; args of an entrypoint are --arg K=V")
 
     async def execute(client: Client) -> dict[str, Any]:
         args, blob_ids = await upload_inputs(client, inputs)
@@ -109,10 +125,14 @@ def run(
             timeout_ms=timeout_ms,
             script=script,
             environment=environment,
+            module=module,
+            cwd=cwd,
+            files=await upload_files(client, given),
         )
+        await download_files(client, answer, out)
         return answer
 
-    _report(with_client(target, execute, sandbox=True), as_json, of_script=script is not None)
+    _report(with_client(target, execute, sandbox=True), as_json, of_script=is_script)
 
 
 def _of_script(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
@@ -133,6 +153,7 @@ def _of_script(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
 @click.option(
     "--environment", metavar="NAME", help="Packages that Python code may import; '' is none.  [default: the server's]"
 )
+@file_options
 @target_options
 @json_option
 def code(
@@ -144,6 +165,8 @@ def code(
     entrypoint: str | None,
     language: Language | None,
     environment: str | None,
+    files: Sequence[str],
+    out: Path | None,
     timeout_ms: int | None,
     target: Target,
     as_json: bool,
@@ -151,7 +174,7 @@ def code(
     """Run the code in FILE (- is stdin; Python, JavaScript or bash) in a fresh sandbox."""
     from skillery.cli.connecting import with_client
 
-    inputs = read_inputs(pairs, args_json, blobs)
+    inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     source = text_in(file.read(), file.name)
 
     async def run_code(client: Client) -> dict[str, Any]:
@@ -166,7 +189,9 @@ def code(
             input_blobs=blob_ids,
             limits=None if timeout_ms is None else {"timeout_ms": timeout_ms},
             environment=environment,
+            files=await upload_files(client, given),
         )
+        await download_files(client, answer, out)
         return answer
 
     _report(with_client(target, run_code, sandbox=True), as_json)
@@ -285,6 +310,7 @@ def _print_script(answer: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
             ("summary", answer["summary"]),
             *[(name, ended[name]) for name in ("stdout", "stderr") if ended.get(name)],
             *[("file", f"{file['path']} {file['blob_id']}") for file in ended.get("files", ())],
+            *([("hint", ended["hint"])] if ended.get("hint") else []),
             *([("degraded", ", ".join(answer["degraded"]))] if answer.get("degraded") else []),
             ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms"),
         ]

@@ -11,6 +11,7 @@ import click
 
 from skillery.backends import Language
 from skillery.cli.failing import RUN_FAILED
+from skillery.cli.files import download_files, file_options, read_files, upload_files
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.printing import as_json as as_json_text
 from skillery.cli.printing import clean, print_fields, print_json, print_rows
@@ -88,6 +89,7 @@ def _row(one: Mapping[str, Any]) -> list[str]:
     metavar="NAME",
     help="Packages of a skill that declares none; '' is none.  [default: the server's]",
 )
+@file_options
 @target_options
 @json_option
 def call(
@@ -98,13 +100,15 @@ def call(
     timeout_ms: int | None,
     session: str | None,
     environment: str | None,
+    files: Sequence[str],
+    out: Path | None,
     target: Target,
     as_json: bool,
 ) -> None:
     """Call a tool in a fresh sandbox, and print its result."""
     from skillery.cli.connecting import with_client
 
-    inputs = read_inputs(pairs, args_json, blobs)
+    inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     before, slash, tool_name = name.rpartition("/")
     skill, version = name_and_version(before, None) if slash else (None, None)
 
@@ -120,7 +124,9 @@ def call(
             timeout_ms=timeout_ms,
             session=session,
             environment=environment,
+            files=await upload_files(client, given),
         )
+        await download_files(client, answer, out)
         return answer
 
     answer = with_client(target, call_tool, sandbox=True)

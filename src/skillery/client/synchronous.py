@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -11,8 +13,10 @@ import httpx
 from skillery.client.batches import Collected, Pending
 from skillery.client.blobs import CHUNK_BYTES, Position, Progress, Sink, Source, Upload, kind_of, opened, written_whole
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
+from skillery.client.files import places_below
 from skillery.client.generated.methods import Methods
-from skillery.client.results import NewBlob
+from skillery.client.generated.values import RunFile
+from skillery.client.results import NewBlob, Run, ToolAnswer
 from skillery.client.retrying import Patience, Retries
 from skillery.client.tool_calls import TOOLS, ModelMistake, offered_names, read_tool_call
 from skillery.client.waiting import read, sleep, write
@@ -206,6 +210,26 @@ class Client(Methods):
                 write(file, piece)
                 size += len(piece)
         return size
+
+    def upload_files(self, files: Mapping[str, Source], *, ttl: int | None = None) -> list[RunFile]:
+        """Upload a file for each path in the workspace of a run: the `files` of `execute_skill`, `run_code` and
+        `call_tool`."""
+        made: list[RunFile] = []
+        for path, content in files.items():
+            blob = self.upload_blob(content, ttl=ttl)
+            made.append({"path": path, "blob_id": blob["blob_id"]})
+        return made
+
+    def download_files(self, run: Run | ToolAnswer, folder: os.PathLike[str]) -> list[Path]:
+        """Write the `files` of a run below the folder, at constant memory, and return where they are.
+
+        Raises ValueError, before anything is written, for a path that leads out of the folder: the run chose it."""
+        found = run.get("files", [])
+        places = places_below(folder, [file["path"] for file in found])
+        for file, place in zip(found, places, strict=True):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self.download_blob(file["blob_id"], place)
+        return places
 
     # -- how -----------------------------------------------------------------------------------------------------
 

@@ -95,6 +95,15 @@ def check_file(connection: Connection, version: VersionRow, path: str) -> None:
         raise _not_found(connection, version, path)
 
 
+def find_module(connection: Connection, version: VersionRow, module: str) -> str:
+    """Return the path of the file that `python -m module` runs. Raise FileNotInSkill."""
+    path = module.replace(".", "/")
+    for candidate in (f"{path}.py", f"{path}/__main__.py"):
+        if _FILE.rows(connection, version_id=version.version_id, path=candidate):
+            return candidate
+    raise _not_found(connection, version, f"{path}.py")
+
+
 def read_file(connection: Connection, storage: Storage, version: VersionRow, path: str) -> bytes:
     found = _FILE.rows(connection, version_id=version.version_id, path=path)
     if not found:

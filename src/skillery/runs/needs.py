@@ -24,6 +24,7 @@ NEEDS: tuple[tuple[Capability, Callable[[Job], object]], ...] = (
     (Capability.BASH, lambda job: language(job) is Capability.BASH),
     (Capability.STUBS, lambda job: any(skill.stub for skill in job.skills)),
     (Capability.BLOBS, lambda job: job.blobs),
+    (Capability.FILES, lambda job: job.files),
     (Capability.PACKAGES, lambda job: job.packages),
     (Capability.SECRETS, lambda job: job.environment),
     (Capability.NETWORK, lambda job: job.network),

@@ -15,6 +15,7 @@ from skillery.runs.answering import checked
 from skillery.runs.calling import CalledHost
 from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
 from skillery.runs.hosting import Host
+from skillery.runs.missing_programs import name_missing_program
 from skillery.runs.needs import degraded, needs_of, why_refused
 from skillery.runs.preparing import Prepared
 from skillery.runs.redaction import Redaction
@@ -67,7 +68,7 @@ class Outcomes:
     async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction, why_less: str = "") -> Outcome:
         try:
             with span("sandbox run", **{"skillery.run_id": job.run_id}):
-                outcome = advised(job, await self._sandbox.run(job, host), why_less)
+                outcome = name_missing_program(job, advised(job, await self._sandbox.run(job, host), why_less))
             return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
         except SkilleryError as error:
             return Outcome(failure=Failure("SandboxError", error.message))

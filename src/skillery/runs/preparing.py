@@ -17,6 +17,7 @@ from skillery.backends import (
     HandlerCall,
     Identity,
     Job,
+    ScriptCall,
     SkillCall,
     SkillMount,
 )
@@ -30,11 +31,12 @@ from skillery.formats.ids import new_run_id
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import FoundTool, VersionRow, find_tool, resolve
-from skillery.registry.reading import check_file
+from skillery.registry.reading import check_file, find_module
 from skillery.registry.tools import tool_run_by
 from skillery.runs.arguments import checked_arguments
 from skillery.runs.cache import Cache
 from skillery.runs.calling import called_job, has_permissions
+from skillery.runs.files import InputFiles
 from skillery.runs.limits import LimitRules
 from skillery.runs.mounting import check_mounts, parse_mounts
 from skillery.runs.packages import NONE, GivenEnvironment, Needing, Packages, chosen_for, packages_of, packages_of_code
@@ -93,6 +95,7 @@ class Preparer:
         self._named = named
         self._database = database
         self._cache = cache
+        self._files = InputFiles(database, cache)
         self._limits = limits
         self._declarations = Declarations()
 
@@ -100,7 +103,7 @@ class Preparer:
         spec = parse_version_spec(request.version)
         version = await self._database.read(lambda connection: resolve(connection, identity, request.name, spec))
         manifest = await self._declarations.manifest(version)
-        if request.script:
+        if request.script or request.module:
             return await self._script(identity, request, version, manifest)
         if manifest.called is None:
             raise _not_executable(version, manifest)
@@ -113,14 +116,16 @@ class Preparer:
         rows = await self._find_blobs(identity, [*request.input_blobs, *args.blobs])
         permissions = permitted(identity, version, manifest)
         why_less = withheld(permissions, version, manifest)
+        limits = self._limits.for_skill(runtime.limits, request.timeout_ms)
         job = Job(
             run_id=new_run_id(),
             call=SkillCall(version.name, runtime.export),
             args=args.text,
             skills=await self._mounts([version]),
             blobs=await self._blob_mounts(rows),
-            limits=self._limits.for_skill(runtime.limits, request.timeout_ms),
+            limits=limits,
             network=_network(permissions),
+            files=await self._files.find(identity, request.files, limits, permissions),
         )
         failure = args.failure or no_secrets(why_less, manifest)
         made = Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
@@ -132,12 +137,14 @@ class Preparer:
     ) -> Prepared:
         if manifest.called is not None:
             raise _has_entrypoint(version, manifest.called)
-        await self._database.read(partial(check_file, version=version, path=request.script))
+        path = await self._script_path(request, version)
         permissions = permitted(identity, version, manifest)
         if has_permissions(manifest):
-            await self._database.read(partial(_check_no_handler, version=version, path=request.script))
+            await self._database.read(partial(_check_no_handler, version=version, path=path))
         why_less = withheld(permissions, version, manifest)
-        call, failure = script_call(version.name, request.script, request.args, permissions)
+        script = ScriptCall(version.name, path, module=request.module, in_skill=request.in_skill)
+        call, failure = script_call(script, request.args, permissions)
+        limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, request.timeout_ms)
         rows = await self._find_blobs(identity, request.input_blobs)
         job = Job(
             run_id=new_run_id(),
@@ -145,13 +152,20 @@ class Preparer:
             args=b"{}",
             skills=await self._mounts([version]),
             blobs=await self._blob_mounts(rows),
-            limits=self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, request.timeout_ms),
+            limits=limits,
             network=_network(permissions),
+            files=await self._files.find(identity, request.files, limits, permissions),
         )
         failure = failure or no_secrets(why_less, manifest)
         made = Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
         chosen = chosen_for(self._named.defined, manifest, request.environment, request.script)
         return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
+
+    async def _script_path(self, request: SkillRequest, version: VersionRow) -> str:
+        if request.module:
+            return await self._database.read(partial(find_module, version=version, module=request.module))
+        await self._database.read(partial(check_file, version=version, path=request.script))
+        return request.script
 
     async def tool(self, identity: Identity, request: ToolRequest, tool: FoundTool, script: str) -> Prepared:
         """`script` is the tool's."""
@@ -162,14 +176,16 @@ class Preparer:
         own_limits = manifest.runtime.limits if manifest and manifest.runtime else {}
         permissions = permitted(identity, version, manifest) if version and manifest else Permissions()
         why_less = withheld(permissions, version, manifest) if version and manifest else ""
+        limits = self._limits.for_skill(own_limits, request.timeout_ms)
         job = Job(
             run_id=new_run_id(),
             call=HandlerCall(version.name if version else SESSION_SKILL, script),
             args=args.text,
             skills=(await self._tool_mount(tool),),
             blobs=await self._blob_mounts(rows),
-            limits=self._limits.for_skill(own_limits, request.timeout_ms),
+            limits=limits,
             network=_network(permissions),
+            files=await self._files.find(identity, request.files, limits, permissions),
         )
         failure = args.failure or (no_secrets(why_less, manifest) if manifest else None)
         made = Prepared("call_tool", job, version, failure, permissions.secrets, why_less=why_less, tool=tool.name)
@@ -205,6 +221,7 @@ class Preparer:
             skills=await self._mounts(mounted, stubs=True),
             blobs=await self._blob_mounts(rows),
             limits=limits,
+            files=await self._files.find(identity, request.files, limits, Permissions()),
         )
         stubs = {version.name: version for version, mount in zip(mounted, job.skills, strict=True) if mount.stub}
         needing = [

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from skillery.backends import Language
+from skillery.runs.files import RunFile
 
 
 class SkillRequest(msgspec.Struct, frozen=True):
@@ -20,6 +21,11 @@ class SkillRequest(msgspec.Struct, frozen=True):
     """A file of a skill without `[runtime]` that is run as a program; "" calls the skill's entrypoint."""
     environment: str | None = None
     """A named environment, for a skill that declares no packages; "" is none, None the default."""
+    files: Sequence[RunFile] = ()
+    module: str = ""
+    """A module of a skill without `[runtime]` that is run as `python -m` does, in place of `script`."""
+    in_skill: bool = False
+    """Whether a script or module starts in the folder of its skill."""
 
 
 class CodeRequest(msgspec.Struct, frozen=True):
@@ -32,3 +38,4 @@ class CodeRequest(msgspec.Struct, frozen=True):
     language: Language = "python"
     environment: str | None = None
     """A named environment; "" is none, None the default."""
+    files: Sequence[RunFile] = ()

@@ -18,6 +18,7 @@ from skillery.threads import BIG_TEXT
 ARGS = ("argv", "stdin", "env")
 INLINE_CHARACTERS = 1000
 """What is answered of a stream beside its blob, where both together would be too large: its beginning."""
+MOST_SUMMARY = 500
 
 Keep = Callable[[bytes, str], Awaitable[str | None]]
 
@@ -27,16 +28,17 @@ class _Invalid(ValueError):
 
 
 def script_call(
-    skill: str, path: str, args: Mapping[str, Any], permissions: Permissions
+    script: ScriptCall, args: Mapping[str, Any], permissions: Permissions
 ) -> tuple[ScriptCall, Failure | None]:
-    """How the script is started; a failure where the args are not what a script can be given."""
+    """Return `script` with the args that it is started with; a failure if they are not what a script can be given."""
     try:
         _check_names(args)
         argv = _texts(args.get("argv", []))
-        stdin = _text("stdin", args.get("stdin", ""))
-        return ScriptCall(skill, path, argv, stdin.encode(), _variables(args.get("env", {}), permissions)), None
+        stdin = _text("stdin", args.get("stdin", "")).encode()
+        environment = _variables(args.get("env", {}), permissions)
     except _Invalid as error:
-        return ScriptCall(skill, path), Failure("ValidationError", str(error))
+        return script, Failure("ValidationError", str(error))
+    return msgspec.structs.replace(script, argv=argv, stdin=stdin, environment=environment), None
 
 
 def _check_names(args: Mapping[str, Any]) -> None:
@@ -98,8 +100,9 @@ def script_summary(path: str, result: bytes) -> str:
         return f"{path} has ended."
     files = len(said.get("files", ()))
     left = f" and left {files} file{'s' * (files != 1)} in out" if files else ""
-    hint = f" A module is missing: {said['hint']}." if isinstance(said.get("hint"), str) else ""
-    return f"{path} exited with status {said.get('exit_code')}{left}.{hint}"
+    hint = said.get("hint")
+    why = f" Hint: {hint}." if isinstance(hint, str) else ""
+    return f"{path} exited with status {said.get('exit_code')}{left}.{why}"[:MOST_SUMMARY]
 
 
 def said_of_script(result: bytes) -> dict[str, Any] | None:

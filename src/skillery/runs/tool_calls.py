@@ -11,6 +11,7 @@ from skillery.backends import PublishedFile
 from skillery.formats.tools_json import WORK_DIR
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry import FoundTool, SessionTool
+from skillery.runs.files import RunFile
 
 SESSION_SKILL = "session-tools"
 """Under this name a tool that lives in a session is mounted: no skill offers it."""
@@ -26,6 +27,7 @@ class ToolRequest(msgspec.Struct, frozen=True):
     timeout_ms: int | None = None
     environment: str | None = None
     """As of a SkillRequest."""
+    files: Sequence[RunFile] = ()
 
 
 def tool_args(args: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,10 +36,11 @@ from skillery.builtin.linux_sandbox.seccomp import program as call_filter
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.watchdog import exceeds as exceeds_memory
 from skillery.builtin.python_runner.course import Course, run_whole
-from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, NoHost, Places, job_header
+from skillery.builtin.python_runner.dialogue import Dialogue, NoHost, Places, job_header
 from skillery.builtin.python_runner.logs import LogPipe
 from skillery.builtin.python_runner.runtime import _run as running
 from skillery.builtin.python_runner.runtime import _wire as wire
+from skillery.builtin.python_runner.setup import BrokenSetup, copy_seconds
 from skillery.builtin.python_runner.wire import Channel
 
 RUNTIME = Path(_runner.__file__).parent / "runtime"
@@ -67,6 +68,7 @@ __all__ = [
     "call_filter",
     "cgroup_probes",
     "control_groups",
+    "copy_seconds",
     "cpu_seconds",
     "exceeds_memory",
     "hidden",

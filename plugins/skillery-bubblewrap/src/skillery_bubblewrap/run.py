@@ -31,6 +31,7 @@ from skillery.sandboxing import (
     Session,
     Uids,
     call_filter,
+    copy_seconds,
     cpu_seconds,
     exceeds_memory,
     job_header,
@@ -91,15 +92,15 @@ class Run:
 
     async def live(self) -> None:
         """Until the code has ended, or a limit has ended it."""
+        seconds = SETUP_SECONDS + copy_seconds(self._job.files)
         try:
-            async with asyncio.timeout(SETUP_SECONDS):
+            async with asyncio.timeout(seconds):
                 dialogue = await self._set_up()
         except (BrokenSetup, EgressBroken, command.NotThere) as problem:
-            self._course.stopped = Failure("SandboxError", str(problem))
+            if not self._oom_kills():  # else the outcome names the limit
+                self._course.stopped = Failure("SandboxError", str(problem))
         except TimeoutError:
-            self._course.stopped = Failure(
-                "SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds"
-            )
+            self._course.stopped = Failure("SandboxError", f"the sandbox was not ready after {seconds:.0f} seconds")
         except OSError as error:
             self._course.stopped = not_started(error)
         else:

@@ -74,9 +74,9 @@ def _free(name: str, taken: Container[str]) -> str:
     return next(one for one in itertools.chain([name], numbered) if one not in taken)
 
 
-def arguments_of(tool: SkillTool, arguments: msgspec.Raw) -> dict[str, Any]:
+def arguments_of(tool: SkillTool, arguments: msgspec.Raw, files: Any = None) -> dict[str, Any]:
     """The params of call_tool."""
-    return {"name": f"{tool.skill}/{tool.tool}", "args": arguments}
+    return {"name": f"{tool.skill}/{tool.tool}", "args": arguments, **({} if files is None else {"files": files})}
 
 
 def result_of(answer: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,8 @@ from skillery.runs.stopping import begun_runs
 
 Context = ServerRequestContext[Any, Any]
 KEY_IN_META = "skillery/idempotency-key"
+FILES_IN_META = "skillery/files"
+"""Files for the run of a Skill Tool, whose arguments are all its own."""
 FIRST_PROGRESS_SECONDS = 1.0
 PROGRESS_SECONDS = 5.0
 
@@ -56,7 +58,8 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
     if asked.name not in offered:
         raise _unknown(asked.name, [*_names(visit), *offered])
     one = offered[asked.name]
-    params = msgspec.Raw(encode(arguments_of(one, _arguments(visit, asked))))
+    given = (asked.meta or {}).get(FILES_IN_META)
+    params = msgspec.Raw(encode(arguments_of(one, _arguments(visit, asked), given)))
     answer, error = await _call(context, asked, "call_tool", params)
     if answer is None:
         return _error(error) | COMPLETE

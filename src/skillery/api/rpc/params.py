@@ -63,6 +63,17 @@ class ReadSkillFile(Params, frozen=True, kw_only=True):
     path: Annotated[str, shown("Path to file within skill directory (e.g., 'SKILL.md')")]
 
 
+class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file in the workspace of a run."""
+
+    path: Annotated[str, shown("Path below /workspace (e.g., 'report.docx')")]
+    blob_id: Annotated[str, shown("Blob that is copied there")]
+    executable: Annotated[bool, shown("Whether the copy is executable", default=False)] = False
+
+
+FILES = shown("Blobs to copy into the workspace: writable files at their paths")
+
+
 class ExecuteSkill(Params, frozen=True, kw_only=True):
     """Execute a skill's entrypoint in an ephemeral sandbox."""
 
@@ -77,6 +88,11 @@ class ExecuteSkill(Params, frozen=True, kw_only=True):
         HIDDEN,
         shown("Named environment of a skill that declares no packages; '' for none, omit for the default"),
     ] = msgspec.UNSET
+    module: Annotated[str, HIDDEN, shown("Module to run as 'python -m' does, instead of 'script'")] = ""
+    cwd: Annotated[
+        Literal["workspace", "skill"], HIDDEN, shown("Where a script or module starts", default="workspace")
+    ] = "workspace"
+    files: Annotated[list[RunFile], HIDDEN, FILES] = []
 
 
 class RunCode(Params, frozen=True, kw_only=True):
@@ -88,6 +104,7 @@ class RunCode(Params, frozen=True, kw_only=True):
     args: Annotated[dict[str, Any], shown("Arguments to pass to entrypoint function")] = {}
     mount_skills: Annotated[list[str], shown("Skill names to mount in sandbox")] = []
     input_blobs: Annotated[list[str], shown("Blob IDs to mount in sandbox")] = []
+    files: Annotated[list[RunFile], HIDDEN, FILES] = []
     limits: Annotated[
         dict[str, Any],
         shown("Execution limits", type="object", properties={"timeout_ms": {"type": "integer"}}),

@@ -19,7 +19,7 @@ from skillery.builtin.egress.orders import GOODBYE, Order
 from skillery.builtin.egress.policy import Policy
 from skillery.builtin.egress.resolving import AddressRules
 from skillery.builtin.egress.streams import Caps
-from skillery.builtin.python_runner.dialogue import BrokenSetup
+from skillery.builtin.python_runner.setup import BrokenSetup
 
 END_SECONDS = 5.0
 MAX_LINE = 64 * 1024

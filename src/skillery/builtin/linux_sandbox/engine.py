@@ -20,7 +20,8 @@ from skillery.builtin.linux_sandbox.plan import cpu_seconds, given, shape
 from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.zygotes import CannotMount, CannotStart, ZygoteLost
 from skillery.builtin.python_runner.course import Course, run_whole
-from skillery.builtin.python_runner.dialogue import BrokenSetup, Dialogue, Places, job_header
+from skillery.builtin.python_runner.dialogue import Dialogue, Places, job_header
+from skillery.builtin.python_runner.setup import BrokenSetup, copy_seconds
 from skillery.builtin.python_runner.wire import Channel
 
 SETUP_SECONDS = 20.0
@@ -79,15 +80,15 @@ class Run:
 
     async def live(self) -> None:
         """Until the code has ended, or a limit has ended it."""
+        seconds = SETUP_SECONDS + copy_seconds(self._job.files)
         try:
-            async with asyncio.timeout(SETUP_SECONDS):
+            async with asyncio.timeout(seconds):
                 dialogue = await self._set_up()
         except (BrokenSetup, CannotStart, CannotMount, EgressBroken) as problem:
-            self._course.stopped = Failure("SandboxError", str(problem))
+            if not self._oom_kills():  # else the outcome names the limit
+                self._course.stopped = Failure("SandboxError", str(problem))
         except TimeoutError:
-            self._course.stopped = Failure(
-                "SandboxError", f"the sandbox was not ready after {SETUP_SECONDS:.0f} seconds"
-            )
+            self._course.stopped = Failure("SandboxError", f"the sandbox was not ready after {seconds:.0f} seconds")
         except OSError as error:
             self._course.stopped = not_started(error)
         else:
@@ -121,7 +122,8 @@ class Run:
             return await self._hand_over(cell, channel, mounting)
         except (BrokenSetup, ConnectionError) as broken:
             said = await cell.event()
-            if (isinstance(broken, BrokenSetup) and broken.explained) or (said is not None and said.message):
+            explained = (isinstance(broken, BrokenSetup) and broken.explained) or self._oom_kills()
+            if explained or (said is not None and said.message):
                 raise BrokenSetup((said and said.message) or str(broken)) from None
             raise ZygoteLost(str(broken)) from None
         finally:

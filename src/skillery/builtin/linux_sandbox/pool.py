@@ -18,7 +18,7 @@ from skillery.builtin.linux_sandbox.plan import shape
 from skillery.builtin.linux_sandbox.processors import Processors
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote, ZygoteLost
-from skillery.builtin.python_runner.dialogue import BrokenSetup, wait_ready
+from skillery.builtin.python_runner.setup import BrokenSetup, wait_ready
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 4

@@ -32,6 +32,7 @@ CAPABILITIES: frozenset[str] = frozenset(
         Capability.PACKAGES,
         Capability.STUBS,
         Capability.BLOBS,
+        Capability.FILES,
         Capability.SECRETS,
         Capability.NETWORK,
         Capability.ISOLATION,

@@ -13,6 +13,7 @@ import msgspec
 
 from skillery.backends import BlobWriter, CodeCall, Failure, Job, RunHost, SkillCall, StreamsBlobs
 from skillery.builtin.python_runner.programs import program_of
+from skillery.builtin.python_runner.setup import send_files, wait_ready
 from skillery.builtin.python_runner.wire import Channel, ChannelAbused, Message, one_piece
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
 from skillery.formats.json_values import slow_numbers
@@ -35,14 +36,6 @@ class Places(msgspec.Struct, frozen=True):
     code: str = "/run/code/run_code.py"
     own_processes: bool = True
     """Whether the code is alone: every process that it could signal is one of its run."""
-
-
-class BrokenSetup(Exception):
-    """The place could not be made ready; the message is for the caller. `explained` is what the place itself said."""
-
-    def __init__(self, message: str, *, explained: bool = False) -> None:
-        super().__init__(message)
-        self.explained = explained
 
 
 class NoHost:
@@ -74,6 +67,7 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
         "blobs_folder": places.blobs,
         "environment": dict(environment),
         "packages": [f"{places.packages}/{packages.lock}" for packages in job.packages],
+        "files": [{"path": file.path, "executable": file.executable} for file in job.files],
         "result_bytes": job.limits.result_mb * MEBIBYTE,
         "skills": [
             {
@@ -85,18 +79,6 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
             for skill in job.skills
         ],
     }
-
-
-async def wait_ready(channel: Channel) -> None:
-    """Until the place at the other end is ready for code. Raises BrokenSetup."""
-    try:
-        message = await channel.receive()
-    except ChannelAbused:  # it was killed in the middle of a word
-        message = None
-    if message is None:
-        raise BrokenSetup("the sandbox ended while it was being set up")
-    if message.op != "ready":
-        raise BrokenSetup(message.message[:500] or "the sandbox could not be set up", explained=True)
 
 
 class _Pace:
@@ -123,6 +105,7 @@ class Dialogue:
 
     def __init__(self, channel: Channel, job: Job, host: RunHost) -> None:
         self._channel = channel
+        self._files = job.files
         self._limits = job.limits
         self._host = host
         self._blobs = 0
@@ -141,7 +124,9 @@ class Dialogue:
         await wait_ready(self._channel)
 
     async def go(self) -> None:
-        """Everything that the code is to work with is there."""
+        """Copy the input files of the run to its workspace, then let the code start. Raises BrokenSetup."""
+        if self._files:
+            await send_files(self._channel, self._files)
         await self._channel.send({"op": "go"})
 
     async def listen(self) -> None:

@@ -21,6 +21,8 @@ def program_of(job: Job, skills: str) -> dict[str, Any] | None:
             told = {
                 "form": "script",
                 **file_of(call, skills),
+                "module": call.module,
+                "in_skill": call.in_skill,
                 "argv": list(call.argv),
                 "stdin": b64encode(call.stdin).decode(),
                 "environment": dict(call.environment),
@@ -31,4 +33,5 @@ def program_of(job: Job, skills: str) -> dict[str, Any] | None:
 
 
 def file_of(call: HandlerCall | ScriptCall, skills: str) -> dict[str, str]:
-    return {"name": call.path, "path": f"{skills}/{call.skill}/{call.path}"}
+    root = f"{skills}/{call.skill}"
+    return {"name": call.path, "path": f"{root}/{call.path}", "root": root}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from skillery.client.generated.values import SkillFile
+from skillery.client.generated.values import RunFile, SkillFile
 from skillery.client.results import (
     AuditPage,
     BlobContent,
@@ -102,6 +102,9 @@ class AsyncMethods:
         timeout_ms: int | None = None,
         script: str | None = None,
         environment: str | None = None,
+        module: str | None = None,
+        cwd: Literal["workspace", "skill"] | None = None,
+        files: Sequence[RunFile] | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
         """Execute a skill's entrypoint in an ephemeral sandbox.
@@ -113,6 +116,9 @@ class AsyncMethods:
         timeout_ms: Execution timeout in milliseconds
         script: Path of a file to run as a program, in a skill without an entrypoint
         environment: Named environment of a skill that declares no packages; '' for none, omit for the default
+        module: Module to run as 'python -m' does, instead of 'script'
+        cwd: Where a script or module starts
+        files: Blobs to copy into the workspace: writable files at their paths
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
         answer: Run = await self.call(
@@ -125,6 +131,9 @@ class AsyncMethods:
                 "timeout_ms": timeout_ms,
                 "script": script,
                 "environment": environment,
+                "module": module,
+                "cwd": cwd,
+                "files": files,
             },
             idempotency_key=idempotency_key,
         )
@@ -139,6 +148,7 @@ class AsyncMethods:
         args: Mapping[str, Any] | None = None,
         mount_skills: list[str] | None = None,
         input_blobs: list[str] | None = None,
+        files: Sequence[RunFile] | None = None,
         limits: Mapping[str, Any] | None = None,
         environment: str | None = None,
         idempotency_key: str | None = None,
@@ -151,6 +161,7 @@ class AsyncMethods:
         args: Arguments to pass to entrypoint function
         mount_skills: Skill names to mount in sandbox
         input_blobs: Blob IDs to mount in sandbox
+        files: Blobs to copy into the workspace: writable files at their paths
         limits: Execution limits
         environment: Named environment whose Python packages the code may import; '' for none, omit for the default
         idempotency_key: the same call under the same key is made once; without one it gets its own
@@ -164,6 +175,7 @@ class AsyncMethods:
                 "args": args,
                 "mount_skills": mount_skills,
                 "input_blobs": input_blobs,
+                "files": files,
                 "limits": limits,
                 "environment": environment,
             },
@@ -553,6 +565,7 @@ class AsyncMethods:
         version: str | None = None,
         timeout_ms: int | None = None,
         input_blobs: list[str] | None = None,
+        files: Sequence[RunFile] | None = None,
         session: str | None = None,
         environment: str | None = None,
         idempotency_key: str | None = None,
@@ -565,6 +578,7 @@ class AsyncMethods:
         version: Version of that skill (omit for latest)
         timeout_ms: Execution timeout in milliseconds
         input_blobs: Blob IDs to mount in the sandbox
+        files: Blobs to copy into the workspace: writable files at their paths
         session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
         idempotency_key: the same call under the same key is made once; without one it gets its own
@@ -578,6 +592,7 @@ class AsyncMethods:
                 "version": version,
                 "timeout_ms": timeout_ms,
                 "input_blobs": input_blobs,
+                "files": files,
                 "session": session,
                 "environment": environment,
             },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from skillery.client.generated.values import SkillFile
+from skillery.client.generated.values import RunFile, SkillFile
 from skillery.client.results import (
     AuditPage,
     BlobContent,
@@ -107,6 +107,9 @@ class BatchMethods:
         timeout_ms: int | None = None,
         script: str | None = None,
         environment: str | None = None,
+        module: str | None = None,
+        cwd: Literal["workspace", "skill"] | None = None,
+        files: Sequence[RunFile] | None = None,
     ) -> Pending[Run]:
         """Execute a skill's entrypoint in an ephemeral sandbox.
 
@@ -117,6 +120,9 @@ class BatchMethods:
         timeout_ms: Execution timeout in milliseconds
         script: Path of a file to run as a program, in a skill without an entrypoint
         environment: Named environment of a skill that declares no packages; '' for none, omit for the default
+        module: Module to run as 'python -m' does, instead of 'script'
+        cwd: Where a script or module starts
+        files: Blobs to copy into the workspace: writable files at their paths
         """
         answer: Pending[Run] = self.call(
             "execute_skill",
@@ -128,6 +134,9 @@ class BatchMethods:
                 "timeout_ms": timeout_ms,
                 "script": script,
                 "environment": environment,
+                "module": module,
+                "cwd": cwd,
+                "files": files,
             },
         )
         return answer
@@ -141,6 +150,7 @@ class BatchMethods:
         args: Mapping[str, Any] | None = None,
         mount_skills: list[str] | None = None,
         input_blobs: list[str] | None = None,
+        files: Sequence[RunFile] | None = None,
         limits: Mapping[str, Any] | None = None,
         environment: str | None = None,
     ) -> Pending[Run]:
@@ -152,6 +162,7 @@ class BatchMethods:
         args: Arguments to pass to entrypoint function
         mount_skills: Skill names to mount in sandbox
         input_blobs: Blob IDs to mount in sandbox
+        files: Blobs to copy into the workspace: writable files at their paths
         limits: Execution limits
         environment: Named environment whose Python packages the code may import; '' for none, omit for the default
         """
@@ -164,6 +175,7 @@ class BatchMethods:
                 "args": args,
                 "mount_skills": mount_skills,
                 "input_blobs": input_blobs,
+                "files": files,
                 "limits": limits,
                 "environment": environment,
             },
@@ -539,6 +551,7 @@ class BatchMethods:
         version: str | None = None,
         timeout_ms: int | None = None,
         input_blobs: list[str] | None = None,
+        files: Sequence[RunFile] | None = None,
         session: str | None = None,
         environment: str | None = None,
     ) -> Pending[ToolAnswer]:
@@ -550,6 +563,7 @@ class BatchMethods:
         version: Version of that skill (omit for latest)
         timeout_ms: Execution timeout in milliseconds
         input_blobs: Blob IDs to mount in the sandbox
+        files: Blobs to copy into the workspace: writable files at their paths
         session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
         """
@@ -562,6 +576,7 @@ class BatchMethods:
                 "version": version,
                 "timeout_ms": timeout_ms,
                 "input_blobs": input_blobs,
+                "files": files,
                 "session": session,
                 "environment": environment,
             },

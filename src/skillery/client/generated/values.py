@@ -3,6 +3,14 @@
 from typing import Literal, NotRequired, TypedDict
 
 
+class RunFile(TypedDict):
+    """A file in the workspace of a run."""
+
+    path: str
+    blob_id: str
+    executable: NotRequired[bool]
+
+
 class SkillFile(TypedDict):
     """One file of a new skill."""
 

@@ -23,6 +23,7 @@ from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.between_runs import BetweenRunsCases
 from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
 from skillery.testing.sandbox.endings import EndingCases
+from skillery.testing.sandbox.files import FileCases, FileLimitCases
 from skillery.testing.sandbox.imports import ImportCases, StubCases
 from skillery.testing.sandbox.kernel_objects import KernelObjectCases
 from skillery.testing.sandbox.language_walls import LanguageIsolation
@@ -52,6 +53,7 @@ class SandboxFunctions(
     HandlerCases,
     ScriptCases,
     PackageCases,
+    FileCases,
     OutputCases,
 ):
     """What the code gets and what comes back."""
@@ -71,6 +73,7 @@ class SandboxIsolation(
     EndingCases,
     ProcessCases,
     DiskCases,
+    FileLimitCases,
     LanguageIsolation,
 ):
     """What the code cannot get, use up or reach. Not for a backend that isolates nothing: some cases would harm the

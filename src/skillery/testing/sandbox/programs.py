@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -195,3 +196,84 @@ class ScriptCases(SandboxCases):
         found = value_of(await self.ran(trial, "s.sh", content, limits=limits))
         assert [file["path"] for file in found["files"]] == ["a"]
         assert found["left_out"] == ["b", "c"]
+
+    async def test_a_script_finds_its_skill(self, trial: Trial) -> None:
+        files = {
+            "shared.py": "HERE = 'root'",
+            "scripts/inner.py": "HERE = 'inner'",
+            "scripts/show.py": """
+                import json, os, sys
+                from scripts.inner import HERE as inner
+                import shared, inner as beside
+                names = ("SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "CLAUDE_SKILL_ROOT")
+                root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+                print(json.dumps([inner, shared.HERE, beside.HERE, [os.environ[name] for name in names] == [root] * 4,
+                                  os.getcwd() == os.environ["HOME"], __name__, sys.argv[1:]]))
+            """,
+        }
+        skill = trial.skill("acme.script", files, entrypoint=None)
+        call = ScriptCall("acme.script", "scripts/show.py", ("x",))
+        found = value_of(await trial.call(call, skills=(skill,)))
+        assert found["stderr"] == ""
+        assert json.loads(found["stdout"]) == ["inner", "root", "inner", True, True, "__main__", ["x"]]
+        code = """
+        import os
+        from scripts.inner import HERE
+        def handler(args): return [HERE, os.path.basename(os.environ['SKILL_DIR'])]
+        """
+        skill = trial.skill("acme.script", {"scripts/tool.py": code}, entrypoint=None)
+        called = await trial.call(HandlerCall("acme.script", "scripts/tool.py"), skills=(skill,))
+        assert value_of(called) == ["inner", "acme.script"]
+
+    async def test_python_programs_that_a_script_starts_find_its_skill_and_packages(self, trial: Trial) -> None:
+        files = {
+            "lib/inner.py": "import frames; HERE = frames.VERSION",
+            "child.py": "from lib.inner import HERE; import json; print(HERE, json.loads('true'))",
+            "s.py": """
+                import os, subprocess, sys
+                subprocess.run([sys.executable, os.environ['SKILL_DIR'] + '/child.py'])
+            """,
+        }
+        skill = trial.skill("acme.script", files, entrypoint=None)
+        packages = (trial.packages({"frames.py": "VERSION = 'packed'", "json.py": "raise KeyError"}),)
+        found = value_of(await trial.call(ScriptCall("acme.script", "s.py"), skills=(skill,), packages=packages))
+        assert (found["stdout"], found["stderr"]) == ("packed True\n", "")
+
+    async def test_a_module_of_the_skill_runs_as_python_m_does(self, trial: Trial) -> None:
+        files = {
+            "scripts/package.py": """
+                import os, sys
+                from . import beside
+                from scripts import beside as same
+                print(__name__, __package__, beside is same, sys.argv[1:], os.path.basename(sys.argv[0]))
+            """,
+            "scripts/beside.py": "",
+            "tool/__main__.py": "import sys; print('tool', sys.argv[1:]); 1 / 0",
+            "tool/__init__.py": "",
+        }
+        skill = trial.skill("acme.script", files, entrypoint=None)
+        call = ScriptCall("acme.script", "scripts/package.py", ("a",), module="scripts.package")
+        found = value_of(await trial.call(call, skills=(skill,)))
+        assert (found["stdout"], found["stderr"]) == ("__main__ scripts True ['a'] package.py\n", "")
+        call = ScriptCall("acme.script", "tool/__main__.py", ("b",), module="tool")
+        found = value_of(await trial.call(call, skills=(skill,)))
+        assert (found["exit_code"], found["stdout"]) == (1, "tool ['b']\n")
+        assert found["stderr"].endswith("ZeroDivisionError: division by zero\n")
+        assert "_start" not in found["stderr"]
+
+    async def test_a_script_can_start_in_its_skill(self, trial: Trial) -> None:
+        files = {"s.sh": 'cat data.txt; pwd; echo x > "$HOME/out/a.txt"', "data.txt": "beside\n"}
+        skill = trial.skill("acme.script", files, entrypoint=None)
+        call = ScriptCall("acme.script", "s.sh", environment={"T": "../../workspace/out/x"}, in_skill=True)
+        found = value_of(await trial.call(call, skills=(skill,)))
+        assert (found["stdout"].startswith("beside\n"), [file["path"] for file in found["files"]]) == (True, ["a.txt"])
+        assert found["stdout"].endswith("/acme.script\n")
+
+    async def test_a_script_that_raises_shows_its_own_frames_alone(self, trial: Trial) -> None:
+        found = value_of(await self.ran(trial, "s.py", "def f():\n    return 1 / 0\nf()"))
+        lines = found["stderr"].splitlines()
+        assert (found["exit_code"], lines[0], lines[-1]) == (1, "Traceback (most recent call last):", lines[-1])
+        assert [line.split(",")[-1] for line in lines if line.startswith("  File")] == [" in <module>", " in f"]
+        found = value_of(await self.ran(trial, "s.py", "x = ("))
+        assert "_start" not in found["stderr"]
+        assert "SyntaxError" in found["stderr"]

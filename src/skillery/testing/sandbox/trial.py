@@ -14,6 +14,7 @@ from skillery.backends import (
     BlobMount,
     Call,
     CodeCall,
+    InputFile,
     Job,
     Language,
     Limits,
@@ -113,6 +114,12 @@ class Trial:
         path.write_bytes(content)
         return BlobMount(blob_id=blob_id, path=path)
 
+    def file(self, path: str, content: bytes, *, executable: bool = False) -> InputFile:
+        """An input file of this content, for `files`."""
+        source = self._folder / f"file-{secrets.token_hex(4)}"
+        source.write_bytes(content)
+        return InputFile(path, source, len(content), executable)
+
     async def code(
         self,
         code: str,
@@ -127,6 +134,7 @@ class Trial:
         network: tuple[str, ...] = (),
         packages: tuple[PackageMount, ...] = (),
         preload: tuple[str, ...] = (),
+        files: tuple[InputFile, ...] = (),
     ) -> Outcome:
         """Run `code` (indented as you like), as run_code does."""
         call = CodeCall(textwrap.dedent(code), function, language)
@@ -140,6 +148,7 @@ class Trial:
             network=network,
             packages=packages,
             preload=preload,
+            files=files,
         )
 
     async def execute(
@@ -165,10 +174,13 @@ class Trial:
         network: tuple[str, ...] = (),
         packages: tuple[PackageMount, ...] = (),
         preload: tuple[str, ...] = (),
+        files: tuple[InputFile, ...] = (),
     ) -> Outcome:
         encoded = json.dumps({} if args is None else args).encode()
         run_id = f"run_{secrets.token_hex(8)}"
-        job = Job(run_id, call, encoded, skills, blobs, limits, environment or {}, network, packages, preload)
+        job = Job(
+            run_id, call, encoded, skills, blobs, limits, environment or {}, network, packages, preload, files=files
+        )
         return await self.sandbox.run(job, self.host)
 
     async def value(self, code: str, args: Any = None, **options: Any) -> Any:

@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 
 from skillery.api.rpc import params
-from skillery.api.rpc.calls.values import given
+from skillery.api.rpc.calls.values import given, run_files
 from skillery.api.services import Services
 from skillery.backends import Identity, Language
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.formats.paths import parse_path
+from skillery.formats.wording import quoted
 from skillery.runs import CodeRequest, SkillRequest, reading
 from skillery.runs.reading import RunFilter
 
@@ -23,6 +24,7 @@ async def execute_skill(services: Services, identity: Identity, asked: params.Ex
     parse_skill_name(asked.name)
     # As instructions often write it, and tools.json too.
     script = parse_path(asked.script.removeprefix("./")) if asked.script else ""
+    _check_what_starts(asked)
     request = SkillRequest(
         asked.name,
         asked.version,
@@ -31,6 +33,9 @@ async def execute_skill(services: Services, identity: Identity, asked: params.Ex
         given(asked.timeout_ms),
         script,
         given(asked.environment),
+        files=run_files(asked.files),
+        module=asked.module,
+        in_skill=asked.cwd == "skill",
     )
     return await services.runner.execute_skill(identity, request)
 
@@ -46,6 +51,7 @@ async def run_code(services: Services, identity: Identity, asked: params.RunCode
         asked.limits,
         asked.language,
         given(asked.environment),
+        files=run_files(asked.files),
     )
     return await services.runner.run_code(identity, request)
 
@@ -73,6 +79,23 @@ async def list_runs(services: Services, identity: Identity, asked: params.ListRu
 
 async def cancel_run(services: Services, identity: Identity, asked: params.CancelRun) -> Any:
     return await services.runner.cancel_run(identity, asked.run_id)
+
+
+def _check_what_starts(asked: params.ExecuteSkill) -> None:
+    if asked.module and asked.script:
+        raise InvalidParams("'script' and 'module' are both given", hint="Name one of them.", param="module")
+    if asked.module and not (len(asked.module) <= 255 and all(map(str.isidentifier, asked.module.split(".")))):
+        raise InvalidParams(
+            f"'module' is {quoted(asked.module)}, which is no name of a Python module",
+            hint="Write scripts.package_skill for the file scripts/package_skill.py.",
+            param="module",
+        )
+    if asked.cwd == "skill" and not (asked.module or asked.script):
+        raise InvalidParams(
+            "'cwd' is 'skill', and an entrypoint starts in /workspace",
+            hint="Leave 'cwd' out, or name a 'script' or 'module' to run.",
+            param="cwd",
+        )
 
 
 def _check_entrypoint(name: str, language: Language) -> None:

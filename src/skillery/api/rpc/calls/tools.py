@@ -9,7 +9,7 @@ import msgspec
 
 from skillery import registry
 from skillery.api.rpc import tool_params as params
-from skillery.api.rpc.calls.values import given
+from skillery.api.rpc.calls.values import given, run_files
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import InvalidParams
@@ -57,6 +57,7 @@ async def call_tool(services: Services, identity: Identity, asked: params.CallTo
         input_blobs=asked.input_blobs,
         timeout_ms=given(asked.timeout_ms),
         environment=given(asked.environment),
+        files=run_files(asked.files),
     )
     return await services.runner.call_tool(identity, request)
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 
+from skillery.api.rpc import params
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.formats.version_spec import VersionSpec, parse_version_spec
+from skillery.runs import RunFile, parse_files
 
 T = TypeVar("T")
 
 
 def which(name: str, version: str) -> tuple[str, VersionSpec]:
     return parse_skill_name(name), parse_version_spec(version)
+
+
+def run_files(files: Sequence[params.RunFile]) -> tuple[RunFile, ...]:
+    """Return the files for the workspace of a run. Raise InvalidPath, InvalidParams."""
+    return parse_files([RunFile(file.path, file.blob_id, file.executable) for file in files]) if files else ()
 
 
 def sentence(value: str, where: str) -> str:

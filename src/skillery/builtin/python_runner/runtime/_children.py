@@ -77,6 +77,7 @@ class Program:
         stdout: int | None = None,
         stderr: int | None = None,
         environment: dict[str, str] | None = None,
+        folder: str | None = None,
         alone: bool,
     ) -> int:
         """Until it has ended: its wait status. It has its streams and what `feed` and `drain` gave, and no other
@@ -89,7 +90,7 @@ class Program:
         signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
         try:
             process = subprocess.Popen(
-                command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, pass_fds=beyond
+                command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, cwd=folder, pass_fds=beyond
             )
             self._let_go()
             self._converse(process, woken)

@@ -23,6 +23,11 @@ class Told(Exception):
         self.record = record
 
 
+def told(type_: str, message: str, traceback: str = "") -> Told:
+    """Return a failure to raise, clipped to what is answered of one."""
+    return Told({"type": type_, "message": clip(message, MESSAGE), "traceback": clip(traceback, TRACEBACK)})
+
+
 def clip(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text

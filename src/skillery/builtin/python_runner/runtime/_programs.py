@@ -4,16 +4,17 @@ The process that speaks for the run stays what it is, and starts the program as 
 The channel is not handed on. What a program answers comes on a pipe of its own, never out of the log.
 """
 
-# ruff: noqa: PTH100, PTH102, PTH110, PTH113, PTH118, PTH119, PTH120, PTH123 - no pathlib: it costs every such run time
+# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - no pathlib: it costs every such run time
 from __future__ import annotations
 
-import binascii
 import json
 import os
 import sys
 
 from . import _children, _failure, _run
 from ._children import Program, Sink
+from ._failure import told
+from ._interpreters import HEAP_SHARE, NODE_ENDINGS, PYTHON_ENDING, interpreter, needed, node, set_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,31 +25,19 @@ if TYPE_CHECKING:
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 JAVASCRIPT = os.path.join(HERE, "_javascript.mjs")
-FONTS, FONTS_OF_HOST = os.path.join(HERE, "_fonts.conf"), "/etc/fonts/fonts.conf"
-NODE_ENDINGS, PYTHON_ENDING, SHELL_ENDING = (".js", ".mjs"), ".py", ".sh"
 MOST_ARGUMENT = 128 * 1024 - 1
 """Bytes of one argument that the kernel takes (MAX_ARG_STRLEN, with its closing zero)."""
 END_OF_STDERR = 700
 ENVELOPE = 1024
-STREAM = 64 * 1024
-PREVIEW = 1000
-"""Characters of a stream that is a blob."""
-"""Bytes of stdout or stderr of a script that are answered as text."""
-HEAP_SHARE = 0.75
-"""Of a run's memory that V8 may fill with objects; the rest is for all that it needs besides."""
-SHEBANG = 256
-
-
-def told(type_: str, message: str, traceback: str = "") -> _failure.Told:
-    clipped = _failure.clip(message, _failure.MESSAGE), _failure.clip(traceback, _failure.TRACEBACK)
-    return _failure.Told({"type": type_, "message": clipped[0], "traceback": clipped[1]})
 
 
 def run(job: Job, args: bytes) -> Any:
     """What the program answers. Raises Told for one that failed."""
     program = job["program"]
-    if program["form"] != "code" and not is_file_of_skill(program):
-        raise told("FileNotFoundError", f"the skill has no file '{program['name']}'")
+    if program["form"] != "code":
+        if not is_file_of_skill(program):
+            raise told("FileNotFoundError", f"the skill has no file '{program['name']}'")
+        set_variables(job)
     match program["form"]:
         case "code" if program["language"] == "javascript":
             return call_javascript(job, {"code": program["code"], "entrypoint": program["entrypoint"]}, args)
@@ -57,7 +46,9 @@ def run(job: Job, args: bytes) -> Any:
         case "handler":
             return call_handler(job, with_folder(args, job["lock_folder"]))
         case "script":
-            return run_script(job)
+            from . import _scripts
+
+            return _scripts.run_script(job)
     raise AssertionError(program["form"])
 
 
@@ -68,73 +59,6 @@ def is_file_of_skill(program: dict[str, str]) -> bool:
 def with_folder(args: bytes, folder: str) -> bytes:
     """The args of a handler: `__workDir` is where it works, whatever the caller sent."""
     return json.dumps({**json.loads(args), "__workDir": folder}).encode()
-
-
-# -- what there is to run them with --------------------------------------------------------------------------------
-
-
-def find(name: str) -> str | None:
-    """The program `name` among those of the host that can be seen from here."""
-    folders = [*os.environ.get("PATH", "").split(":"), os.path.join(sys.base_prefix, "bin")]
-    paths = (os.path.join(folder, name) for folder in folders if folder)
-    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
-
-
-def needed(name: str, language: str) -> str:
-    path = find(name)
-    if path is None:
-        there = ["python", *(other for other, program in (("bash", "bash"), ("javascript", "node")) if find(program))]
-        raise told(
-            "SandboxError",
-            f"{language} cannot be run here: the host has no '{name}' where runs see it; there is {', '.join(there)}",
-        )
-    return path
-
-
-def node(job: Job) -> list[str]:
-    heap = max(16, int(job["program"]["memory_mb"] * HEAP_SHARE))
-    return [needed("node", "javascript"), f"--max-old-space-size={heap}"]
-
-
-def python() -> list[str]:
-    """As the runtime's own, without anything that is installed beside the standard library."""
-    return [sys.executable, "-E", "-s", "-S", "-B"]
-
-
-def with_packages(folders: list[str]) -> list[str]:
-    """Options that let the file find installed packages, after the standard library. No variable says that: one that
-    does puts them before."""
-    if not folders:
-        return []
-    start = "del sys.argv[0]; sys.path[0] = os.path.dirname(sys.argv[0])"
-    run = "runpy.run_path(sys.argv[0], run_name='__main__')"
-    return ["-c", f"import os, runpy, sys; {start}; sys.path += {folders!r}; {run}"]
-
-
-def interpreter(job: Job, path: str) -> list[str]:
-    """What the file is started with, by its ending; one that is executable starts itself, by its `#!` line."""
-    if path.endswith(NODE_ENDINGS):
-        return [*node(job), path]
-    if path.endswith(PYTHON_ENDING):
-        return [*python(), *with_packages(job["packages"]), path]
-    if path.endswith(SHELL_ENDING):
-        return [needed("bash", "bash"), path]
-    return by_first_line(job, job["program"]["name"], path)
-
-
-def by_first_line(job: Job, name: str, path: str) -> list[str]:
-    with open(path, "rb") as file:
-        words = file.read(SHEBANG).partition(b"\n")[0].decode("utf-8", "replace").strip()
-    if not words.startswith("#!") or not words[2:].split():
-        raise told("OSError", f"'{name}' has no ending that says how to run it (.py, .sh, .js, .mjs) and no '#!' line")
-    if not os.access(path, os.X_OK):
-        raise told("PermissionError", f"'{name}' is not executable; publish it with executable: true")
-    program, *options = words[2:].split()
-    named = [option for option in options if not option.startswith("-")]
-    wanted = named[0] if os.path.basename(program) == "env" and named else program
-    if not os.access(program, os.X_OK) or find(wanted) is None:
-        raise told("OSError", f"'{name}' wants '{wanted}', and there is no such program in the sandbox")
-    return [*node(job), path] if os.path.basename(wanted) == "node" and options in ([], named) else [path]
 
 
 def start(program: Program, job: Job, command: list[str], **streams: Any) -> int:
@@ -214,7 +138,7 @@ def call_handler(job: Job, args: bytes) -> Any:
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)
         if "handler" in names_bound_by(code):
-            return call_python(code, path, args)
+            return call_python(code, path, args, job["program"]["root"])
     command = interpreter(job, path) + ([args.decode()] if len(args) <= MOST_ARGUMENT else [])
     return answer_on_stdout(Program(), job, command, args)
 
@@ -226,13 +150,11 @@ def names_bound_by(code: CodeType) -> set[str]:
     return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
 
 
-def call_python(code: CodeType, path: str, args: bytes) -> Any:
+def call_python(code: CodeType, path: str, args: bytes, root: str) -> Any:
     from types import ModuleType
 
     _run.settle_address_space(room=False)
-    folder = os.path.dirname(path)
-    if folder not in sys.path:
-        sys.path.append(folder)
+    sys.path += [folder for folder in (os.path.dirname(path), root) if folder not in sys.path]
     module = ModuleType("skill_handler")
     module.__file__ = path
     sys.modules[module.__name__] = module
@@ -264,58 +186,3 @@ def value_of(printed: str) -> Any:
 
 def refuse_constant(name: str) -> Any:
     raise ValueError(name)
-
-
-# -- scripts -------------------------------------------------------------------------------------------------------
-
-
-def run_script(job: Job) -> dict[str, Any]:
-    """How it ended, what it printed, and what it left below `out` in the working directory."""
-    from . import _gathering
-
-    asked = job["program"]
-    out_folder = os.path.join(job["lock_folder"], "out")
-    if any(names_file_in(out_folder, text) for text in (*asked["argv"], *asked["environment"].values())):
-        os.mkdir(out_folder)
-    program = Program()
-    out, err = (Sink(job["result_bytes"], copy_to=descriptor) for descriptor in (1, 2))
-    streams = {
-        "stdin": program.feed(binascii.a2b_base64(asked["stdin"])),
-        "stdout": program.drain(out),
-        "stderr": program.drain(err),
-        "environment": {**fonts(), **os.environ, **asked["environment"]},
-    }
-    status = start(program, job, [*interpreter(job, asked["path"]), *asked["argv"]], **streams)
-    signalled = os.WIFSIGNALED(status)
-    return {
-        "exit_code": 128 + os.WTERMSIG(status) if signalled else os.WEXITSTATUS(status),
-        "stdout": printed_by(out),
-        "stderr": printed_by(err),
-        **_gathering.gather(out_folder),
-    }
-
-
-def fonts() -> dict[str, str]:
-    """What tells programs that draw where fonts lie: a sandbox may show those of the host and not the host's settings,
-    without which they complain on stderr."""
-    return {} if os.path.exists(FONTS_OF_HOST) else {"FONTCONFIG_FILE": FONTS}
-
-
-def names_file_in(folder: str, text: str) -> bool:
-    """Whether an argument, or the value in `--output=value`, is a path in the folder: few scripts make the folder that
-    they are told to write to. One that is not told finds its working directory empty."""
-    value = text.partition("=")[2] if text.startswith("-") else text
-    return os.path.abspath(value).startswith(folder + os.sep)
-
-
-def printed_by(sink: Sink) -> str | dict[str, Any]:
-    """A text; a longer one is a blob, and what went past the limit of a result is only counted."""
-    if sink.size <= STREAM:
-        return sink.content.decode("utf-8", "replace")
-    from . import blobs
-
-    content = bytes(sink.content)
-    preview = content[: 4 * PREVIEW].decode("utf-8", "replace")[:PREVIEW]
-    kept = {"blob_id": blobs.write_bytes(content, "text/plain"), "size_bytes": len(content), "preview": preview}
-    dropped = sink.size - len(content)
-    return {**kept, "dropped_bytes": dropped} if dropped else kept

@@ -186,6 +186,10 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     finder = _importing.FINDER
     sys.path += [folder for folder in job["packages"] if folder not in sys.path]  # a preloaded one is there already
     finder.mount(job["skills"], job["code"], job["code_path"])
+    if job["files"]:
+        from . import _placing
+
+        _placing.place(channel, job["files"], job["lock_folder"])
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # whatever the server does with it
     _wire.receive(channel)
     try:

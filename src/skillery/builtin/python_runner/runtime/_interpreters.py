@@ -1,0 +1,96 @@
+"""What starts a file of a skill: by its ending, else by its `#!` line."""
+
+# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - no pathlib: it costs every such run time
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from ._failure import told
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Job = dict[str, Any]
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+START, SITE = os.path.join(HERE, "_start.py"), os.path.join(HERE, "_site")
+SKILL_FOLDER = ("SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "CLAUDE_SKILL_ROOT")
+"""Variables that public skills expect to hold the folder of the skill."""
+NODE_ENDINGS, PYTHON_ENDING, SHELL_ENDING = (".js", ".mjs"), ".py", ".sh"
+HEAP_SHARE = 0.75
+"""Of a run's memory that V8 may fill with objects; the rest is for all that it needs besides."""
+SHEBANG = 256
+
+
+def set_variables(job: Job) -> None:
+    """Tell the file, and what it starts, where its skill and its packages are. A variable that is set stays."""
+    root = job["program"]["root"]
+    for name in SKILL_FOLDER:
+        os.environ.setdefault(name, root)
+    told = {"root": root, "packages": job["packages"], "version": sys.version_info[:2]}
+    os.environ.setdefault("PYTHONPATH", SITE)
+    os.environ.setdefault("SKILLERY_PYTHON", json.dumps(told))
+
+
+def find(name: str) -> str | None:
+    """The program `name` among those of the host that can be seen from here."""
+    folders = [*os.environ.get("PATH", "").split(":"), os.path.join(sys.base_prefix, "bin")]
+    paths = (os.path.join(folder, name) for folder in folders if folder)
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+
+
+def needed(name: str, language: str) -> str:
+    path = find(name)
+    if path is None:
+        there = ["python", *(other for other, program in (("bash", "bash"), ("javascript", "node")) if find(program))]
+        raise told(
+            "SandboxError",
+            f"{language} cannot be run here: the host has no '{name}' where runs see it; there is {', '.join(there)}",
+        )
+    return path
+
+
+def node(job: Job) -> list[str]:
+    heap = max(16, int(job["program"]["memory_mb"] * HEAP_SHARE))
+    return [needed("node", "javascript"), f"--max-old-space-size={heap}"]
+
+
+def python() -> list[str]:
+    """As the runtime's own, without anything that is installed beside the standard library."""
+    return [sys.executable, "-E", "-s", "-S", "-B"]
+
+
+def python_file(job: Job, path: str) -> list[str]:
+    """Start the file, or the module that the job names, with the packages and the folder of its skill on the path."""
+    program = job["program"]
+    order = {"path": path, "root": program["root"], "packages": job["packages"], "module": program.get("module", "")}
+    return [*python(), START, json.dumps(order)]
+
+
+def interpreter(job: Job, path: str) -> list[str]:
+    """What the file is started with, by its ending; one that is executable starts itself, by its `#!` line."""
+    if path.endswith(NODE_ENDINGS):
+        return [*node(job), path]
+    if path.endswith(PYTHON_ENDING):
+        return python_file(job, path)
+    if path.endswith(SHELL_ENDING):
+        return [needed("bash", "bash"), path]
+    return by_first_line(job, job["program"]["name"], path)
+
+
+def by_first_line(job: Job, name: str, path: str) -> list[str]:
+    with open(path, "rb") as file:
+        words = file.read(SHEBANG).partition(b"\n")[0].decode("utf-8", "replace").strip()
+    if not words.startswith("#!") or not words[2:].split():
+        raise told("OSError", f"'{name}' has no ending that says how to run it (.py, .sh, .js, .mjs) and no '#!' line")
+    if not os.access(path, os.X_OK):
+        raise told("PermissionError", f"'{name}' is not executable; publish it with executable: true")
+    program, *options = words[2:].split()
+    named = [option for option in options if not option.startswith("-")]
+    wanted = named[0] if os.path.basename(program) == "env" and named else program
+    if not os.access(program, os.X_OK) or find(wanted) is None:
+        raise told("OSError", f"'{name}' wants '{wanted}', and there is no such program in the sandbox")
+    return [*node(job), path] if os.path.basename(wanted) == "node" and options in ([], named) else [path]

@@ -1,0 +1,76 @@
+"""A script of a skill: started, fed, listened to, and described when it has ended."""
+
+# ruff: noqa: PTH100, PTH103, PTH110, PTH118 - no pathlib: it costs every such run time
+from __future__ import annotations
+
+import binascii
+import os
+
+from . import _gathering
+from ._children import Program, Sink
+from ._interpreters import HERE, interpreter
+from ._programs import start
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Job = dict[str, Any]
+
+FONTS, FONTS_OF_HOST = os.path.join(HERE, "_fonts.conf"), "/etc/fonts/fonts.conf"
+STREAM = 64 * 1024
+"""Bytes of stdout or stderr of a script that are answered as text."""
+PREVIEW = 1000
+"""Characters of a stream that is a blob."""
+
+
+def run_script(job: Job) -> dict[str, Any]:
+    """How it ended, what it printed, and what it left below `out` in the working directory."""
+    asked = job["program"]
+    out_folder = os.path.join(job["lock_folder"], "out")
+    folder = asked["root"] if asked["in_skill"] else job["lock_folder"]
+    if any(names_file_in(out_folder, text, folder) for text in (*asked["argv"], *asked["environment"].values())):
+        os.makedirs(out_folder, exist_ok=True)
+    program = Program()
+    out, err = (Sink(job["result_bytes"], copy_to=descriptor) for descriptor in (1, 2))
+    streams = {
+        "stdin": program.feed(binascii.a2b_base64(asked["stdin"])),
+        "stdout": program.drain(out),
+        "stderr": program.drain(err),
+        "environment": {**fonts(), **os.environ, **asked["environment"]},
+        "folder": folder,
+    }
+    status = start(program, job, [*interpreter(job, asked["path"]), *asked["argv"]], **streams)
+    signalled = os.WIFSIGNALED(status)
+    return {
+        "exit_code": 128 + os.WTERMSIG(status) if signalled else os.WEXITSTATUS(status),
+        "stdout": printed_by(out),
+        "stderr": printed_by(err),
+        **_gathering.gather(out_folder),
+    }
+
+
+def fonts() -> dict[str, str]:
+    """What tells programs that draw where fonts lie: a sandbox may show those of the host and not the host's settings,
+    without which they complain on stderr."""
+    return {} if os.path.exists(FONTS_OF_HOST) else {"FONTCONFIG_FILE": FONTS}
+
+
+def names_file_in(folder: str, text: str, start: str) -> bool:
+    """Whether an argument, or the value in `--output=value`, is a path in the folder: few scripts make the folder that
+    they are told to write to. One that is not told finds its working directory empty."""
+    value = text.partition("=")[2] if text.startswith("-") else text
+    return os.path.abspath(os.path.join(start, value)).startswith(folder + os.sep)
+
+
+def printed_by(sink: Sink) -> str | dict[str, Any]:
+    """A text; a longer one is a blob, and what went past the limit of a result is only counted."""
+    if sink.size <= STREAM:
+        return sink.content.decode("utf-8", "replace")
+    from . import blobs
+
+    content = bytes(sink.content)
+    preview = content[: 4 * PREVIEW].decode("utf-8", "replace")[:PREVIEW]
+    kept = {"blob_id": blobs.write_bytes(content, "text/plain"), "size_bytes": len(content), "preview": preview}
+    dropped = sink.size - len(content)
+    return {**kept, "dropped_bytes": dropped} if dropped else kept

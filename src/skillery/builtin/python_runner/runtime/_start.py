@@ -1,0 +1,55 @@
+"""Starts a Python file or module of a skill as `python` itself does, with the folder of the skill and its packages
+importable. A process of its own: `python _start.py ORDER ARGUMENT…`, where ORDER is a JSON object.
+
+`python FILE` alone cannot do that: the interpreter ignores PYTHONPATH here, which would come before the standard
+library.
+"""
+
+# ruff: noqa: PTH120, PTH123 - no pathlib: it costs every such run time
+from __future__ import annotations
+
+import json
+import os
+import sys
+from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
+
+
+def start(order: dict[str, Any], arguments: list[str]) -> None:
+    path = order["path"]
+    sys.argv = [path, *arguments]
+    sys.excepthook = show
+    if order["module"]:
+        sys.path[0] = order["root"]  # as `python -m` does in that folder
+        sys.path += order["packages"]
+        import runpy
+
+        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+        return
+    sys.path[0] = os.path.dirname(path)
+    sys.path += [*order["packages"], order["root"]]
+    run_file(path)
+
+
+def run_file(path: str) -> None:
+    module = ModuleType("__main__")
+    module.__file__ = path
+    sys.modules["__main__"] = module
+    with open(path, "rb") as file:
+        content = file.read()
+    exec(compile(content, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - that is what a run is for
+
+
+def show(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+    """Print an exception without the frames of this file."""
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    sys.__excepthook__(kind, error.with_traceback(frames), frames)
+
+
+if __name__ == "__main__":
+    start(json.loads(sys.argv[1]), sys.argv[2:])

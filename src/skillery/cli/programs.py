@@ -1,0 +1,74 @@
+"""The part of `skillery doctor` about system programs: which of those that public skills call a run can see."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from skillery.cli.printing import print_rows
+from skillery.formats.system_programs import USUAL
+
+if TYPE_CHECKING:
+    from skillery.backends import Sandbox
+
+HOST_PATH = "/usr/local/bin:/usr/bin:/bin"
+WHICH = "import shutil\ndef main(args): return {name: shutil.which(name) for name in args['names']}"
+
+
+class SeenProgram(msgspec.Struct, frozen=True):
+    """A program, the Debian package that has it, and its path in a run: None if runs do not see it."""
+
+    program: str
+    package: str
+    path: str | None
+    note: str = ""
+
+
+async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
+    """Ask a run in the sandbox, which has been started. Return nothing if no run of Python is possible."""
+    from skillery.backends import CodeCall, Job, Limits
+    from skillery.builtin.python_runner.dialogue import NoHost
+
+    names = [program for programs in USUAL.values() for program in programs]
+    args = msgspec.json.encode({"names": names})
+    limits = Limits(timeout_ms=20_000, memory_mb=256)
+    outcome = await sandbox.run(Job("run_0", CodeCall(WHICH, "main"), args, limits=limits), NoHost())
+    if outcome.result is None:
+        return []
+    found = msgspec.json.decode(outcome.result, type=dict[str, str | None])
+    return [
+        SeenProgram(program, package, found.get(program), "" if found.get(program) else hidden_link(program))
+        for package, programs in USUAL.items()
+        for program in programs
+    ]
+
+
+def hidden_link(program: str) -> str:
+    """Return what makes a program visible that the host has behind a link out of /usr, "" if it has none."""
+    path = shutil.which(program, path=HOST_PATH)
+    if path is None or not Path(path).is_symlink():
+        return ""
+    return f"{path} leads out of /usr: ln -s {os.path.realpath(path)} /usr/local/bin/{program}"
+
+
+def print_programs(seen: Sequence[SeenProgram]) -> None:
+    if not seen:
+        return
+    rows = [
+        (
+            package,
+            ", ".join(one.program for one in seen if one.package == package and one.path),
+            ", ".join(one.program for one in seen if one.package == package and not one.path),
+        )
+        for package in USUAL
+    ]
+    print_rows(["Debian package", "runs see", "runs do not see"], rows, title="programs that public skills call")
+    for one in seen:
+        if one.note:
+            click.echo(one.note, err=True)

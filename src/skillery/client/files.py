@@ -1,0 +1,33 @@
+"""Files of a run on this machine: where each may be written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+FORBIDDEN = ("", ".", "..")
+SPECIAL = {"\\", ":"} if os.name == "nt" else set()
+
+
+def is_plain(path: str) -> bool:
+    """Return whether a run's path stays below a folder. The code of the run chose it, and nobody trusts that code."""
+    return not any(one in FORBIDDEN or not one.isprintable() or SPECIAL & set(one) for one in path.split("/"))
+
+
+def places_below(folder: os.PathLike[str], paths: Iterable[str]) -> list[Path]:
+    """Return the place of each file. If two have one path, as a picture and a file may, the second is numbered. Raise
+    ValueError for a path that leads out of the folder."""
+    places: list[Path] = []
+    for path in paths:
+        if not is_plain(path):
+            raise ValueError(
+                f"the run calls a file {path!r}, which leads out of the folder: download its blob by its id"
+            )
+        first = place = Path(folder).joinpath(*path.split("/"))
+        number = 1
+        while place in places:
+            number += 1
+            place = first.with_name(f"{first.stem}-{number}{first.suffix}")
+        places.append(place)
+    return places

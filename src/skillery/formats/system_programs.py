@@ -1,0 +1,90 @@
+"""Programs of the host that public skills call, and the Debian packages that have them (names of Debian 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+USUAL: Mapping[str, tuple[str, ...]] = {
+    "bash": ("bash",),
+    "curl": ("curl",),
+    "fd-find": ("fdfind",),
+    "ffmpeg": ("ffmpeg", "ffprobe"),
+    "file": ("file",),
+    "gawk": ("awk", "gawk"),
+    "ghostscript": ("gs", "ps2pdf"),
+    "git": ("git",),
+    "graphviz": ("dot", "neato"),
+    "imagemagick": ("convert", "identify", "magick", "mogrify", "montage", "composite"),
+    "jq": ("jq",),
+    "libimage-exiftool-perl": ("exiftool",),
+    "libreoffice": ("soffice", "libreoffice"),
+    "librsvg2-bin": ("rsvg-convert",),
+    "nodejs": ("node",),
+    "npm": ("npm", "npx"),
+    "p7zip-full": ("7z",),
+    "pandoc": ("pandoc",),
+    "poppler-utils": ("pdftotext", "pdftoppm", "pdfinfo", "pdfimages", "pdftocairo", "pdfunite", "pdfseparate"),
+    "python3": ("python3",),
+    "qpdf": ("qpdf",),
+    "ripgrep": ("rg",),
+    "sqlite3": ("sqlite3",),
+    "tesseract-ocr": ("tesseract",),
+    "unzip": ("unzip",),
+    "wget": ("wget",),
+    "zip": ("zip",),
+}
+"""What `skillery doctor`, the container file and docs/operations.md list."""
+RARE: Mapping[str, tuple[str, ...]] = {
+    "antiword": ("antiword",),
+    "bc": ("bc",),
+    "calibre": ("ebook-convert",),
+    "cargo": ("cargo",),
+    "catdoc": ("catdoc",),
+    "chromium": ("chromium",),
+    "default-jre-headless": ("java",),
+    "docker.io": ("docker",),
+    "g++": ("g++",),
+    "gcc": ("gcc", "cc"),
+    "gh": ("gh",),
+    "gnuplot-nox": ("gnuplot",),
+    "golang-go": ("go",),
+    "img2pdf": ("img2pdf",),
+    "inkscape": ("inkscape",),
+    "jpegoptim": ("jpegoptim",),
+    "latexmk": ("latexmk",),
+    "libxml2-utils": ("xmllint",),
+    "make": ("make",),
+    "mediainfo": ("mediainfo",),
+    "mupdf-tools": ("mutool",),
+    "ocrmypdf": ("ocrmypdf",),
+    "openssh-client": ("ssh", "scp"),
+    "openssl": ("openssl",),
+    "optipng": ("optipng",),
+    "patch": ("patch",),
+    "pdftk-java": ("pdftk",),
+    "perl": ("perl",),
+    "php-cli": ("php",),
+    "plantuml": ("plantuml",),
+    "postgresql-client": ("psql",),
+    "rsync": ("rsync",),
+    "ruby": ("ruby",),
+    "shellcheck": ("shellcheck",),
+    "sox": ("sox",),
+    "texlive-latex-base": ("pdflatex", "latex"),
+    "texlive-luatex": ("lualatex",),
+    "texlive-xetex": ("xelatex",),
+    "tree": ("tree",),
+    "webp": ("cwebp", "dwebp"),
+    "wkhtmltopdf": ("wkhtmltopdf",),
+    "xsltproc": ("xsltproc",),
+    "xxd": ("xxd",),
+    "yt-dlp": ("yt-dlp",),
+}
+"""What only the errors of runs name."""
+
+_PACKAGES = {program: package for table in (RARE, USUAL) for package, programs in table.items() for program in programs}
+
+
+def package_of(program: str) -> str | None:
+    """Return the Debian package of a program, None for one that public skills do not call."""
+    return _PACKAGES.get(program)

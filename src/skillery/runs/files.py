@@ -1,0 +1,133 @@
+"""Files that a caller puts into the workspace of a run: checked paths, blobs that exist, room for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import accumulate
+
+import msgspec
+from sqlalchemy import Connection
+
+from skillery.backends import Identity, InputFile, Limits
+from skillery.blobs import BlobRow, find_blob
+from skillery.database import Database
+from skillery.errors import InputFilesTooLarge, InvalidParams, InvalidPath
+from skillery.formats.manifest import Permissions
+from skillery.formats.paths import check_paths, path_problem
+from skillery.formats.wording import quoted
+from skillery.runs.cache import Cache
+
+MOST_FILES = 1_000
+OUT = "out"
+PATH_HINT = (
+    "A path is relative to /workspace, with '/' between at most 8 segments, e.g. 'in/report.docx', and at most 255 "
+    "bytes."
+)
+PAGE = 4096
+"""The unit in which a workspace counts what a file takes."""
+IMPORTED = (".py", ".pyc", ".so", ".pth")
+
+
+class RunFile(msgspec.Struct, frozen=True):
+    """A blob to be copied to `/workspace/<path>`."""
+
+    path: str
+    blob_id: str
+    executable: bool = False
+
+
+def parse_files(files: Sequence[RunFile]) -> tuple[RunFile, ...]:
+    """Return the files if their paths keep the rules of bundle paths. Raise InvalidPath, InvalidParams."""
+    if len(files) > MOST_FILES:
+        raise InvalidParams(
+            f"a run was given {len(files)} files, at most {MOST_FILES} are allowed",
+            hint="Pack them into an archive and unpack it in the run.",
+            param="files",
+        )
+    for file in files:
+        problem = path_problem(file.path)
+        if problem:
+            raise InvalidPath(f"The path {quoted(file.path)} {problem}.", hint=PATH_HINT, param="files")
+        if file.path.casefold() == OUT:
+            message = f"{quoted(file.path)} is the folder whose files a run keeps: it cannot be a file"
+            raise InvalidPath(message, hint="Write out/NAME for a file in it.", param="files")
+    check_paths(file.path for file in files)
+    return tuple(files)
+
+
+def check_harmless(files: Sequence[RunFile], permissions: Permissions) -> None:
+    """Raise InvalidPath if a skill with permissions was given a file that could change which code runs.
+
+    The workspace is the working directory and the home of a run. A caller could make a script say what only the script
+    was granted."""
+    if not (permissions.secrets or permissions.network):
+        return
+    for file in files:
+        if changes_what_runs(file.path):
+            raise InvalidPath(
+                f"the file {quoted(file.path)} could change which code runs, and the skill has permissions",
+                hint="For such a skill, no segment starts with '.' or is 'node_modules', and no name ends with "
+                f"{', '.join(IMPORTED)}. Rename the file.",
+                param="files",
+            )
+
+
+def changes_what_runs(path: str) -> bool:
+    """Return whether an interpreter or a program may read a file of this path on its own."""
+    lower = path.casefold()
+    segments = lower.split("/")
+    return lower.endswith(IMPORTED) or any(one.startswith(".") or one == "node_modules" for one in segments)
+
+
+def check_room(files: Sequence[RunFile], sizes: Sequence[int], limits: Limits) -> None:
+    """Raise InputFilesTooLarge if the copies exceed `disk_mb` or `disk_files` of the run."""
+    taken = sum(-(-size // PAGE) * PAGE for size in sizes)
+    room = limits.disk_mb << 20
+    if taken > room:
+        raise InputFilesTooLarge(
+            f"the {len(files)} input files of this run take {taken} bytes, and its /workspace has {room}",
+            hint="Ask for a higher disk_mb, or pass large blobs in input_blobs: a run reads them from "
+            "/blobs/<blob_id> without a copy.",
+            size_bytes=taken,
+            limit=room,
+        )
+    folders = {folder for file in files for folder in list(accumulate(file.path.split("/"), "{}/{}".format))[:-1]}
+    entries = len(files) + len(folders)
+    if entries > limits.disk_files:
+        raise InputFilesTooLarge(
+            f"the input files of this run are {entries} files and folders, and its /workspace has room for "
+            f"{limits.disk_files}",
+            hint="Pack them into an archive and unpack it in /tmp.",
+            files=entries,
+            limit=limits.disk_files,
+        )
+
+
+class InputFiles:
+    """Finds the blobs of a run's files, and their contents on this machine."""
+
+    def __init__(self, database: Database, cache: Cache) -> None:
+        self._database = database
+        self._cache = cache
+
+    async def find(
+        self, identity: Identity, files: Sequence[RunFile], limits: Limits, permissions: Permissions
+    ) -> tuple[InputFile, ...]:
+        """Return what the sandbox is to copy. Raise BlobNotFound, InputFilesTooLarge, InvalidPath."""
+        if not files:
+            return ()
+        check_harmless(files, permissions)
+
+        def work(connection: Connection) -> list[BlobRow]:
+            return [find_blob(connection, identity=identity, blob_id=file.blob_id) for file in files]
+
+        rows = await self._database.read(work)
+        check_room(files, [row.size_bytes for row in rows], limits)
+        return await asyncio.to_thread(self._on_this_machine, files, rows)
+
+    def _on_this_machine(self, files: Sequence[RunFile], rows: Sequence[BlobRow]) -> tuple[InputFile, ...]:
+        return tuple(
+            InputFile(file.path, self._cache.blob(row), row.size_bytes, file.executable)
+            for file, row in zip(files, rows, strict=True)
+        )

@@ -1,0 +1,92 @@
+"""Names the Debian package of a program that a run called and the host does not have."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from skillery.backends import Job, Log, Outcome, ScriptCall
+from skillery.formats.system_programs import package_of
+from skillery.runs.scripts import said_of_script
+
+MOST = 1000
+MOST_READ = 64 * 1024
+_NAME = r"([A-Za-z0-9][A-Za-z0-9_.+-]{0,63})"
+NOT_FOUND = (
+    re.compile(rf"{_NAME}: command not found"),  # bash
+    re.compile(rf": \d+: {_NAME}: not found"),  # dash
+    re.compile(rf"env: [‘'`]{_NAME}[’']: No such file or directory"),
+    re.compile(rf"spawn {_NAME} ENOENT"),  # Node.js
+    re.compile(rf"wants '{_NAME}', and there is no such program"),
+    re.compile(rf"the host has no '{_NAME}' where runs see it"),
+)
+"""What says without doubt that a program is missing."""
+NO_FILE = re.compile(rf"No such file or directory: '{_NAME}'")
+"""Python says this of programs and of files: only a known program counts."""
+PHRASES = (
+    ("Is poppler installed and in PATH?", "pdfinfo"),
+    ("tesseract is not installed or it's not in your PATH", "tesseract"),
+    ("make sure the Graphviz executables are on your system", "dot"),
+    ("No pandoc was found", "pandoc"),
+    ("Couldn't find ffmpeg", "ffmpeg"),
+)
+"""What packages say that call a program, in parts of their messages."""
+
+
+def name_missing_program(job: Job, outcome: Outcome) -> Outcome:
+    """Return the outcome. If the code failed because a program is missing, its error, or the `hint` of a script, names
+    the Debian package."""
+    failure = outcome.failure
+    if failure is not None:
+        word = word_on(failure.message)
+        if not word or word in failure.message:
+            return outcome
+        message = f"{failure.message[: MOST - len(word) - 3]} ({word})"
+        return msgspec.structs.replace(outcome, failure=msgspec.structs.replace(failure, message=message))
+    if isinstance(job.call, ScriptCall) and outcome.result is not None:
+        return _of_script(outcome, outcome.result)
+    return outcome
+
+
+def _of_script(outcome: Outcome, result: bytes) -> Outcome:
+    said = said_of_script(result)
+    if said is None or not said.get("exit_code") or "hint" in said:
+        return outcome
+    stderr = said.get("stderr")
+    # A long stderr is a blob and shows its beginning; the log has its end.
+    text = stderr if isinstance(stderr, str) else (outcome.log.tail or outcome.log.head).decode("utf-8", "replace")
+    word = word_on(text[-MOST_READ:])
+    if not word:
+        return outcome
+    encoded = msgspec.json.encode({**said, "hint": word})
+    return msgspec.structs.replace(outcome, result=encoded, log=_with_line(outcome.log, f"programs: {word}"))
+
+
+def word_on(text: str) -> str:
+    """Return a sentence on the program that the text says is missing, "" if it says that of none."""
+    program = missing_program(text)
+    if not program:
+        return ""
+    package = package_of(program)
+    where = f"Debian has it in the package '{package}'; an admin" if package else "an admin"
+    return (
+        f"the program '{program}' is missing where runs see programs: {where} installs it on the server, and "
+        "skillery doctor shows what runs see"
+    )
+
+
+def missing_program(text: str) -> str:
+    for phrase, program in PHRASES:
+        if phrase in text:
+            return program
+    for pattern in NOT_FOUND:
+        if found := pattern.findall(text):
+            return str(found[-1])
+    known = [name for name in NO_FILE.findall(text) if package_of(name)]
+    return str(known[-1]) if known else ""
+
+
+def _with_line(log: Log, line: str) -> Log:
+    end = f"{line}\n".encode()
+    return Log(log.head, log.tail + end, log.dropped) if log.dropped else Log(log.head + log.tail + end)
