@@ -16,6 +16,7 @@ from skillery.importing.nesting import is_collection
 from skillery.importing.roots import MOST_STEPS
 from tests.archives import skill_md, tarred, zipped
 from tests.conftest import Rpc, Server
+from tests.skill_corpus import grow
 from tests.test_cli import skillery
 from tests.test_importing import by_path, sent
 
@@ -316,3 +317,22 @@ def test_an_import_that_finds_no_skill_says_where_it_looked(
     archive.write_bytes(zipped({"a/x.txt": "x"}))
     [answer] = imported(sqlite_server, new_name, archive, code=4)
     assert answer["searched"] == ["", "a"]
+
+
+# -- everything at once ----------------------------------------------------------------------------------------------
+
+
+def test_a_corpus_of_all_shapes_comes_in_completely_and_the_second_time_unchanged(
+    server: Server, new_name: str, tmp_path: Path
+) -> None:
+    corpus = grow(tmp_path / "corpus", skills=60)
+
+    [first] = imported(server, new_name, corpus.root)
+    assert set(outcomes(first)) == set(corpus.paths)
+    assert set(first["counts"]) == {"published", "merged"}
+    assert {line["path"] for line in first["sections"]["links_not_followed"]} == set(corpus.lost)
+    assert {line["path"] for line in first["sections"]["nested"]} == set(corpus.nested)
+    [again] = imported(server, new_name, corpus.root)
+    assert again["counts"] == {"unchanged": first["counts"]["published"], "merged": first["counts"]["merged"]}
+    names = {skill["path"]: skill.get("name") for skill in first["skills"]}
+    assert names == {skill["path"]: skill.get("name") for skill in again["skills"]}

@@ -123,7 +123,7 @@ def _print_line(key: str, said: Mapping[str, Any]) -> None:
         print_error({**error, "subject": where})
     else:
         name = f"{said.get('name', '')} {said.get('version', '')}".strip()
-        by = f" by {said['by'] or '.'}" if "by" in said else ""
+        by = f" by {said.get('by') or '.'}" if said["outcome"] in {"merged", "overridden"} else ""
         click.echo(clean(f"{said['outcome']}{by}\t{name or said.get('stated', '')}\t{where}"))
     for line in _details(said):
         click.echo(clean(f"  {line}"), err=True)

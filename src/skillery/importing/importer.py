@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
@@ -486,7 +487,7 @@ def next_version(declared: Version | None, taken: list[Version]) -> Version:
 def _told_apart(prepared: Prepared, twin: _Twin) -> Prepared:
     """Two folders of one import that state one name: the second is known by its path, too."""
     message = f"{twin.root or 'the root'!r} is called {prepared.stated!r} too; this one gets a name of its own"
-    key = f"{prepared.key} ({shown(prepared.found.root)[:40]})"[:255]
+    key = f"{prepared.key[:200]} ({hashlib.sha256(shown(prepared.found.root).encode()).hexdigest()[:16]})"
     return prepared._replace(
         key=key, is_mended=True, repairs=(*prepared.repairs, Repair("name_of_another", shown(message)))
     )
