@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench import import_shapes
 from bench.report import Report, median
 from tests.conftest import Server, clean_environment
 
@@ -34,6 +35,7 @@ USUAL = "---\nname: {name}\ndescription: What {name} does.\nlicense: MIT\nmetada
 
 
 def measure(report: Report, folder: Path, small: bool) -> None:
+    import_shapes.measure(report, folder, small)
     number = 1_000 if small else 5_000
     source, archive = folder / "skills", folder / "skills.tar.gz"
     size, files = generate(source, number)

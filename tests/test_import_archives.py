@@ -317,11 +317,11 @@ def test_links_to_what_is_left_out_cost_what_other_links_cost() -> None:
     assert set(found.files) == {"SKILL.md"}
 
 
-def test_what_a_system_left_beside_a_wrapper_is_no_part_of_it() -> None:
-    paths = ("repo/.claude/skills/a/SKILL.md", "repo/skills/a/SKILL.md", "__MACOSX/repo/._skills")
+def test_the_canonical_folder_comes_before_agent_folders_also_in_a_wrapper() -> None:
+    paths = ("repo/.claude/skills/a/SKILL.md", "repo/x/a/SKILL.md", "repo/skills/a/SKILL.md", "__MACOSX/repo/._skills")
     finder = Finder([Entry(path, 1, False, "", 0) for path in paths])
 
-    assert [finder.skill(root).rank for root in finder.found().roots] == [3, 1]
+    assert finder.found().roots == ["repo/skills/a", "repo/x/a", "repo/.claude/skills/a"]
 
 
 def test_the_door_refuses_an_archive_whole_and_leaves_nothing_behind(sqlite_server: Server, new_name: str) -> None:

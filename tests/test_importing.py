@@ -110,16 +110,21 @@ def test_a_nested_skill_md_is_a_file_unless_it_stands_in_a_folder_of_skills(rpc:
     assert {file["path"] for file in files} == {"SKILL.md", "skill.toml", "templates/SKILL.md"}
 
 
-def test_of_one_name_in_the_recommended_folders_the_later_folder_counts(rpc: Rpc, new_name: str) -> None:
+def test_agent_folders_do_not_override_another_skill_of_the_canonical_folder(rpc: Rpc, new_name: str) -> None:
     files = {
-        f"{folder}/pdf/SKILL.md": skill_md("pdf", f"From {number}.")
-        for number, folder in enumerate(("skills", ".opencode/skills", ".claude/skills", ".agents/skills"))
+        ".agents/skills/pdf/SKILL.md": skill_md("pdf", "Of an agent."),
+        ".claude/skills/pdf/SKILL.md": skill_md("pdf", "Canonical."),
+        "skills/pdf/SKILL.md": skill_md("pdf", "Canonical."),
     }
-    report = sent(rpc, zipped(files), namespace=new_name)
+    for outcome in ("published", "unchanged"):
+        report = sent(rpc, zipped(files), namespace=new_name)
 
-    assert report["counts"] == {"published": 1, "overridden": 3}
-    assert by_path(report)["skills/pdf"]["by"] == ".agents/skills/pdf"
-    assert rpc("describe_skill", name=f"{new_name}.pdf")["skill"]["manifest"]["description"] == "From 3."
+        found = by_path(report)
+        assert report["counts"] == {outcome: 2, "merged": 1}
+        assert found["skills/pdf"]["name"] == f"{new_name}.pdf"
+        assert found[".agents/skills/pdf"]["name"] == f"{new_name}.pdf-2"
+        assert found[".claude/skills/pdf"]["by"] == "skills/pdf"
+    assert rpc("describe_skill", name=f"{new_name}.pdf")["skill"]["manifest"]["description"] == "Canonical."
 
 
 def test_links_to_folders_and_in_circles(rpc: Rpc, new_name: str) -> None:
@@ -240,7 +245,7 @@ def test_two_folders_that_state_one_name_are_two_skills(rpc: Rpc, new_name: str)
             "c/pdf-copy": f"{new_name}.pdf-copy",
             "d/pdf": None,
         }
-        assert (found["d/pdf"]["outcome"], found["d/pdf"]["by"]) == ("overridden", "a/pdf")
+        assert (found["d/pdf"]["outcome"], found["d/pdf"]["by"]) == ("merged", "a/pdf")
         assert found["b/pdf"]["outcome"] == outcome
         assert "name_of_another" in codes(found["b/pdf"]) & codes(found["c/pdf-copy"])
 

@@ -43,7 +43,18 @@ GATHERED_BYTES = 1024 * 1024
 SLOWEST_BYTES = 8 * 1024
 """A second, on average: an import holds one of few places while its archive comes in."""
 MAX_PARAM = 64 * 1024
-_PARAMS = ("namespace", "permissions", "name", "source", "default_source", "take_over", "prune", "dry_run", "packages")
+_PARAMS = (
+    "namespace",
+    "permissions",
+    "name",
+    "source",
+    "default_source",
+    "take_over",
+    "prune",
+    "dry_run",
+    "packages",
+    "nested",
+)
 _PACKAGES: dict[str, Mode] = {"infer": "lock", "declared": "off"}
 MOST_TAKEN_OVER = 1000
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
@@ -58,6 +69,7 @@ _TOLD = {
     "prune": "true: what the source holds no more is yanked.",
     "dry_run": "true: only say what would be imported.",
     "packages": "infer: lock the undeclared packages too; declared: do not look for them.",
+    "nested": "split: a SKILL.md below another skill's folder is a skill of its own. keep: it is a file of that skill.",
 }
 OPERATIONS = (
     Operation(
@@ -126,6 +138,7 @@ def _wish(scope: Any) -> Wish:
         prune=_flag(given, "prune"),
         dry_run=_flag(given, "dry_run"),
         packages=_packages(given["packages"]) if "packages" in given else None,
+        split=_nested(given.get("nested", "keep")) == "split",
     )
 
 
@@ -177,6 +190,14 @@ def _flag(given: dict[str, str], key: str) -> bool:
     return _FLAGS[text]
 
 
+def _nested(text: str) -> str:
+    if text not in {"keep", "split"}:
+        raise InvalidParams(
+            f"the parameter 'nested' is {quoted(text)}", hint="It is 'keep' (the default) or 'split'.", param="nested"
+        )
+    return text
+
+
 async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int) -> None:
     """Raises ArchiveTooLarge: before reading where the client says how much will come."""
     declared = headers.get("content-length", "")
@@ -221,8 +242,9 @@ async def _send_document(services: Services, identity: Identity, send: Any, repo
             skills.append(msgspec.Raw(encode(value)))
         else:
             document |= value
-    begun = document.pop("total"), document.pop("left_out"), document.pop("other_files")
-    answer = {"total": begun[0], **document, "left_out": begun[1], "other_files": begun[2], "skills": skills}
+    total = {"total": document.pop("total")}
+    begun = {key: document.pop(key) for key in ("left_out", "other_files", "searched")}
+    answer = {**total, **document, **begun, "skills": skills}
     await send_bytes(send, 200, encode(answer))
 
 
@@ -249,7 +271,12 @@ async def _send_line(send: Any, key: str, value: Any) -> None:
 
 def _said(services: Services, identity: Identity, report: Begun | SkillReport | Summary) -> tuple[str, Any]:
     if isinstance(report, Begun):
-        return "begun", {"total": report.skills, "left_out": report.left_out, "other_files": report.other_files}
+        return "begun", {
+            "total": report.skills,
+            "left_out": report.left_out,
+            "other_files": report.other_files,
+            "searched": report.searched,
+        }
     if isinstance(report, Summary):
         return "summary", msgspec.structs.asdict(report)
     if report.error is None:

@@ -28,7 +28,7 @@ Exit codes:
        db check, audit verify, lock, install, demo)
   2    the command line is wrong
   3    the server answered an error
-  4    cannot start, or cannot connect
+  4    cannot start, or cannot connect; an import finds no skill
   130  interrupted
 
 With --json the answer is one JSON document on stdout, errors included: {"error": {"code", "message", "data"}}."""

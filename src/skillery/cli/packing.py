@@ -8,17 +8,27 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from skillery.cli.walking import Policy, walk
 from skillery.errors import StartupError
-from skillery.importing.entries import MAX_DEPTH, Entry, shown
-from skillery.importing.finding import JUNK_FOLDERS, SKILL_MD, Finder, Found, FoundSkill, LeftOut
+from skillery.importing.entries import Entry
+from skillery.importing.finding import SKILL_MD, Finder, Found, FoundSkill
+from skillery.importing.leaving_out import LeftOut
 
 CHUNK_BYTES = 1024 * 1024
-MOST_FILES = 1_000_000
-"""That a folder may hold; far more are no folder of skills."""
+
+
+class Counting(NamedTuple):
+    """A skill that is not sent, because another one counts instead."""
+
+    stated: str
+    by: str
+    """Where the other one lies."""
+    is_same: bool
+    """Whether both have the same files."""
 
 
 class Folder(NamedTuple):
@@ -29,10 +39,10 @@ class Folder(NamedTuple):
     found: Found
     special: tuple[LeftOut, ...]
     """Pipes, devices, and what cannot be read."""
-    overridden: Mapping[str, tuple[str, str]] = {}
-    """By its root what a skill calls itself and where the one lies that counts instead; it is none of `found`."""
+    overridden: Mapping[str, Counting] = {}
+    """By their roots the skills that are not sent; they are none of `found`."""
 
-    def without(self, overridden: Mapping[str, tuple[str, str]]) -> Folder:
+    def without(self, overridden: Mapping[str, Counting]) -> Folder:
         roots = [root for root in self.found.roots if root not in overridden]
         return self._replace(found=self.found._replace(roots=roots), overridden=overridden)
 
@@ -45,67 +55,26 @@ class Folder(NamedTuple):
         return (*self.special, *self.found.left_out)
 
 
-def look_through(path: Path) -> Folder:
-    """Raises StartupError where it cannot be read."""
-    special: list[LeftOut] = []
-    try:
-        entries = list(_entries(path, special))
-    except OSError as error:
-        raise StartupError(f"cannot read '{error.filename}': {error.strerror}") from None
-    finder = Finder(entries)
-    return Folder(path, finder, finder.found(), tuple(special))
+def look_through(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False, split: bool = False) -> Folder:
+    """Return what a folder holds. Raises StartupError if it cannot be read.
+
+    A link to a skill is followed if it stays in its repository or in one of the `imported` folders, or `anywhere`.
+    """
+    walked = walk(path, Policy.of([path, *imported], anywhere=anywhere))
+    finder = Finder(walked.entries, walked.links, split=split)
+    return Folder(path, finder, finder.found(), tuple(walked.special))
 
 
-def fingerprint(path: Path) -> str:
-    """Another one when something in the folder has changed, by names, sizes and times."""
+def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False) -> str:
+    """Return another text when something in the folder has changed, by names, sizes and times."""
     lines = hashlib.sha256()
     try:
-        for entry in _entries(path, []):
-            status = (path / entry.path).lstat()
+        for entry in walk(path, Policy.of([path, *imported], anywhere=anywhere)).entries:
+            status = entry.place.lstat()
             lines.update(f"{entry.path!r} {status.st_size} {status.st_mtime_ns} {status.st_mode}\n".encode())
-    except OSError:
+    except (OSError, StartupError):
         return f"unreadable {lines.hexdigest()}"
     return lines.hexdigest()
-
-
-def _entries(root: Path, special: list[LeftOut]) -> Iterator[Entry]:
-    waiting = [""]
-    count = 0
-    while waiting:
-        folder = waiting.pop()
-        found = sorted(os.scandir(root / folder), key=lambda one: one.name)
-        for one in found:
-            path = f"{folder}/{one.name}" if folder else one.name
-            count += 1
-            if count > MOST_FILES or path.count("/") > MAX_DEPTH:
-                raise StartupError(f"'{root}' has too many files or folders to be a folder of skills")
-            if one.is_dir(follow_symlinks=False):
-                if one.name in JUNK_FOLDERS:
-                    # Not walked through: it stands for all that is in it.
-                    special.append(LeftOut(shown(path), "junk", "left behind by a system or an interpreter"))
-                else:
-                    waiting.append(path)
-                continue
-            entry = _entry(root, path, one.stat(follow_symlinks=False))
-            if isinstance(entry, LeftOut):
-                special.append(entry)
-            else:
-                yield entry
-
-
-def _entry(root: Path, path: str, status: os.stat_result) -> Entry | LeftOut:
-    full = root / path
-    if stat.S_ISLNK(status.st_mode):
-        target = str(full.readlink())
-        if target.startswith("/"):
-            # One that leads back into the folder is as good as a relative one.
-            target = "../" * path.count("/") + os.path.relpath(target, root.resolve())
-        return Entry(path, 0, False, target, None)
-    if not stat.S_ISREG(status.st_mode):
-        return LeftOut(shown(path), "special", "no file, folder or link")
-    if not os.access(full, os.R_OK):
-        return LeftOut(shown(path), "special", "it may not be read")
-    return Entry(path, status.st_size, bool(status.st_mode & 0o111), "", full)
 
 
 async def packed(folder: Folder) -> AsyncIterator[bytes]:

@@ -6,6 +6,8 @@ import msgspec
 
 MAX_LISTED = 50
 """Of one skill; a file can be wrong in thousands of places."""
+HARMLESS = frozenset({"unknown_keys", "odd_metadata", "odd_compatibility"})
+"""Codes of notes: the reader kept the value as it is, so nothing was repaired."""
 
 
 class Repair(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -16,6 +18,8 @@ class Repair(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     file: str | None = None
     line: int | None = None
+    harmless: bool = False
+    """True for a note about a value that is kept as it is: such a skill does not count as repaired."""
 
 
 class Repairs:
@@ -26,7 +30,7 @@ class Repairs:
         self.more = 0
 
     def note(self, code: str, message: str, line: int | None = None, file: str | None = None) -> None:
-        repair = Repair(code, message, file, line)
+        repair = Repair(code, message, file, line, code in HARMLESS)
         if repair in self.listed:
             return
         if len(self.listed) == MAX_LISTED:

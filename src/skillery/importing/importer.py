@@ -11,7 +11,7 @@ import contextlib
 import errno
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,9 +45,10 @@ from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import Archive, ImportLimits, shown
-from skillery.importing.finding import Finder, Found, FoundSkill
+from skillery.importing.finding import Finder, Found, FoundSkill, Merged
 from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases, tree_path
 from skillery.importing.naming import Named, Naming
+from skillery.importing.nesting import nested_in
 from skillery.importing.preparing import Prepared, Preparing, same_files, with_packages
 from skillery.importing.reports import Begun, SkillReport, Summary
 from skillery.publishing import Looked, Mode, Publisher
@@ -104,6 +105,8 @@ class Wish(NamedTuple):
     """The skill that its one skill becomes a version of, whatever it calls itself."""
     packages: Mode | None = None
     """What is done about undeclared packages, None as the server's setting says."""
+    split: bool = False
+    """Whether a SKILL.md below another skill's folder is a skill of its own."""
     is_new: bool = False
     """Whether its skills must be ones that there are not yet, or just as they are there."""
 
@@ -117,7 +120,6 @@ class _Twin(NamedTuple):
     """What is kept of a skill, for another that states the same name."""
 
     root: str
-    rank: int
     source_digest: str
 
 
@@ -195,13 +197,14 @@ class Importer:
             opening = open_archive(file, self.limits, self._folder)
             archive = await asyncio.to_thread(opening.__enter__)
             stack.push_async_callback(asyncio.to_thread, opening.__exit__, None, None, None)
-            finder, found = await asyncio.to_thread(_look_through, archive)
+            finder, found = await asyncio.to_thread(_look_through, archive, wish)
             folders = frozenset(root.rpartition("/")[2] for root in found.roots)
             preparing = Preparing(archive, self._bundles, wish.namespace, wish.permissions, wish.name, folders)
             aliases = await self._aliases(identity, wish, found.roots, finder, preparing)
-            yield Begun(len(found.roots), found.left_out, found.other_files)
+            skills = len(found.roots) + len(found.merged)
+            yield Begun(skills, found.left_out, found.other_files, len(found.merged), found.searched)
             one = _Import(self._database, self._publisher, identity, wish, finder, preparing, aliases)
-            reports = one.reports(found.roots)
+            reports = one.reports(found.roots, found.merged)
             stack.push_async_callback(reports.aclose)
             async for report in reports:
                 yield report
@@ -235,8 +238,8 @@ def _fingerprints(roots: list[str], finder: Finder, preparing: Preparing) -> lis
     return prints
 
 
-def _look_through(archive: Archive) -> tuple[Finder, Found]:
-    finder = Finder(archive.entries)
+def _look_through(archive: Archive, wish: Wish) -> tuple[Finder, Found]:
+    finder = Finder(archive.entries, split=wish.split)
     return finder, finder.found()
 
 
@@ -275,8 +278,8 @@ class _Import:
         self._unread = 0
         self._held = 0
 
-    async def reports(self, roots: list[str]) -> AsyncGenerator[SkillReport, None]:
-        """In the order of `roots`."""
+    async def reports(self, roots: list[str], merged: Iterable[Merged] = ()) -> AsyncGenerator[SkillReport, None]:
+        """In the order of `roots`, then the links to them."""
         under_way: deque[asyncio.Task[SkillReport]] = deque()
         try:
             for root in roots:
@@ -287,6 +290,8 @@ class _Import:
                     yield self._counted(await under_way.popleft())
             while under_way:
                 yield self._counted(await under_way.popleft())
+            for link in merged if not self._stopped else ():
+                yield self._counted(SkillReport(path=shown(link.path), outcome="merged", by=shown(link.by)))
         finally:
             # What has begun is finished, whoever has gone.
             await asyncio.gather(*under_way, return_exceptions=True)
@@ -320,7 +325,7 @@ class _Import:
 
     def _counted(self, report: SkillReport) -> SkillReport:
         self._counts[report.outcome] += 1
-        self._repaired += bool(report.repairs)
+        self._repaired += any(not repair.harmless for repair in report.repairs)
         return report
 
     # -- one skill ---------------------------------------------------------------------------------------------------
@@ -334,7 +339,7 @@ class _Import:
         return _ready(self._refused(found, None, prepared))
 
     def _read(self, root: str) -> tuple[FoundSkill, Prepared | Exception]:
-        found = FoundSkill(root, {}, None, (), None, 0)
+        found = FoundSkill(root, {}, None, (), None)
         try:
             found = self._finder.skill(root)
             return found, self._preparing.prepare(found)
@@ -343,12 +348,11 @@ class _Import:
 
     async def _named(self, prepared: Prepared) -> asyncio.Task[SkillReport]:
         twins = self._seen.setdefault(prepared.key, [])
-        for twin in twins:
-            ranks = prepared.found.rank, twin.rank
-            if twin.source_digest == prepared.source_digest or (all(ranks) and ranks[0] != ranks[1]):
-                return _ready(_report(prepared, "overridden", by=shown(twin.root)))
+        same = next((twin for twin in twins if twin.source_digest == prepared.source_digest), None)
+        if same is not None:
+            return _ready(_report(prepared, "merged", by=shown(same.root)))
         first = twins[0] if twins else None
-        twins.append(_Twin(prepared.found.root, prepared.found.rank, prepared.source_digest))
+        twins.append(_Twin(prepared.found.root, prepared.source_digest))
         if first is not None:
             prepared = _told_apart(prepared, first)
         self._kept.add(self._aliases.alias_of(prepared.found.root, prepared.key).path)
@@ -569,7 +573,9 @@ class _Import:
             log.error("a skill could not be imported", exc_info=error)
         if prepared is not None:
             return _report(prepared, "refused", name=name, error=error)
-        return SkillReport(path=shown(found.root), outcome="refused", left_out=found.left_out, error=error)
+        return SkillReport(
+            path=shown(found.root), outcome="refused", left_out=found.left_out, error=error, **nested_in(found)
+        )
 
 
 def _with_warnings(prepared: Prepared) -> Prepared:
@@ -619,6 +625,7 @@ def _report(prepared: Prepared, outcome: Any, **more: Any) -> SkillReport:
             "size_bytes": prepared.size_bytes,
             "repairs": prepared.repairs,
             "left_out": prepared.found.left_out,
+            **nested_in(prepared.found, prepared.skill_md.body),
             **more,
         }
     )

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from typing import NamedTuple
 
 from skillery.importing.entries import Entry
 
 MAX_STEPS = 40
 """Links that one path may lead through, as on Linux."""
+OUTSIDE = "\0"
+"""First character of the paths of entries that lie outside of an imported folder. No file can be called so."""
+CIRCLE = "leads in a circle"
+OUT = "leads out of what is imported"
+NOTHING = "leads to nothing"
+
+
+class Links(NamedTuple):
+    """What a file system says about the links of a folder. An archive says nothing: its entries have to do."""
+
+    leads: Mapping[str, str] = {}
+    """Where the target of a link lies among the entries, by the path of the link."""
+    lost: Mapping[str, str] = {}
+    """Why a link is not followed, by the path of the link."""
 
 
 class Tree:
     """All entries of an archive by path, and the folders that they lie in."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[Entry], links: Links = Links()) -> None:  # noqa: B008 - it is frozen
         self.by_path: dict[str, Entry] = {}
+        self.links = links
         self.twice: dict[str, list[Entry]] = {}
         self._folders: set[str] = {""}
         self._sorted: list[str] = []
@@ -49,7 +65,15 @@ class Tree:
             yield self.by_path[path]
 
     def real(self, path: str) -> str | None:
-        """The path of the file or folder that one leads to; None where it leads to nothing, or in a circle."""
+        """Return the path of the file or folder that `path` leads to; None if it leads to nothing."""
+        return self._walk(path)[0]
+
+    def why_lost(self, path: str) -> str:
+        """Return why a link leads to no file or folder of the archive."""
+        return self.links.lost.get(path) or self._walk(path)[1]
+
+    def _walk(self, path: str) -> tuple[str | None, str]:
+        """Return where a path leads to, or None and the reason."""
         todo, done, steps = path.split("/")[::-1], "", 0
         while todo:
             segment = todo.pop()
@@ -57,19 +81,26 @@ class Tree:
                 continue
             if segment == "..":
                 if not done:
-                    return None
+                    return None, OUT
                 done = done.rpartition("/")[0]
                 continue
-            here = f"{done}/{segment}" if done else segment
-            entry = self.by_path.get(here)
+            done = f"{done}/{segment}" if done else segment
+            entry = self.by_path.get(done)
             if entry is None or not entry.target:
-                done = here
                 continue
             steps += 1
             if steps > MAX_STEPS:
-                return None
-            todo.extend(entry.target.split("/")[::-1])
-        return done if done in self.by_path or self.is_folder(done) else None
+                return None, CIRCLE
+            done = self._step(done, entry.target, todo)
+        return (done, "") if done in self.by_path or self.is_folder(done) else (None, NOTHING)
+
+    def _step(self, link: str, target: str, todo: list[str]) -> str:
+        """Follow one link: return the folder to go on from, and put the segments of its target on `todo`."""
+        lead = self.links.leads.get(link)
+        if lead is not None:
+            return lead
+        todo.extend(target.split("/")[::-1])
+        return link.rpartition("/")[0]
 
 
 def parents(path: str) -> Iterator[str]:
@@ -81,3 +112,8 @@ def parents(path: str) -> Iterator[str]:
 
 def is_below(path: str, folder: str) -> bool:
     return not folder or path == folder or path.startswith(f"{folder}/")
+
+
+def is_outside(path: str) -> bool:
+    """Return whether an entry lies outside of the imported folder. Only links lead there."""
+    return path.startswith(OUTSIDE)

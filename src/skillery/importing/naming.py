@@ -90,7 +90,7 @@ class Naming:
             return self._taken_over(connection, prepared, alias, before)
         same = find_same_files(connection, self._identity, alias.namespace, prepared.key, prepared.source_digest)
         if same is not None:
-            note = Repair(
+            note = _note(
                 "copy", f"it has the same files as '{same.name}', which {self._holder(connection, alias, same.name)}"
             )
             return Named(same.name, alias, before, same, owns=False, notes=(note,))
@@ -108,7 +108,7 @@ class Naming:
         notes: tuple[Repair, ...] = ()
         if not is_free(connection, alias, name, may_continue=False):
             holder = self._holder(connection, alias, name).replace("belongs", "belonged").replace("was", "had been")
-            notes = (Repair("taken_over", f"it takes over '{name}', which {holder}"),)
+            notes = (_note("taken_over", f"it takes over '{name}', which {holder}"),)
         return Named(name, alias, before, None, owns=True, takes_over=True, notes=notes)
 
     def _new(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
@@ -127,11 +127,11 @@ class Naming:
     def _why(self, connection: Connection, prepared: Prepared, alias: Alias, name: str) -> Repair:
         wanted = prepared.wanted
         if self._is_claimed(prepared, wanted):
-            return Repair("name", f"'{wanted}' is another skill of this import; in the registry this one is '{name}'")
+            return _note("name", f"'{wanted}' is another skill of this import; in the registry this one is '{name}'")
         holder = self._holder(connection, alias, wanted)
         if holder.endswith("of this source"):
-            return Repair("name", f"'{wanted}' {holder}; in the registry this one is '{name}'")
-        return Repair(
+            return _note("name", f"'{wanted}' {holder}; in the registry this one is '{name}'")
+        return _note(
             "name_taken",
             f"'{wanted}' {holder}; in the registry this one is '{name}'. Give --namespace NS to put the skills below a "
             f"namespace, or --take-over {wanted} to publish this one as the next version of '{wanted}'",
@@ -155,5 +155,10 @@ def _is_odd(prepared: Prepared, name: str) -> bool:
     return name != (prepared.stated if prepared.is_mended else prepared.wanted)
 
 
+def _note(code: str, message: str) -> Repair:
+    """Return a note on a name. Nothing of the skill was repaired."""
+    return Repair(code, message, harmless=True)
+
+
 def _called(name: str) -> Repair:
-    return Repair("name", f"in the registry it is called '{name}'")
+    return _note("name", f"in the registry it is called '{name}'")

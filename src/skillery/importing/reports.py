@@ -7,21 +7,27 @@ from typing import Any, Literal
 import msgspec
 
 from skillery.formats.repairs import Repair
-from skillery.importing.finding import LeftOut
+from skillery.importing.leaving_out import LeftOut
 from skillery.registry import CheckedExample, CheckFinding, Removed
 
-Outcome = Literal["published", "draft", "unchanged", "checked", "overridden", "refused"]
-"""`checked` is what a dry run would publish; `overridden` is a skill that a later folder of the same import has too."""
+Outcome = Literal["published", "draft", "unchanged", "checked", "merged", "overridden", "refused"]
+"""`checked` is what a dry run would publish. `merged` is a link to a skill, or a copy of one, that is imported by
+another path. `overridden` is a different skill whose name a later folder of the command line has too."""
 
 
 class Begun(msgspec.Struct, frozen=True):
     """Before the first skill."""
 
     skills: int
+    """Reports that follow, `merged` links among them."""
     left_out: tuple[LeftOut, ...] = ()
     """What belongs to no skill."""
     other_files: int = 0
     """How many more of these there are than are listed."""
+    merged: int = 0
+    """How many of `skills` are links to skills that are imported by another path."""
+    searched: tuple[str, ...] = ()
+    """If there is no skill: the folders that were searched, "" for the archive itself."""
 
 
 class SkillReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -44,7 +50,11 @@ class SkillReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     findings: tuple[CheckFinding, ...] = ()
     examples: tuple[CheckedExample, ...] = ()
     by: str = ""
-    """Of one that is overridden: the folder that counts."""
+    """Of one that is merged or overridden: the path of the skill that counts."""
+    nested: tuple[str, ...] = ()
+    """Each SKILL.md below the skill's folder that stays a file of the skill."""
+    suggestion: str = ""
+    """What to do about the nested skills."""
     error: Any = None
     """Of one that is refused, as an exception; a door makes an error object of it."""
 
@@ -55,7 +65,7 @@ class Summary(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     """By outcome."""
     repaired: int
-    """Skills of which anything was read otherwise than it is written."""
+    """Skills of which anything was read otherwise than it is written. Harmless notes do not count."""
     removed: tuple[Removed, ...] = ()
     unread: int = 0
     """Skills of which it is not even known what they are called: with any, nothing is taken for removed."""

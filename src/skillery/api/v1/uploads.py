@@ -40,12 +40,12 @@ async def _only_one(reports: Any) -> SkillReport:
     """Of an archive with one skill; before anything of another is published."""
     found: SkillReport | None = None
     async for report in reports:
-        if isinstance(report, Begun) and report.skills != 1:
+        if isinstance(report, Begun) and report.skills - report.merged != 1:
             raise InvalidParams(
-                f"there are {report.skills} skills in this, and it takes one",
+                f"there are {report.skills - report.merged} skills in this, and it takes one",
                 hint="A skill is a folder with a SKILL.md; POST /import takes an archive of many.",
             )
-        if isinstance(report, SkillReport):
+        if isinstance(report, SkillReport) and report.outcome != "merged":
             found = report
     assert found is not None, "an import that has begun with one skill reports it"
     return found

@@ -1,0 +1,238 @@
+"""What `skillery import` prints: a line for each skill, and at the end what there is to do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from skillery.cli.failing import print_error
+from skillery.cli.printing import clean
+
+MOST_NAMED = 10
+"""Skills of a section that are named where nothing has to be done about them; --json names all."""
+_MADE = {"published": "published", "draft": "published", "checked": "published", "unchanged": "unchanged"}
+"""The section of an outcome; a draft and a dry run's `checked` say so in their line."""
+_PACKAGES = {"undeclared_package", "no_packages"}
+"""Findings and repairs about packages that a script needs and does not find."""
+_NAMES = {"name", "name_taken", "taken_over", "copy"}
+"""Repairs that say why a skill has another name than it states."""
+WITHOUT = ", and its scripts run without"
+
+
+class Sections:
+    """The summary of an import. `listed` is complete, whatever is printed of it."""
+
+    def __init__(self) -> None:
+        self.listed: dict[str, list[dict[str, Any]]] = {
+            "published": [],
+            "unchanged": [],
+            "named_otherwise": [],
+            "repaired": [],
+            "refused": [],
+            "merged": [],
+            "nested": [],
+            "links_not_followed": [],
+            "packages_missing": [],
+        }
+
+    def add(self, skill: Mapping[str, Any]) -> None:
+        """Note one skill, as it is reported."""
+        outcome, path = skill["outcome"], skill["path"]
+        self._add_outcome(outcome, path, skill)
+        for repair in skill.get("repairs", ()):
+            if repair["code"] in _NAMES:
+                self._note("named_otherwise", path=path, name=skill.get("name", ""), message=repair["message"])
+        repaired = [repair["code"] for repair in skill.get("repairs", ()) if not repair.get("harmless")]
+        if repaired:
+            self._note("repaired", path=path, codes=list(dict.fromkeys(repaired)))
+        for nested in skill.get("nested", ()):
+            self._note("nested", path=_joined(path, nested), of=path, suggestion=skill.get("suggestion", ""))
+        for one in skill.get("left_out", ()):
+            if one["why"] == "link":
+                self._note("links_not_followed", path=_joined(path, one["path"]), message=one["message"])
+        self._add_packages(path, skill)
+
+    def end(self, answer: Mapping[str, Any]) -> None:
+        """Note what belongs to no skill."""
+        for one in answer.get("left_out", ()):
+            if one["why"] == "link":
+                self._note("links_not_followed", path=one["path"], message=one["message"])
+
+    def _add_outcome(self, outcome: str, path: str, skill: Mapping[str, Any]) -> None:
+        if outcome in _MADE:
+            name, version = skill.get("name", ""), skill.get("version", "")
+            self._note(_MADE[outcome], path=path, name=name, version=version, outcome=outcome)
+        elif outcome == "refused":
+            self._note("refused", path=path, reason=_reason(skill))
+        else:
+            self._note("merged", path=path, by=skill.get("by", ""), outcome=outcome)
+
+    def _add_packages(self, path: str, skill: Mapping[str, Any]) -> None:
+        found = [one for one in skill.get("findings", ()) if one["rule"] in _PACKAGES]
+        for one in [*found, *(one for one in skill.get("repairs", ()) if one["code"] in _PACKAGES)]:
+            self._note("packages_missing", path=place(path or ".", one), message=one["message"])
+
+    def _note(self, section: str, **line: Any) -> None:
+        self.listed[section].append(line)
+
+
+def _joined(path: str, inside: str) -> str:
+    return f"{path}/{inside}" if path else inside
+
+
+def _reason(skill: Mapping[str, Any]) -> str:
+    error = skill.get("error")
+    if error:
+        return str(error["message"])
+    return "; ".join(one["message"] for one in skill.get("findings", ())) or "the checks refuse it"
+
+
+# -- while it goes on ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress(as_json: bool) -> Any:
+    """A line for each skill; on a terminal a bar besides."""
+    if as_json or not sys.stderr.isatty():
+        yield (lambda key, said: None) if as_json else _print_line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sending", total=None)
+
+        def told(key: str, said: Mapping[str, Any]) -> None:
+            if key == "begun":
+                bar.update(task, description="importing", total=said["total"])
+            elif key == "skill":
+                bar.update(task, advance=1)
+                if said["outcome"] != "unchanged":
+                    bar.console.file.flush()
+                    _print_line(key, said)
+
+        yield told
+
+
+def _print_line(key: str, said: Mapping[str, Any]) -> None:
+    if key != "skill":
+        return
+    where = said["path"] or "."
+    if said["outcome"] == "refused":
+        # Findings of a dry run stand beside, those of a refusal in its error.
+        error = said.get("error") or {"message": "the checks refuse it", "data": {"findings": said.get("findings")}}
+        print_error({**error, "subject": where})
+    else:
+        name = f"{said.get('name', '')} {said.get('version', '')}".strip()
+        by = f" by {said.get('by') or '.'}" if said["outcome"] in {"merged", "overridden"} else ""
+        click.echo(clean(f"{said['outcome']}{by}\t{name or said.get('stated', '')}\t{where}"))
+    for line in _details(said):
+        click.echo(clean(f"  {line}"), err=True)
+
+
+def _details(said: Mapping[str, Any]) -> list[str]:
+    """Each with where it is, for in a log of stderr they stand without the lines of the skills."""
+    where = said["path"] or "."
+    repairs = said.get("repairs", ()) if said["outcome"] != "unchanged" else ()
+    warnings = dict.fromkeys(said.get("warnings", ()))
+    lines = []
+    for repair in repairs:  # what it does without is among the warnings, too: it is told once, with its place
+        same = {repair["message"], f"{place('', repair).lstrip('/')}: {repair['message']}"} & warnings.keys()
+        for warning in same:
+            del warnings[warning]
+        word = "warning" if same else "note" if repair.get("harmless") else "repaired"
+        lines.append(f"{word}: {place(where, repair)}: {repair['message']}")
+    if said["outcome"] != "unchanged":
+        lines += [f"left out: {where}/{one['path']}{_files(one)}: {one['message']}" for one in said.get("left_out", ())]
+    lines += [f"warning: {where}: {warning}" for warning in warnings]
+    return lines + [f"{one['severity']}: {place(where, one)}: {one['message']}" for one in said.get("findings", ())]
+
+
+def place(where: str, one: Mapping[str, Any]) -> str:
+    """Return the file and line that a repair or finding is about."""
+    if not one.get("file"):
+        return where
+    return f"{where}/{one['file']}:{one['line']}" if one.get("line") else f"{where}/{one['file']}"
+
+
+def _files(one: Mapping[str, Any]) -> str:
+    return f" ({one['files']} files)" if one["files"] > 1 else ""
+
+
+# -- at the end ------------------------------------------------------------------------------------------------------
+
+
+def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -> None:
+    """What belongs to no skill, the summary in sections, and what to do next."""
+    if "error" in answer:
+        print_error({**answer["error"], "subject": answer["path"]})
+        return
+    for one in answer["left_out"]:
+        click.echo(clean(f"left out: {one['path']}{_files(one)}: {one['message']}"), err=True)
+    if answer["other_files"]:
+        click.echo(f"left out: {answer['other_files']} more files that belong to no skill", err=True)
+    for name in answer["not_taken_over"]:
+        click.echo(clean(f"not taken over: {name}: no skill here asks for this name"), err=True)
+    if answer["unread"] and in_step:
+        click.echo(f"removed skills were not looked for: {answer['unread']} could not be read", err=True)
+    for one in answer["removed"] if in_step else ():
+        yanked = f"yanked {', '.join(one['yanked'])}" if one["yanked"] else "still there; --prune yanks it"
+        click.echo(clean(f"removed\t{one['name']} {one['version']}\t{yanked}"))
+    counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())
+    more = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""
+    skills = "1 skill" if answer["total"] == 1 else f"{answer['total']} skills"
+    click.echo(clean(f"{answer['path']}: {skills}: {counts or 'nothing'}{more}"), err=True)
+    for line in section_lines(sections.listed):
+        click.echo(clean(line), err=True)
+    _print_next(answer)
+
+
+def _print_next(answer: Mapping[str, Any]) -> None:
+    if not answer["total"]:
+        click.echo(clean(f"searched: {', '.join(answer.get('searched') or [answer['path']])}"), err=True)
+        click.echo(
+            "hint: A skill is a folder with a SKILL.md (or a skill.toml); give that folder, or one above it.", err=True
+        )
+    if answer["counts"].get("draft"):
+        click.echo("next: skillery submit NAME@VERSION for each draft, then a reviewer", err=True)
+    if answer["stopped"]:
+        click.echo("stopped: the server could not go on; the same command goes on where it stopped", err=True)
+
+
+def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """The lines of the summary. A section that is empty has none."""
+    for section, lines in sections.items():
+        if not lines:
+            continue
+        title = f"{section.replace('_', ' ')} ({len(lines)})"
+        if section in {"published", "unchanged", "repaired"}:
+            named = [one.get("name") or one["path"] or "." for one in lines]
+            rest = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+            yield f"{title}: {', '.join(named[:MOST_NAMED])}{rest}"
+        else:
+            yield f"{title}:"
+            yield from (f"  {_line(section, one)}" for one in lines)
+    for suggestion in dict.fromkeys(f"{one['of'] or '.'}: {one['suggestion']}" for one in _suggesting(sections)):
+        yield f"hint: {suggestion}"
+
+
+def _suggesting(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Mapping[str, Any]]:
+    return (one for one in sections.get("nested", ()) if one["suggestion"])
+
+
+def _line(section: str, one: Mapping[str, Any]) -> str:
+    path = one["path"] or "."
+    if section == "merged":
+        word = "is" if one["outcome"] == "merged" else "is overridden by"
+        return f"{path} {word} {one['by'] or '.'}"
+    if section == "nested":
+        return f"{path}: stays a file of {one['of'] or '.'}"
+    if section == "packages_missing":
+        # Why they are missing stands in the warning of the skill.
+        return f"{path}: {one['message'].partition(WITHOUT)[0]}"
+    return f"{path}: {one.get('reason') or one.get('message')}"

@@ -1,0 +1,244 @@
+"""Which folders of an archive are skills, and which links lead to skills.
+
+A folder with a SKILL.md (or a skill.toml) is a skill. A SKILL.md below a skill's folder is nested: it stays a file of
+that skill, unless it lies in `…/skills/NAME` or nested skills are split off. A link to a skill's folder is one more
+path to that skill. If the link's target is no skill by itself (it is nested, junk, or outside of the imported folder),
+the first link to it makes it one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from skillery.importing.leaving_out import junk
+from skillery.importing.links import CIRCLE, Tree, is_below, is_outside, parents
+
+SKILL_MD = "SKILL.md"
+SKILL_TOML = "skill.toml"
+AGENTS = (".agents", ".claude", ".opencode")
+"""Agent folders in the order in which their skills get a name; all others come later, by path."""
+MOST_STEPS = 100_000
+"""Skills and links that are looked at for links; links past that are not followed."""
+TOO_MANY = f"is one of links that together lead to more than {MOST_STEPS} skills"
+
+
+class Root(NamedTuple):
+    """A skill. `real` is the folder that holds its files: another one than its path if a link leads there."""
+
+    real: str
+    inner: frozenset[str] = frozenset()
+    """Real folders below `real` that are skills of their own."""
+    nested: tuple[str, ...] = ()
+    """Folders of nested skills, relative to the skill."""
+
+
+class Roots:
+    """Chooses the skills of one archive. `by_path` holds them by their path."""
+
+    def __init__(self, tree: Tree, *, split: bool = False) -> None:
+        self._tree = tree
+        self._split = split
+        self.marked = _marks(tree)
+        self._folders = sorted(self.marked)
+        self._links = sorted(path for path, entry in tree.by_path.items() if entry.target)
+        self._stands_for = dict(self._single_links())
+        self._steps = 0
+        self.by_path = self._plain()
+        self._by_real = {root: root for root in self.by_path}
+        self.merged: dict[str, str] = {}
+        """The path of a skill behind a link, and the path by which that skill is imported."""
+        self.followed: set[str] = set()
+        self.lost: dict[str, str] = {}
+        """Why a link is not followed, by its path."""
+        for link in sorted(self._links, key=lambda link: rank_of(f"{link}/x")):
+            self._follow(link)
+
+    def in_order(self) -> list[str]:
+        """Return the paths of the skills: those that keep a name that others state too come first."""
+        ranks = {path: rank_of(path) for path in self.by_path}
+        for path, root in self.merged.items():
+            ranks[root] = min(ranks[root], rank_of(path))
+        return sorted(self.by_path, key=lambda path: (ranks[path][0], _bytes(path)))
+
+    # -- folders -----------------------------------------------------------------------------------------------------
+
+    def _plain(self) -> dict[str, Root]:
+        """The skills that lie where they are found, without any link."""
+        own = {
+            folder: name
+            for folder, name in self.marked.items()
+            if folder not in self._stands_for and not is_outside(folder) and not junk(f"{folder}/{SKILL_MD}")
+        }
+        chosen, nested = self._choose(own)
+        return {root: Root(root, nested=tuple(nested.get(root, ()))) for root in chosen}
+
+    def _choose(self, marked: Mapping[str, str]) -> tuple[set[str], dict[str, list[str]]]:
+        """Return which of these folders are skills, and the others below the skill that they stay files of."""
+        roots: set[str] = set()
+        nested: dict[str, list[str]] = {}
+        for folder in sorted(marked, key=lambda folder: (folder.count("/") + bool(folder), folder)):
+            above = next((one for one in parents(folder) if one in roots), None)
+            if above is None or (marked[folder] and (self._split or is_in_skills(folder))):
+                roots.add(folder)
+            elif marked[folder]:
+                nested.setdefault(above, []).append(folder[len(above) + 1 :] if above else folder)
+        return roots, nested
+
+    # -- links -------------------------------------------------------------------------------------------------------
+
+    def _single_links(self) -> Iterator[tuple[str, str]]:
+        """Each folder that holds nothing but a link to a SKILL.md, with the folder of that SKILL.md."""
+        for folder, name in self.marked.items():
+            path = f"{folder}/{name}" if folder else name
+            if not name or not self._tree.by_path[path].target or len(list(islice(self._tree.below(folder), 2))) > 1:
+                continue
+            real = self._tree.real(path) or ""
+            target, _, file = real.rpartition("/")
+            if file.casefold() == "skill.md" and target != folder:
+                yield folder, target
+
+    def _follow(self, link: str) -> None:
+        """Make a skill of what a link leads to, unless it is one already."""
+        if is_outside(link) or junk(link) or self._tree.is_folder(link) or self._is_of_a_skill(link):
+            return
+        if self._steps > MOST_STEPS:
+            self.lost[link] = TOO_MANY
+            return
+        folder, _, name = link.rpartition("/")
+        if folder in self._stands_for and name == self.marked[folder]:
+            self._add(link, {folder: self._stands_for[folder]})
+            return
+        target = self._tree.real(link)
+        if target is None or target in self._tree.by_path:
+            return
+        if is_below(link, target):
+            self.lost[link] = CIRCLE
+            return
+        found = dict(self._reached(link, target, (target,)))
+        if found:
+            self._add(link, found)
+
+    def _is_of_a_skill(self, link: str) -> bool:
+        """Whether a link is a file of a skill, which decides about it."""
+        folder, _, name = link.rpartition("/")
+        place = folder if folder in self._stands_for else link
+        is_place = is_in_skills(place) or (name == "skills" and agent_folder(f"{link}/x") is not None)
+        return not is_place and any(one in self.by_path for one in parents(place))
+
+    def _reached(self, path: str, folder: str, seen: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+        """Yield each skill in a folder that stands at `path`, through further links too: its path, and where it is."""
+        for real in _in(self._folders, folder):
+            if self._is_allowed() and real not in self._stands_for and not _is_junk_in(real, folder):
+                yield _moved(real, folder, path), real
+        for link in _in(self._links, folder):
+            if not self._is_allowed() or _is_junk_in(link, folder) or self._is_file_in(link, folder):
+                continue
+            target = self._tree.real(link)
+            if target is None or target in self._tree.by_path:
+                continue
+            if not any(is_below(one, target) for one in (*seen, link)):
+                yield from self._reached(_moved(link, folder, path), target, (*seen, target))
+
+    def _is_file_in(self, link: str, folder: str) -> bool:
+        """Whether a link is a file of a skill in `folder`."""
+        above = (one for one in parents(link) if is_below(one, folder))
+        return not is_in_skills(link) and any(one in self.marked for one in above)
+
+    def _is_allowed(self) -> bool:
+        self._steps += 1
+        return self._steps <= MOST_STEPS
+
+    def _add(self, link: str, found: Mapping[str, str]) -> None:
+        self.followed.add(link)
+        chosen, nested = self._choose({path: self.marked[real] for path, real in found.items()})
+        for path in sorted(chosen):
+            real = found[path]
+            if real in self._by_real or path in self.by_path:
+                self.merged[path] = self._by_real.get(real, path)
+                continue
+            inner = frozenset(found[one] for one in chosen if one != path and is_below(one, path))
+            self._by_real[real] = path
+            self.by_path[path] = Root(real, inner, tuple(nested.get(path, ())))
+
+
+def rank_of(path: str) -> tuple[int, bytes]:
+    """Return a sort key: of two skills with one name, the lower one keeps it.
+
+    `skills/…` comes first, then all other folders, then agent folders.
+    """
+    segments = path.split("/")
+    agent = agent_folder(path)
+    if agent is None:
+        return (0 if "skills" in segments[:2] else 1), _bytes(path)
+    return (AGENTS.index(agent) + 2 if agent in AGENTS else len(AGENTS) + 2), _bytes(path)
+
+
+def agent_folder(path: str) -> str | None:
+    """Return the agent folder that a skill lies in: `.claude` for `a/.claude/skills/pdf`. None if it lies in none."""
+    segments = path.split("/")[:-1]
+    for number, segment in enumerate(segments):
+        if segment.startswith(".") and "skills" in segments[number + 1 :]:
+            return segment
+    return None
+
+
+def is_in_skills(folder: str) -> bool:
+    """Return whether a folder is `…/skills/NAME`."""
+    return folder.split("/")[-2:-1] == ["skills"]
+
+
+def _marks(tree: Tree) -> dict[str, str]:
+    """Each folder that is marked as a skill, with the spelling of its SKILL.md ("" if it has only skill.toml)."""
+    found: dict[str, str] = {}
+    for path, entry in tree.by_path.items():
+        folder, _, name = path.rpartition("/")
+        if name != SKILL_TOML and name.casefold() != "skill.md":
+            continue
+        if entry.target and not _is_text(tree, path):
+            continue
+        if name == SKILL_MD or (name != SKILL_TOML and found.get(folder, "") == ""):
+            found[folder] = name
+        else:
+            found.setdefault(folder, "")
+    return found
+
+
+def _is_text(tree: Tree, link: str) -> bool:
+    """Whether a link leads to a file that may be a SKILL.md. A hidden file may hold a secret."""
+    file = tree.file(link)
+    if file is None or file.target:
+        return False
+    name = file.path.rpartition("/")[2]
+    is_own = is_below(file.path, link.rpartition("/")[0])
+    return is_own or (not name.startswith(".") and name.lower().endswith((".md", ".toml")))
+
+
+def _in(paths: list[str], folder: str) -> Iterator[str]:
+    """Those of sorted paths that are a folder or lie below it."""
+    prefix = f"{folder}/" if folder else ""
+    at = bisect_left(paths, folder)
+    if at < len(paths) and paths[at] == folder:
+        yield folder
+    for path in islice(paths, bisect_left(paths, prefix), None):
+        if not path.startswith(prefix):
+            return
+        if path != folder:
+            yield path
+
+
+def _moved(path: str, folder: str, to: str) -> str:
+    """The path of something in `folder`, if that folder stood at `to`."""
+    inside = path[len(folder) + 1 :] if folder else path
+    return f"{to}/{inside}" if inside else to
+
+
+def _is_junk_in(path: str, folder: str) -> bool:
+    inside = path[len(folder) + 1 :] if folder else path
+    return junk(f"{inside}/{SKILL_MD}" if inside else SKILL_MD) is not None
+
+
+def _bytes(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
