@@ -295,6 +295,7 @@ def test_the_report_ends_with_what_there_is_to_do(sqlite_server: Server, new_nam
     assert {section: len(lines) for section, lines in again["sections"].items()} == {
         "published": 0,
         "unchanged": 3,
+        "named_otherwise": 0,
         "repaired": 1,
         "refused": 1,
         "merged": 1,
