@@ -112,11 +112,15 @@ SENTENCES = (
     "{verb} {subject}, including {extra}. Triggers: {topic}, {wish}.",
     "Comprehensive toolkit: {verb_lower} {subject}. Provides {extra}. Invoke it when you need to {wish}.",
 )
+# fmt: off
 BODY_WORDS = (
-    "step file output check project run command section example create make sure user data code before after using "
-    "need should write read list report error config change version tool team work time result value format test "
-    "build design analysis search quality process table page image model text api document key type new"
-).split()
+    "step", "file", "output", "check", "project", "run", "command", "section", "example", "create", "make",
+    "sure", "user", "data", "code", "before", "after", "using", "need", "should", "write", "read",
+    "list", "report", "error", "config", "change", "version", "tool", "team", "work", "time", "result",
+    "value", "format", "test", "build", "design", "analysis", "search", "quality", "process", "table", "page",
+    "image", "model", "text", "api", "document", "key", "type", "new",
+)
+# fmt: on
 NAMESPACES = ("community", "acme", "labs", "toolbox", "studio", "awesome")
 
 

@@ -33,8 +33,8 @@ def measure(report: Report, folder: Path, _small: bool = False) -> None:
     """Write one row for each kind of query and both databases."""
     report.heading("Search: quality")
     report.text(
-        f"{len(anchors().queries)} queries over {len(corpus()):,} generated skills: how many show a skill that they mean "
-        f"among the first {FIRST} results."
+        f"{len(anchors().queries)} queries over {len(corpus()):,} generated skills: how many show a skill that they "
+        f"mean among the first {FIRST} results."
     )
     found = {"SQLite": _missed(Database(f"sqlite:///{folder / 'quality.db'}"))}
     with running_postgres() as url:
@@ -83,6 +83,7 @@ def fill(connection: Connection, wanted: list[Skill]) -> None:
         namespace = skill.name.rpartition(".")[0]
         summary = {"name": skill.name, "version": "1.0.0", "description": skill.description, "namespace": namespace,
                    "kind": "instruction", "tags": skill.tags, "inputs": {}, "tools": []}  # fmt: skip
+        text = msgspec.json.encode(summary).decode()
         body = skill.body.encode()
         sha256 = hashlib.sha256(b"%d" % number + body).hexdigest()
         row = {"id": number, "name": skill.name, "namespace": namespace, "created_at": NOW, "visibility": "public"}
@@ -90,7 +91,7 @@ def fill(connection: Connection, wanted: list[Skill]) -> None:
         version = {"id": number, "skill_id": number, "version": "1.0.0", "precedence": key, "is_release": True,
                    "status": "published", "kind": "instruction", "namespace": namespace, "digest": "", "size_bytes": 0,
                    "manifest_json": "{}", "frontmatter_json": "{}", "warnings_json": "[]", "names_json": "{}",
-                   "summary_json": msgspec.json.encode(summary).decode(), "publisher": "bench", "created_at": NOW}  # fmt: skip
+                   "summary_json": text, "publisher": "bench", "created_at": NOW}  # fmt: skip
         connection.execute(insert(skill_versions).values(version))
         connection.execute(insert(objects).values(sha256=sha256, size_bytes=len(body), data=body))
         file = {
