@@ -6,7 +6,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
@@ -20,22 +20,28 @@ from skillery.backends import Identity
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database
 from skillery.formats.semver import Version
+from skillery.formats.spellings import pieces_of
 from skillery.registry import search_skills
-from skillery.registry.indexing import search_row
+from skillery.registry.indexing import indexed
 from tests.postgres import running_postgres
 
 CALLS = 30
+BATCH = 5_000
 WORDS_OF_A_TEXT = 300
 VOCABULARY = 20_000
 _choose = random.Random(1)
 # By their ranks: the first stands in nearly every text, the last in few.
 WORDS = ["".join(_choose.choices(ascii_lowercase, k=_choose.randint(4, 9))) for _ in range(VOCABULARY)]
+LONG = [word for word in WORDS if len(word) >= 8]
 QUERIES = {
     "a rare word": WORDS[15_000],
     "two words": f"{WORDS[30]} {WORDS[300]}",
     "three words, the last unfinished": f"{WORDS[10]} {WORDS[60]} {WORDS[200][:3]}",
     "a word of some": WORDS[60],
     "a word of nearly all": WORDS[0],
+    "four words of nearly all": " ".join(WORDS[:4]),
+    "eight words": " ".join(WORDS[rank] for rank in (2, 9, 40, 150, 600, 2_000, 7_000, 15_000)),
+    "two typos": " ".join(word[:2] + word[3] + word[2] + word[4:] for word in (LONG[20], LONG[400])),
 }
 READER = Identity("reader", "person", frozenset({"read"}), ("team00001.*",))
 
@@ -82,10 +88,11 @@ def _figures(database: Database, skills: int) -> list[str]:
 # -- filling ------------------------------------------------------------------------------------------------------
 
 
-def _rows(skills: int) -> Iterator[dict[str, tuple[Any, ...]]]:
+def _rows(skills: int) -> Iterator[dict[str, list[tuple[Any, ...]]]]:
     # Zipf's law.
     summed = list(accumulate(1 / rank for rank in range(1, VOCABULARY + 1)))
     key = Version.parse("1.0.0").precedence
+    spelt: set[str] = set()
     for number in range(1, skills + 1):
         words = _choose.choices(WORDS, cum_weights=summed, k=WORDS_OF_A_TEXT)
         name, namespace = f"team{number // 100:05}.skill{number}", f"team{number // 100:05}"
@@ -95,35 +102,45 @@ def _rows(skills: int) -> Iterator[dict[str, tuple[Any, ...]]]:
         )
         body = " ".join(words)
         sha256 = f"{number:064x}"
-        found = search_row(summary, body)
+        found = indexed(name, " ".join(words[:12]), words[12:14], body, ())
         yield {
-            "skills": (number, name, namespace, number, NOW, "public"),
-            "skill_versions": (
+            "skills": [(number, name, namespace, number, NOW, "public")],
+            "skill_versions": [(
                 number, number, "1.0.0", key, True, "published", "action", namespace, "", 0, "{}", "{}", "[]", "{}",
                 summary, "bench", NOW,
-            ),
-            "objects": (sha256, len(body), body.encode()),
-            "skill_files": (number, "SKILL.md", sha256, len(body), False),
-            "search_words": (number, number, *(found[one] for one in FOUND_BY)),
+            )],
+            "objects": [(sha256, len(body), body.encode())],
+            "skill_files": [(number, "SKILL.md", sha256, len(body), False)],
+            "search_words": [(number, number, found.copy_key, found.words)],
+            "search_postings": [(number, word, loss, name, "public") for word, loss in found.losses.items()],
+            "search_spellings": [
+                (piece, word, stem)
+                for word, stem in found.spellings.items()
+                if word not in spelt
+                for piece in pieces_of(word)
+            ],
         }  # fmt: skip
+        spelt |= found.spellings.keys()
 
 
-FOUND_BY = ("name", "tags", "description", "words", "tag_list")
 COLUMNS = {
     "skills": "id, name, namespace, latest_version_id, created_at, visibility",
     "skill_versions": "id, skill_id, version, precedence, is_release, status, kind, namespace, digest, size_bytes, "
     "manifest_json, frontmatter_json, warnings_json, names_json, summary_json, publisher, created_at",
     "objects": "sha256, size_bytes, data",
     "skill_files": "version_id, path, sha256, size_bytes, executable",
-    "search_words": "skill_id, version_id, name, tags, description, words, tag_list",
+    "search_words": "skill_id, version_id, copy_key, words",
+    "search_postings": "skill_id, word, loss, name, visibility",
+    "search_spellings": "piece, word, stem",
 }
 
 
 def _fill(database: Database, skills: int) -> None:
     add = _sqlite(database) if database.is_sqlite else _postgres(database)
-    rows = list(_rows(skills))
-    for table, columns in COLUMNS.items():
-        add(table, columns, [row[table] for row in rows])
+    rows = _rows(skills)
+    while batch := list(islice(rows, BATCH)):
+        for table, columns in COLUMNS.items():
+            add(table, columns, [row for one in batch for row in one[table]])
     add("", "", [])
 
 

@@ -85,6 +85,15 @@ def test_tools_are_those_of_the_server(client: Client, form: Any) -> None:
     ]
 
 
+def test_a_model_finds_skills_with_search_skills(client: Client) -> None:
+    client.tools("mcp", include=["search_skills"])
+
+    message = client.handle({"name": "search_skills", "arguments": {"query": "how does the protocl guide work"}})
+
+    found = [one["name"] for one in message["structuredContent"]["skills"]]
+    assert "skills.protocol.guide" in found
+
+
 def test_what_is_no_tool_call_is_the_programs_mistake(client: Client) -> None:
     for call in ({}, "list_skills", None, {"type": "text", "text": "hello"}, {"type": "tool_result"}):
         with pytest.raises(TypeError, match="is no tool call"):

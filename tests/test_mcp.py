@@ -129,12 +129,28 @@ def test_a_run_that_failed_is_an_error_with_all_there_is_to_say_of_it(mcp: Mcp) 
 
 
 def test_a_tool_that_is_not_there_is_an_error_of_the_protocol(mcp: Mcp) -> None:
-    error = mcp.error("tools/call", name="search_skills", arguments={"query": "x"})
+    error = mcp.error("tools/call", name="list_labels", arguments={"name": "x"})
     publishing = mcp.error("tools/call", name="create_skill", arguments={})
 
     assert (error["code"], error["data"]["type"]) == (-32602, "tool_not_found")
     assert "execute_skill" in error["data"]["hint"]
     assert "?tools=create_skill, or skillery mcp --tools create_skill" in publishing["data"]["hint"]
+
+
+def test_search_skills_is_a_tool_of_connections_that_ask_for_it(sqlite_rpc: Rpc, new_name: str) -> None:
+    sqlite_rpc("create_skill", manifest=manifest(new_name, kind="instruction"), skill_md=f"# {new_name}\n", files=[])
+    plain, mcp = Mcp(sqlite_rpc), Mcp(sqlite_rpc, tools="search_skills,create_skill")
+    error = plain.error("tools/call", name="search_skills", arguments={"query": new_name})
+
+    assert "?tools=search_skills" in error["data"]["hint"]
+    assert {one["name"] for one in mcp("tools/list")["tools"]} - {
+        one["name"] for one in plain("tools/list")["tools"]
+    } == {
+        "search_skills",
+        "create_skill",
+    }
+    found = mcp.tool("search_skills", query=new_name)["structuredContent"]["skills"]
+    assert [one["name"] for one in found] == [new_name]
 
 
 def test_create_skill_is_a_tool_of_connections_that_ask_for_it(sqlite_rpc: Rpc, new_name: str) -> None:

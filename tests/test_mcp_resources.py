@@ -169,6 +169,16 @@ def test_a_skill_in_another_ones_folder_is_its_own_and_counts_as_the_other_ones_
     assert mcp.error("resources/read", uri=f"{inner}/x.txt")["code"] == -32602
 
 
+def test_a_page_of_resources_has_500_skills_and_the_next_goes_on(sqlite_rpc: Rpc) -> None:
+    mcp = Mcp(sqlite_rpc)
+    first = mcp("resources/list")
+    names = [one["uri"] for one in mcp.all("resources/list", "resources")]
+
+    assert len(first["resources"]) == min(500, len(names))
+    assert names == sorted(set(names), key=names.index)
+    assert all(name.endswith("/SKILL.md") for name in names)
+
+
 def test_a_skill_past_the_limits_is_not_served_as_one(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
     many = {f"f{number}.txt": "x" for number in range(300)}
     publish(rpc, new_name, **many)
@@ -182,12 +192,14 @@ def test_a_skill_past_the_limits_is_not_served_as_one(mcp: Mcp, rpc: Rpc, new_na
     assert error["code"] == -32602
     assert "604 files" in error["message"]
     assert "512" in error["message"]
-    # Pages of 500, with nothing twice and nothing lost.
+    # A list of resources has one entry for each skill, its folder all files.
     uris = [one["uri"] for one in mcp.all("resources/list", "resources")]
-    assert len(set(uris)) == len(uris)
-    assert {uri for uri in uris if uri.startswith(f"skill://{new_name}/")} == {
-        f"skill://{new_name}/{folder}{path}" for folder in ("", "b/") for path in ("SKILL.md", "skill.toml", *many)
-    }
+    assert [uri for uri in uris if uri.startswith(f"skill://{new_name}/")] == [
+        f"skill://{new_name}/SKILL.md",
+        f"skill://{new_name}/b/SKILL.md",
+    ]
+    children = mcp.all("resources/directory/read", "resources", uri=f"skill://{new_name}/b")
+    assert {one["uri"].rpartition("/")[2] for one in children} == {"SKILL.md", "skill.toml", *many}
 
 
 def test_what_is_there_can_be_cached_by_one_identity(sqlite_rpc: Rpc) -> None:
@@ -220,10 +232,11 @@ def test_files_are_read_as_text_or_as_bytes(mcp: Mcp, rpc: Rpc, new_name: str) -
     }
     publish(rpc, new_name, **files)
 
-    listed = {one["uri"] for one in mcp.all("resources/list", "resources")}
+    listed = {one["uri"] for one in mcp.all("resources/directory/read", "resources", uri=f"skill://{new_name}")}
+    folder = {one["uri"] for one in mcp.all("resources/directory/read", "resources", uri=f"skill://{new_name}/a%20b")}
     read = {path: mcp("resources/read", uri=uri_of((new_name,), path))["contents"][0] for path in files}
 
-    assert {uri_of((new_name,), path) for path in files} <= listed
+    assert {uri_of((new_name,), path) for path in files} <= listed | folder
     assert {path: raw(content) for path, content in read.items()} == {
         path: content if isinstance(content, bytes) else content.encode() for path, content in files.items()
     }

@@ -7,20 +7,25 @@ import re
 import unicodedata
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
 from skillery import migrate
+from skillery.backends import Identity
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database
 from skillery.errors import InvalidParams
 from skillery.formats.foreign_skill import registry_name
 from skillery.formats.normal_forms import normalized
+from skillery.formats.search_fields import search_fields
 from skillery.formats.snippets import snippet_of
-from skillery.formats.words import find_words, parse_query, words_of
+from skillery.formats.stems import stem_of
+from skillery.formats.words import Term, find_words, parse_query, words_of
 from skillery.registry import search_skills
+from skillery.registry.indexing import add_rows, indexed
 from tests.conftest import Rpc, Server, manifest
 from tests.people import Caller, Who
 from tests.test_cli import skillery
@@ -28,8 +33,10 @@ from tests.test_cli import skillery
 _numbers = itertools.count()
 
 
-def publish(rpc: Rpc, name: str, version: str = "1.0.0", *, body: str = "", **more: Any) -> None:
+def publish(rpc: Rpc, name: str, version: str = "1.0.0", *, body: str | None = None, **more: Any) -> None:
+    """Without a body, the name is the text: no two skills are copies."""
     given = {"kind": "instruction", "description": "-", **more}
+    body = f"Text of {name}." if body is None else body
     rpc("create_skill", manifest=manifest(name, version, **given), skill_md=f"---\nauthor: Zzyzx\n---\n{body}\n")
 
 
@@ -51,18 +58,20 @@ def names(rpc: Rpc, query: str, **more: Any) -> list[str]:
 # -- what is found ---------------------------------------------------------------------------------------------------
 
 
-def test_a_word_counts_most_in_the_name_then_in_tags_description_and_text(
+def test_a_word_counts_most_in_the_name_then_in_description_tags_and_text(
     rpc: Rpc, new_name: str, new_word: str
 ) -> None:
     # Named against the order that is expected.
     publish(rpc, f"{new_name}.a", body=f"Some {new_word} here. " + f"{new_word} " * 500)
-    publish(rpc, f"{new_name}.b", description=f"About {new_word}, {new_word} and {new_word}.")
-    publish(rpc, f"{new_name}.c", tags=["x", f"{new_word}-y"])
+    publish(rpc, f"{new_name}.b", tags=["x", f"{new_word}-y"])
+    publish(rpc, f"{new_name}.c", description=f"About {new_word}, {new_word} and {new_word}.")
     publish(rpc, f"{new_name}.d-{new_word}")
     publish(rpc, f"{new_name}.e", body="Nothing.")
+    publish(rpc, f"{new_name}.{new_word}")
 
     found = search(rpc, new_word)
-    assert [skill["name"].removeprefix(f"{new_name}.") for skill in found] == [f"d-{new_word}", "c", "b", "a"]
+    ranked = [skill["name"].removeprefix(f"{new_name}.") for skill in found]
+    assert ranked == [new_word, f"d-{new_word}", "c", "b", "a"]
     scores = [skill["score"] for skill in found]
     assert scores == sorted(scores, reverse=True)
     assert 0 < scores[-1] < scores[0] <= 1
@@ -74,33 +83,77 @@ def test_a_row_is_that_of_a_listing_with_a_score_and_a_snippet(rpc: Rpc, new_nam
     (row,) = search(rpc, new_word)
     assert row.pop("snippet") == f"Counts «{new_word}» leads."
     assert 0 < row.pop("score") <= 1
+    assert row.pop("copies") == 1
     assert [row] == rpc("list_skills", namespace=new_name, detail="summary")["skills"]
 
 
-def test_all_words_must_be_there_and_the_last_may_be_unfinished(rpc: Rpc, new_name: str, new_word: str) -> None:
-    publish(rpc, f"{new_name}.{new_word}", description="Profiles tables.", tags=["CSV"], body="Rows and columns.")
-
+def test_most_words_must_be_there_and_the_last_may_be_unfinished(rpc: Rpc, new_name: str, new_word: str) -> None:
     name = f"{new_name}.{new_word}"
+    publish(rpc, name, description="Profiles tables.", tags=["CSV"], body="Rows and columns.")
+    publish(rpc, f"{new_name}.other", description=f"Knows {new_word}.", body="Rows.")
+
     for query in (
         f"{new_word} profile table csv row column",
-        f"{new_word} col",
-        f"COLUMNS profiles {new_word}",
-        f"how to profile a {new_word}",
-        f"{new_word} profiles",
+        f"{new_word} zzxcolumn",
+        f"COLUMNS profiling {new_word}",
+        f"how do I profile a {new_word}",
+        f"{new_word} nothing",
         f"{new_word[:-1]}",
         f"{new_name}.{new_word}",
         f"{new_name}_{new_word}/csv",
     ):
-        assert name in names(rpc, query), query
-    for query in (f"{new_word} pro csv", f"{new_word} nothing", f"{new_word}x", f"{new_word[1:]}", "zzyzx"):
+        assert names(rpc, query)[0] == name, query
+    for query in (f"{new_word}x", f"{new_word[1:]}", "zzyzx"):
         assert name not in names(rpc, query), query
+
+
+def test_word_forms_typos_and_vague_questions_find_what_they_mean(rpc: Rpc, new_name: str) -> None:
+    publish(rpc, f"{new_name}.zebraforms", description="Deploys zebras and summarises their stripes.", tags=["colour"])
+    publish(rpc, f"{new_name}.zoo", description="Feeds giraffes with a front-end.", body="The meerkat is a mongoose.")
+
+    for query in (
+        "zebra stripe deployment", "deploying zebras", "summarizing zebra stripes", "zebraform color",  # forms
+        "zerba stirpes", "zebrafroms", "deplyo zebrs",  # typos
+        "how do I get my zebras deployed before the weekend",
+        "zebra forms",
+    ):  # fmt: skip
+        assert names(rpc, query, namespace=new_name)[:1] == [f"{new_name}.zebraforms"], query
+    for query in ("girafe frontend", "mongooses", "meerk"):
+        assert names(rpc, query, namespace=new_name) == [f"{new_name}.zoo"], query
+
+
+def test_a_word_that_is_there_and_short_words_and_numbers_are_no_typos(rpc: Rpc, new_name: str) -> None:
+    publish(rpc, f"{new_name}.one", description="Quokkas of 20244 in zix.")
+    publish(rpc, f"{new_name}.two", description="Quokkat of 20245 in zax.")
+
+    assert names(rpc, "quokkat") == [f"{new_name}.two"]
+    for query in ("20246", "zox"):
+        assert names(rpc, query, namespace=new_name) == [], query
+
+
+def test_identical_skills_are_one_result_with_their_number(rpc: Rpc, new_name: str, new_word: str) -> None:
+    for name in ("a.copied", "b.copied", "c.copied-2"):
+        publish(rpc, f"{new_name}.{name}", description=f"About {new_word}.", body="Same.")
+    publish(rpc, f"{new_name}.d.copied", description=f"About {new_word}.", body="Another.")
+
+    assert [(one["name"], one["copies"]) for one in search(rpc, f"{new_word} copied", namespace=new_name)] == [
+        (f"{new_name}.a.copied", 3),
+        (f"{new_name}.d.copied", 1),
+    ]
+    assert [(one["name"], one["copies"]) for one in search(rpc, new_word, namespace=f"{new_name}.b")] == [
+        (f"{new_name}.b.copied", 1)
+    ]
+    first = rpc("search_skills", query=new_word, limit=1)
+    rest = rpc("search_skills", query=new_word, limit=9, cursor=first["next_cursor"])
+    assert [one["name"] for one in rest["skills"]] == [f"{new_name}.d.copied"]
 
 
 def test_words_of_all_scripts_are_found(rpc: Rpc, new_name: str, new_word: str) -> None:
     publish(rpc, f"{new_name}.a", description=f"{new_word} Größe naïve café Москва 東京都 हिन्दी ١٢٣ ﬁn ½ emoji 🎉 end")
 
     for word in "GRÖSSE größe grosse naive cafe\u0301 CAFÉ москв 京 東京 हिन्दी ١٢٣ fin".split():  # noqa: SIM905
-        assert names(rpc, f"{new_word} {word}") == [f"{new_name}.a"], word
+        assert names(rpc, f"{new_word} {word}", namespace=new_name) == [f"{new_name}.a"], word
+        assert names(rpc, word, namespace=new_name) == [f"{new_name}.a"], word
 
 
 HOSTILE = [
@@ -117,8 +170,7 @@ def test_a_query_is_data(rpc: Rpc, new_name: str, new_word: str, hostile: str) -
     if punctuation:
         assert rpc("search_skills", query=hostile) == {"skills": [], "next_cursor": None}
         for query in (hostile + new_word, new_word + hostile, f"{new_word} {hostile} other"):
-            assert names(rpc, query) == [f"{new_name}.a"], query
-        assert names(rpc, f"{new_word} {hostile} another") == []
+            assert names(rpc, query, namespace=new_name) == [f"{new_name}.a"], query
     else:
         search(rpc, hostile)
 
@@ -131,8 +183,8 @@ def test_no_word_is_an_operator(rpc: Rpc, new_name: str, new_word: str, query: s
     publish(rpc, f"{new_name}.a", description=f"{new_word} a b")
     publish(rpc, f"{new_name}.b", description=f"{new_word} {query}")
 
-    assert f"{new_name}.b" in names(rpc, f"{new_word} {query}")
-    assert len(names(rpc, f"{new_word} {query}")) <= 2
+    found = names(rpc, f"{new_word} {query}", namespace=new_name)
+    assert sorted(found) == [f"{new_name}.a", f"{new_name}.b"]
 
 
 def test_a_query_that_is_too_much_is_refused(rpc: Rpc) -> None:
@@ -273,7 +325,9 @@ def test_a_cursor_is_good_for_its_question_only(rpc: Rpc, new_name: str, new_wor
 
 # -- both databases, by a model ----------------------------------------------------------------------------------------
 
-VOCABULARY = ["alpha", "alphabet", "beta", "betas", "gamma", "Größe", "groesse", "del-ta", "2024", "東京", "a", "the"]
+# No other test of the same server uses these words.
+VOCABULARY = ["qalpha", "qalphabet", "qbeta", "qbetas", "qgamma", "Größeq", "groesseq", "qdel-qta", "20244q", "茶屋",
+              "qa", "the", "qdelqta", "qgammas"]  # fmt: skip
 
 
 class Model(NamedTuple):
@@ -282,25 +336,76 @@ class Model(NamedTuple):
     description: str
     body: str
 
-    def points(self, query: str) -> int | None:
-        fields = [set(words_of(" ".join(one))) for one in ([self.name], self.tags, [self.description], [self.body])]
-        points = 0
-        for term in parse_query(query):
-            there = [any(term.matches(word) for word in field) for field in fields]
-            if not any(there):
-                return None
-            points += 1 + sum(more for more, has in zip((8, 4, 2), there, strict=False) if has)
-        return points
+    @property
+    def impacts(self) -> dict[str, int]:
+        return search_fields(self.name, self.description, self.tags).impacts
+
+    @property
+    def texts(self) -> set[str]:
+        return {*words_of(self.body), *search_fields(self.name, self.description, self.tags).further} - set(
+            self.impacts
+        )
+
+
+class Meant(NamedTuple):
+    """What a word of a query is looked up as, said again in the plainest way."""
+
+    words: dict[str, int]
+    stem: str
+    prefix: str
+    weight: int
+
+    def gain(self, model: Model) -> int:
+        gains = [counts * model.impacts[word] for word, counts in self.words.items() if word in model.impacts]
+        begun = self.prefix and any(word.startswith(self.prefix) for word in model.texts)
+        return self.weight * max([*gains, 5 if self.stem in model.texts or begun else 0])
+
+
+def meant(term: Term, near: list[str], models: list[Model]) -> Meant | None:
+    def holders(word: str) -> int:
+        return sum(word in model.impacts for model in models)
+
+    words = {word: 5 for word in (term.word, *near) if holders(word)}
+    prefix = ""
+    if not words and term.is_last:
+        spelt = {
+            spelling: stem
+            for model in models
+            for spelling, stem in search_fields(model.name, model.description, model.tags).spellings.items()
+            if len(term.spelt) >= 2 and spelling.startswith(term.spelt)
+        }
+        words = {spelt[spelling]: 4 for spelling in sorted(spelt, key=lambda one: (len(one), one))[:10]}
+        prefix = term.spelt if len(term.spelt) > 2 else ""
+    rows = sum(map(holders, words))
+    found = Meant(words, term.word, prefix, 1)
+    texts = sum(found._replace(words={}).gain(model) > 0 for model in models)
+    assert rows + texts > 2 or not term.spelt.isalpha() or len(term.spelt) < 4, "the model corrects no typos"
+    return found._replace(weight=13 - (rows + texts).bit_length()) if rows + texts else None
+
+
+def ranked(models: list[Model], query: str) -> list[str]:
+    terms = parse_query(query)
+    joined = [stem_of(one.spelt + two.spelt) for one, two in itertools.pairwise(terms)]
+    near = [[*joined[max(0, place - 1) : place + 1]] for place in range(len(terms))]
+    looked_up = [one for term, more in zip(terms, near, strict=True) if (one := meant(term, more, models)) is not None]
+    total = sum(one.weight for one in looked_up)
+    points = []
+    for model in models:
+        weight = sum(one.weight for one in looked_up if one.gain(model))
+        if weight and weight * 3 >= total:
+            points.append((-weight * sum(one.gain(model) for one in looked_up), model.name.encode()))
+    return [name.decode() for _, name in sorted(points)]
 
 
 @pytest.fixture(scope="module")
 def modelled(server: Server) -> list[Model]:
     """Skills with every word of the vocabulary in every field, here or there."""
     models = []
-    for number in range(36):
-        words = [VOCABULARY[(number * step + number // 12) % len(VOCABULARY)] for step in (1, 5, 7, 11)]
+    for number in range(42):
+        words = [VOCABULARY[(number * step + number // 14) % len(VOCABULARY)] for step in (1, 5, 9, 11)]
         plain = words[0].lower() if words[0].isascii() else "x"
-        model = Model(f"model.{plain}.s{number}", [words[1]], f"Of {words[2]}.", f"{words[3]} and {words[1]}")
+        body = f"{words[3]} and {words[1]}, n{number}n"
+        model = Model(f"model.{plain}.s{number}", [words[1]], f"Of {words[2]}.", body)
         publish(server.rpc, model.name, tags=model.tags, description=model.description, body=model.body)
         models.append(model)
     return models
@@ -308,17 +413,64 @@ def modelled(server: Server) -> list[Model]:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    words=st.lists(st.sampled_from([*VOCABULARY, "al", "alph", "bet", "gr", "none"]), min_size=1, max_size=3),
-    end=st.sampled_from(["", " ", "!", "*"]),
+    words=st.lists(st.sampled_from([*VOCABULARY, "n4"]), min_size=1, max_size=4),
+    end=st.sampled_from(["", " ", "!", "*", " qal", " qalp", " qbe", " groess"]),
 )
 def test_both_databases_find_and_rank_what_the_model_says(
     server: Server, modelled: list[Model], words: list[str], end: str
 ) -> None:
     query = " ".join(words) + end
-    points = {model.name: model.points(query) for model in modelled}
-    found = sorted((-one, name.encode()) for name, one in points.items() if one)
+    assert names(server.rpc, query, namespace="model", limit=100) == ranked(modelled, query)
 
-    assert names(server.rpc, query, namespace="model", limit=100) == [name.decode() for _, name in found]
+
+MANY = 1400
+"""Skills: more than a search looks at."""
+
+
+def test_frequent_words_order_what_rare_words_find(database: Database) -> None:
+    migrate.upgrade(database)
+    database.write_now(_fill_many)
+
+    def found(query: str, identity: Identity = LOCAL) -> list[str]:
+        listed: list[str] = []
+        asked: dict[str, Any] = {"query": query, "kind": "", "tags": [], "namespace": "", "limit": 100, "cursor": ""}
+        while len(listed) < MANY:
+            page = database.read_now(lambda connection: search_skills(connection, identity, b"k" * 32, **asked))
+            listed += [skill["name"] for skill in page["skills"]]
+            asked["cursor"] = page["next_cursor"]
+            if not asked["cursor"]:
+                break
+        return listed
+
+    # Each skill has "common"; every second "even"; one "unique"; the name of one is "common".
+    everything = found("common")
+    assert (len(everything), everything[:2]) == (500, ["common", "s0001"])
+    assert found("common unique") == ["s0777"]
+    assert found("common even")[:3] == ["s0013.even", "s0002", "s0004"]
+    assert found("comon evenn")[:3] == ["s0013.even", "s0002", "s0004"]
+    hidden = Identity("reader", "person", frozenset({"read"}), ("s0013.*",))
+    assert found("common even", hidden) == ["s0013.even"]
+
+
+def _fill_many(connection: Connection) -> None:
+    for number in range(1, MANY + 1):
+        name = {7: "common", 13: "s0013.even"}.get(number, f"s{number:04}")
+        is_even = number % 2 == 0 or number == 13
+        description = f"Has common{' even' * is_even}{' unique' * (number == 777)} words."
+        summary = msgspec.json.encode(
+            {"name": name, "version": "1.0.0", "description": description, "tags": []}
+        ).decode()
+        visibility = "namespace"
+        skill = {"id": number, "name": name, "namespace": name.rpartition(".")[0], "visibility": visibility}
+        insert(connection, "skills", skill | {"created_at": NOW})
+        insert(
+            connection,
+            "skill_versions",
+            VERSION | {"id": number, "skill_id": number, "version": "1.0.0", "summary_json": summary},
+        )
+        connection.execute(text(f"UPDATE skills SET latest_version_id = id WHERE id = {number}"))
+        row = indexed(name, description, [], str(number), [])
+        add_rows(connection, number, number, name, visibility, row)
 
 
 # -- words and snippets ----------------------------------------------------------------------------------------------
@@ -445,19 +597,23 @@ def test_the_migration_finds_what_was_there_already(before: Database, new_word: 
 
 
 def test_search_by_the_command_line(sqlite_server: Server, sqlite_rpc: Rpc, new_name: str, new_word: str) -> None:
-    publish(sqlite_rpc, f"{new_name}.a", description=f"About {new_word}.", tags=["t"])
-    publish(sqlite_rpc, f"{new_name}.b", description=f"About {new_word}.")
+    publish(sqlite_rpc, f"{new_name}.a", description=f"Counts {new_word}.", tags=["t"])
+    publish(sqlite_rpc, f"{new_name}.b", description=f"Counts {new_word}.")
 
     def command(*words: str) -> Any:
-        return skillery("search", *words, "--url", sqlite_server.url)
+        return skillery("search", *words, "--namespace", new_name, "--url", sqlite_server.url)
 
-    assert command(new_word, "about").out.splitlines() == [
-        f"{new_name}.{name}\t1.0.0\tinstruction\t«About» «{new_word}»." for name in "ab"
+    publish(sqlite_rpc, f"{new_name}.c", description=f"Counts {new_word}.", body="Same.")
+    publish(sqlite_rpc, f"{new_name}.d", description=f"Counts {new_word}.", body="Same.")
+
+    assert command(new_word, "count").out.splitlines() == [
+        *(f"{new_name}.{name}\t1.0.0\tinstruction\t«Counts» «{new_word}»." for name in "ab"),
+        f"{new_name}.c\t1.0.0\tinstruction\t«Counts» «{new_word}». (2 copies)",
     ]
     assert [one["name"] for one in command(new_word, "--tag", "t", "--json").json["skills"]] == [f"{new_name}.a"]
-    done = command(new_word, "--limit", "1", "--namespace", new_name, "--kind", "instruction")
+    done = command(new_word, "--limit", "1", "--kind", "instruction")
     cursor = done.err.split("--cursor ")[1].strip()
-    rest = command(new_word, "--limit", "1", "--namespace", new_name, "--kind", "instruction", "--cursor", cursor)
+    rest = command(new_word, "--limit", "1", "--kind", "instruction", "--cursor", cursor)
     assert rest.out.startswith(f"{new_name}.b")
     done = command("…")
     assert (done.code, done.out) == (0, "")

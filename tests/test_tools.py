@@ -10,7 +10,7 @@ from anthropic.types import ToolParam
 from openai.types.chat import ChatCompletionFunctionToolParam
 from pydantic import TypeAdapter
 
-from tests.conftest import Rpc
+from tests.conftest import Rpc, manifest
 
 PRINTED: list[dict[str, Any]] = [
     {
@@ -200,21 +200,45 @@ def test_an_unknown_format_or_method_is_400(sqlite_rpc: Rpc, query: dict[str, st
     assert response.json()["error"]["code"] == -32602
 
 
+PROMPT = (
+    "You are connected to a Skills Runtime using the Skills Protocol.\n"
+    "\n"
+    "If you have not yet read the Skills Protocol Guide,\n"
+    "you MUST call the `load_skills_protocol_guide` tool before using\n"
+    "any other Skills Protocol tools.\n"
+    "\n"
+    "After reading the guide, follow its workflow:\n"
+    "discover → inspect → run or write code → use blobs for large data.\n"
+)
+
+
 def test_the_prompt_is_the_one_that_the_specification_recommends(sqlite_rpc: Rpc) -> None:
     response = sqlite_rpc.http.get("/prompt")
 
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
-    assert response.text == (
-        "You are connected to a Skills Runtime using the Skills Protocol.\n"
-        "\n"
-        "If you have not yet read the Skills Protocol Guide,\n"
-        "you MUST call the `load_skills_protocol_guide` tool before using\n"
-        "any other Skills Protocol tools.\n"
-        "\n"
-        "After reading the guide, follow its workflow:\n"
-        "discover → inspect → run or write code → use blobs for large data.\n"
-    )
+    assert response.text.startswith(PROMPT)
     assert sqlite_rpc.http.post("/prompt").status_code == 405
+
+
+def test_with_more_than_200_visible_skills_the_prompt_recommends_search_skills(sqlite_rpc: Rpc, new_name: str) -> None:
+    there = len(sqlite_rpc("list_skills", limit=201)["skills"])
+    if there <= 200:
+        assert sqlite_rpc.http.get("/prompt").text == PROMPT
+    for number in range(201 - there):
+        made = manifest(f"{new_name}.s{number}", kind="instruction")
+        sqlite_rpc("create_skill", manifest=made, skill_md="# s\n", files=[])
+
+    text = sqlite_rpc.http.get("/prompt").text
+    assert text.startswith(PROMPT)
+    assert "`search_skills`" in text
+
+
+def test_search_skills_is_a_tool_for_who_asks(sqlite_rpc: Rpc) -> None:
+    shown = [tool["name"] for tool in sqlite_rpc.http.get("/tools?format=mcp&include=search_skills").json()]
+    plain = [tool["name"] for tool in sqlite_rpc.http.get("/tools?format=mcp").json()]
+
+    assert "search_skills" not in plain
+    assert set(shown) - set(plain) == {"search_skills"}
 
 
 def test_the_types_of_the_sdks_take_the_tools(sqlite_rpc: Rpc) -> None:

@@ -9,8 +9,6 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
-from skillery.registry.indexing import body_in, search_row
-
 revision = "0007"
 down_revision = "0006"
 branch_labels = None
@@ -24,7 +22,6 @@ def key() -> sa.types.TypeEngine[int]:
 
 
 WORDS = sa.Text().with_variant(TSVECTOR(), "postgresql")
-BATCH = 200
 # `ascii` parts words at blanks and leaves everything beyond ASCII as it is: what a word is was decided before. The
 # prefixes are for unfinished words: without them every word that begins so is looked up by itself.
 FTS5 = (
@@ -42,7 +39,6 @@ FTS5 = (
 def upgrade() -> None:
     _add_labels()
     _add_search()
-    _index_what_is_there()
 
 
 def downgrade() -> None:
@@ -57,6 +53,7 @@ def downgrade() -> None:
 
 
 def _add_search() -> None:
+    """Revision 0020 makes the words anew, and indexes what is there."""
     op.add_column("skill_versions", sa.Column("skill_md_start", sa.Text(), nullable=True))
     op.create_table(
         "search_words",
@@ -79,33 +76,6 @@ def _add_search() -> None:
         return
     for statement in FTS5:
         op.execute(statement)
-
-
-def _index_what_is_there() -> None:
-    """A SKILL.md over 64 KiB lies in the storage, where no migration looks: until the next version is published, such a
-    skill is found by its name, tags and description only."""
-    connection = op.get_bind()
-    words = sa.table("search_words", *(sa.column(name) for name in ("skill_id", "version_id", "tag_list")),
-                     *(sa.column(name, WORDS) for name in ("name", "tags", "description", "words")))  # fmt: skip
-    last = 0
-    while True:
-        rows = connection.execute(
-            sa.text(
-                "SELECT s.id, v.id AS version_id, v.summary_json, o.data FROM skills s "
-                "JOIN skill_versions v ON v.id = s.latest_version_id "
-                "LEFT JOIN skill_files f ON f.version_id = v.id AND f.path = 'SKILL.md' "
-                "LEFT JOIN objects o ON o.sha256 = f.sha256 WHERE s.id > :last ORDER BY s.id LIMIT :batch"
-            ),
-            {"last": last, "batch": BATCH},
-        ).all()
-        if not rows:
-            return
-        last = rows[-1].id
-        found = [
-            {"skill_id": row.id, "version_id": row.version_id, **search_row(row.summary_json, body_in(None, row.data))}
-            for row in rows
-        ]
-        connection.execute(sa.insert(words), found)
 
 
 def _add_labels() -> None:

@@ -1,5 +1,17 @@
-"""The system prompt for a model with the tools: appendix A of the Skills Protocol v0.1, word for word."""
+"""The system prompt for a model with the tools: appendix A of the Skills Protocol v0.1, word for word, and how to find
+a skill among many."""
 
+from __future__ import annotations
+
+from functools import partial
+
+from skillery import registry
+from skillery.access import is_admin
+from skillery.api.services import Services
+from skillery.backends import Identity
+
+MANY = 200
+"""Visible skills beyond which a model had better search than list."""
 PROMPT = """\
 You are connected to a Skills Runtime using the Skills Protocol.
 
@@ -10,3 +22,15 @@ any other Skills Protocol tools.
 After reading the guide, follow its workflow:
 discover → inspect → run or write code → use blobs for large data.
 """
+SEARCH = f"""
+There are more than {MANY} skills here. To find one, call `search_skills` with a few words about the task
+instead of reading lists. Call `list_skills` only if you do not have that tool.
+"""
+
+
+async def prompt_for(services: Services, identity: Identity) -> str:
+    """Return the prompt. It recommends search_skills to an identity that sees many skills."""
+    if not (is_admin(identity) or "read" in identity.scopes):
+        return PROMPT
+    sees_more = partial(registry.sees_more_skills_than, identity=identity, count=MANY)
+    return PROMPT + SEARCH if await services.database.read(sees_more) else PROMPT

@@ -37,7 +37,7 @@ from skillery.api.http import (
     send_refusal,
 )
 from skillery.api.operations import Answer, Body, Operation, in_query
-from skillery.api.prompt import PROMPT
+from skillery.api.prompt import prompt_for
 from skillery.api.refusing import note_knock
 from skillery.api.rpc.calling import Caller
 from skillery.api.rpc.envelope import answer
@@ -120,7 +120,7 @@ _MCP = (
         },
         (408, 413, 415),
         description="Described by MCP itself; `?tools=` names methods and skills whose tools are offered besides.",
-        parameters=(in_query("tools", "create_skill and names of skills, with commas between."),),
+        parameters=(in_query("tools", "search_skills, create_skill and names of skills, with commas between."),),
         body=Body(JSON, Schema(type=[OpenAPIType.OBJECT, OpenAPIType.ARRAY]), "A message of MCP."),
         tag="MCP",
     ),
@@ -134,14 +134,14 @@ _TOOLS = (
         (400,),
         parameters=(
             in_query("format", "In whose shape; openai where it is left out.", enum=FORMATS),
-            in_query("include", "Further methods, with commas between."),
+            in_query("include", "Further methods, with commas between: search_skills, create_skill."),
         ),
     ),
 )
 
 
 async def _tools(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """`GET /tools?format=openai|anthropic|mcp|jsonschema[&include=create_skill]`."""
+    """`GET /tools?format=openai|anthropic|mcp|jsonschema[&include=search_skills,create_skill]`."""
     only(scope, "GET", "HEAD")
     await authenticate(services, scope, headers)
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
@@ -168,8 +168,8 @@ _PROMPT = (
 
 async def _prompt(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
     only(scope, "GET", "HEAD")
-    await authenticate(services, scope, headers)
-    await send_bytes(send, 200, PROMPT.encode(), "text/plain; charset=utf-8")
+    identity = await authenticate(services, scope, headers)
+    await send_bytes(send, 200, (await prompt_for(services, identity)).encode(), "text/plain; charset=utf-8")
 
 
 async def _blobs(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:

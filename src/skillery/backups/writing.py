@@ -21,6 +21,8 @@ from skillery.tables import (
     locks,
     metadata,
     objects,
+    search_postings,
+    search_spellings,
     search_words,
     servers,
     uploads,
@@ -28,7 +30,7 @@ from skillery.tables import (
 
 ROWS_AT_ONCE = 200
 _OF_MACHINES = (servers, uploads, locks, environments, environment_rebuilds)
-LEFT_OUT = {table.name for table in (*_OF_MACHINES, search_words, exports)}
+LEFT_OUT = {table.name for table in (*_OF_MACHINES, search_words, search_postings, search_spellings, exports)}
 """What is true of the machines that serve now, and of no other; and the words that skills are found by, which each kind
 of database holds in its own way: restoring makes them anew."""
 

@@ -32,7 +32,8 @@ def search(
 ) -> None:
     """Find skills by words in their names, tags, descriptions and SKILL.md, the best first.
 
-    All the words must be there; the last one may be unfinished. What was found stands between « and ».
+    Skills with most of the words are found. Word forms and typos do not matter; the last word may be unfinished.
+    What was found stands between « and ».
     """
     from skillery.cli.connecting import with_client
 
@@ -49,8 +50,13 @@ def search(
         print_json(answer)
         return
     columns = ("name", "version", "kind", "snippet")
-    print_rows(columns, [[skill[column] for column in columns] for skill in answer["skills"]])
+    print_rows(columns, [[*(skill[one] for one in columns[:-1]), _shown(skill)] for skill in answer["skills"]])
     if not answer["skills"]:
         click.echo("Nothing was found.", err=True)
     if answer["next_cursor"]:
         click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+
+
+def _shown(skill: dict[str, Any]) -> str:
+    copies = skill.get("copies", 1)
+    return str(skill["snippet"]) + (f" ({copies} copies)" if copies > 1 else "")

@@ -120,7 +120,8 @@ class AsyncClient(AsyncMethods):
     async def tools(
         self, form: Literal["openai", "anthropic", "mcp", "jsonschema"], *, include: Sequence[str] = ()
     ) -> list[Any]:
-        """The eight tools of the protocol as an SDK takes them, and those methods that `include` names."""
+        """The eight tools of the protocol as an SDK takes them, and those methods that `include` names: `search_skills`
+        lets a model find skills among many."""
         more = f"&include={quote(','.join(include))}" if include else ""
         found = list_of(await self._get(f"/tools?format={quote(form)}{more}"))
         self._offered |= dict.fromkeys(offered_names(found))

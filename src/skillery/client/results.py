@@ -43,6 +43,7 @@ class SkillPage(TypedDict):
 class FoundSkill(SkillRow):
     score: float
     snippet: str
+    copies: int
 
 
 class FoundSkillPage(TypedDict):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import Protocol
 
 from skillery.formats.normal_forms import normalized
-from skillery.formats.words import Found, Term, find_words
+from skillery.formats.words import Found, find_words_begun
 
 LENGTH = 200
 BEFORE = 40
@@ -14,6 +15,14 @@ MOST_LOOKED_AT = 50
 OPEN, CLOSE = "«", "»"
 # What a text brings along can be mistaken for no mark of ours.
 _OTHERS = str.maketrans({OPEN: "‹", CLOSE: "›"})
+
+
+class Term(Protocol):
+    """A word that was searched for."""
+
+    def matches(self, word: str) -> bool: ...
+
+    def beginnings(self) -> Iterable[str]: ...
 
 
 def snippet_of(texts: Iterable[str], terms: Sequence[Term]) -> str:
@@ -33,7 +42,8 @@ def snippet_of(texts: Iterable[str], terms: Sequence[Term]) -> str:
 
 
 def _matching(text: str, terms: Sequence[Term]) -> Iterator[Found]:
-    return (one for one in find_words(text) if any(term.matches(one.word) for term in terms))
+    words = find_words_begun(text, {beginning for term in terms for beginning in term.beginnings()})
+    return (one for one in words if any(term.matches(one.word) for term in terms))
 
 
 def _printable(text: str) -> str:

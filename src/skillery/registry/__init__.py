@@ -39,7 +39,7 @@ from skillery.registry.lifecycle import (
     unyank_version,
     yank_version,
 )
-from skillery.registry.listing import list_skills
+from skillery.registry.listing import list_skills, sees_more_skills_than
 from skillery.registry.locking import Locked, Pin, Verified, resolve_skills, verify_lock
 from skillery.registry.reading import files_of, read_inline_file, read_skill_file
 from skillery.registry.resolving import VersionRow, resolve
@@ -128,6 +128,7 @@ __all__ = [
     "revoke_waiver",
     "rollback_label",
     "search_skills",
+    "sees_more_skills_than",
     "set_label",
     "set_visibility",
     "skills_with_index_name",

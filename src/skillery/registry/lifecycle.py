@@ -19,6 +19,7 @@ from skillery.errors import DigestDiffers, IllegalStep, InvalidParams, NotAllowe
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.registry.checks import Checks, set_checks
+from skillery.registry.indexing import show_to
 from skillery.registry.inserting import NewVersion, point_to_latest
 from skillery.registry.resolving import VersionRow, find_skill, resolve, skill_not_found
 from skillery.registry.seeing import Visibility, sees_version
@@ -153,6 +154,7 @@ def set_visibility(connection: Connection, identity: Identity, name: str, visibi
     found = connection.scalar(select(skills.c.visibility).where(skills.c.id == skill_id))
     if found != visibility:
         connection.execute(update(skills).where(skills.c.id == skill_id).values(visibility=visibility))
+        show_to(connection, skill_id, visibility)
         before, after = {"visibility": found}, {"visibility": visibility}
         audit.record(connection, identity, "set_visibility", name, before=before, after=after)
     return _latest(connection, identity, name, skill_id)

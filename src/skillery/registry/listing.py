@@ -175,6 +175,10 @@ def seen_rows(
     return rows
 
 
+def sees_more_skills_than(connection: Connection, identity: Identity, count: int) -> bool:
+    return len(seen_rows(connection, identity, "key", count + 1, ("", ""))) > count
+
+
 def _answer(items: Sequence[str], next_cursor: str | None) -> msgspec.Raw:
     closing = f'"{next_cursor}"' if next_cursor else "null"
     return msgspec.Raw(f'{{"skills":[{",".join(items)}],"next_cursor":{closing}}}'.encode())

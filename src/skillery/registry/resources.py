@@ -39,7 +39,7 @@ SKILLS_A_PAGE = 50
 RESOURCES_A_PAGE = 500
 CHILDREN_A_PAGE = 200
 DIRECTORY = "inode/directory"
-_HINT = "skills/list and resources/list say what there is."
+_HINT = "skills/list and resources/list name the skills, resources/directory/read the files of each."
 
 
 class Resource(NamedTuple):
@@ -109,19 +109,18 @@ def get_skill_entry(connection: Connection, identity: Identity, storage: Storage
 def list_resources(
     connection: Connection, identity: Identity, key: bytes, storage: Storage, *, cursor: str
 ) -> tuple[list[Resource], str | None]:
-    """A page of the files of all skills."""
+    """Return a page of the SKILL.md of all skills. Their other files are children of their folders."""
     bound_to = ("resources/list",)
-    namespace, name, path = read_cursor(key, bound_to, cursor, 3) if cursor else ("", "", "")
-    found: list[tuple[Resource, tuple[str, str, str]]] = []
-    for row_namespace, folder in _folders_from(connection, identity, storage, namespace, name):
-        for file in folder.files:
-            if folder.name != name or file.path.encode() > path.encode():
-                found.append((_resource(folder, file.path, file.size_bytes), (row_namespace, folder.name, file.path)))
-        if len(found) > RESOURCES_A_PAGE:
-            break
-    page = found[:RESOURCES_A_PAGE]
-    more = make_cursor(key, bound_to, page[-1][1]) if len(found) > RESOURCES_A_PAGE else None
-    return [resource for resource, _ in page], more
+    namespace, name = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
+    rows = seen_rows(connection, identity, "key", RESOURCES_A_PAGE + 1, (namespace, name))
+    page = rows[:RESOURCES_A_PAGE]
+    found: list[Resource] = []
+    for start in range(0, len(page), SKILLS_A_PAGE):
+        named = [(row[1], row[2]) for row in page[start : start + SKILLS_A_PAGE]]
+        opened = open_folders(connection, identity, storage, named)
+        found += [_resource(folder, SKILL_MD, folder.skill_md.size_bytes) for folder in opened]
+    more = len(rows) > len(page)
+    return found, make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if more else None
 
 
 def read_resource(
@@ -214,20 +213,6 @@ def _served(
     if size > MOST_BYTES:
         return f"its files have {size} bytes, and a skill of MCP at most {MOST_BYTES}"
     return SkillEntry(folder.uri(SKILL_MD), folder.skill_md.frontmatter, files)
-
-
-def _folders_from(
-    connection: Connection, identity: Identity, storage: Storage, namespace: str, name: str
-) -> Iterator[tuple[str, SkillFolder]]:
-    """(namespace, folder) in the order of list_skills, beginning with that very skill."""
-    if name:
-        own = find_folder(connection, identity, storage, folder_of(name))
-        if own is not None and own[0].name == name:
-            yield namespace, own[0]
-    while rows := seen_rows(connection, identity, "key", SKILLS_A_PAGE, (namespace, name)):
-        folders = open_folders(connection, identity, storage, [(row[1], row[2]) for row in rows])
-        yield from zip((row[0] for row in rows), folders, strict=True)
-        namespace, name = rows[-1][0], rows[-1][1]
 
 
 def _children_of_files(folder: SkillFolder, path: str) -> dict[str, Resource]:

@@ -1,53 +1,58 @@
-"""search_skills: skills by words, the best first. SQLite finds them with FTS5, Postgres with tsvector and GIN.
+"""search_skills: skills by words, the best first; both databases find and rank alike.
 
-Both are told what the words are (`formats.words`) and both count alike, so that they find the same and rank it the
-same: a word in the name counts more than one in a tag, that more than one in the description, that more than one in
-SKILL.md. How often it stands there does not matter: nobody gets to the top by repeating themselves. Since points depend
-on nothing but the skill and the query, a page goes on where the one before it ended, whatever was published meanwhile.
+`search_terms` says what the words of a query are looked up as, `search_ranking` ranks, and this module answers. A
+cursor carries what the words meant on the first page, so that the pages of one query agree whatever is published.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    and_,
-    case,
-    cast,
-    column,
-    func,
-    literal,
-    literal_column,
-    or_,
-    select,
-    table,
-)
-from sqlalchemy.dialects.postgresql import TSQUERY
+from sqlalchemy import Connection, and_, bindparam, select
 
 from skillery.backends import Identity
 from skillery.errors import InvalidParams
 from skillery.formats.snippets import snippet_of
 from skillery.formats.words import Term, parse_query
 from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.indexing import SKILL_MD, body_in
+from skillery.registry.indexing import SKILL_MD, body_in, tag_word
 from skillery.registry.pages import fitting, read_until_full, text_bytes
-from skillery.registry.seeing import owns, parameters, seen_by_name, view_of
-from skillery.tables import objects, search_words, skill_files, skill_versions, skills
+from skillery.registry.search_ranking import Filters, most_points, ranking_of
+from skillery.registry.search_terms import Meaning, understand
+from skillery.registry.seeing import parameters, view_of
+from skillery.tables import objects, search_words, skill_files, skill_versions
 
 Kind = Literal["", "action", "instruction"]
-Field = Literal["name", "tags", "description", "words"]
-POINTS: dict[Field, int] = {"name": 8, "tags": 4, "description": 2}
-"""Of each word, beside the one for being there at all."""
-MOST_POINTS = 1 + sum(POINTS.values())
 MOST_TAGS = 16
+_LEAST_SCORE = 0.001
+_meanings = msgspec.json.Decoder(list[Meaning])
 
-_FTS = table("search_index", column("rowid"))
-_FTS_MATCHES = literal_column("search_index").op("MATCH", is_comparison=True)
+_DETAILS = (
+    select(search_words.c.skill_id, skill_versions.c.summary_json, skill_versions.c.skill_md_start, objects.c.data)
+    .join_from(search_words, skill_versions, skill_versions.c.id == search_words.c.version_id)
+    .outerjoin(skill_files, and_(skill_files.c.version_id == skill_versions.c.id, skill_files.c.path == SKILL_MD))
+    .outerjoin(objects, objects.c.sha256 == skill_files.c.sha256)
+    .where(search_words.c.skill_id.in_(bindparam("skill_ids", expanding=True)))
+)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a page begins, and what the words of its query mean."""
+
+    meanings: list[Meaning]
+    after: tuple[int, str] | None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """One skill that was found."""
+
+    name: str
+    points: int
+    copies: int
+    details: Any
 
 
 def search_skills(
@@ -62,40 +67,74 @@ def search_skills(
     limit: int,
     cursor: str,
 ) -> dict[str, Any]:
-    """`skills` as list_skills gives them with `summary`, plus `score` (above 0, at most 1) and `snippet`, and
-    `next_cursor`.
+    """Return `skills` as list_skills gives them with `summary`, plus `score` (above 0, at most 1), `snippet` and
+    `copies`, and `next_cursor`.
 
     Only what the identity sees is looked at. A query without a word finds nothing. Raises InvalidParams, InvalidCursor.
     """
     terms = parse_query(query)
     asked_tags = _check_tags(tags)
     bound_to = ("search_skills", msgspec.json.encode([terms, kind, asked_tags, namespace]).decode())
-    after = read_cursor(key, bound_to, cursor, 2) if cursor else None
-    if not terms:
+    place = _place(connection, identity, key, bound_to, terms, cursor)
+    if not place.meanings:
         return {"skills": [], "next_cursor": None}
-    found = _found(connection.dialect.name, identity, terms, kind, asked_tags, namespace)
-
-    def read(wanted: int, last: Any) -> Sequence[Any]:
-        place = (str(last.points), last.name) if last is not None else after
-        return connection.execute(_page(found, place, wanted), parameters(identity)).all()
-
-    rows = read_until_full(read, limit + 1, _size_of)
-    page = fitting(rows[:limit], _size_of)
-    more = len(rows) > len(page)
+    filters = Filters(view_of(identity), bool(kind), bool(namespace), len(asked_tags))
+    ranking = ranking_of(connection.dialect.name, filters, place.meanings, place.after, limit + 1)
+    given = parameters(identity) | _filtering(kind, asked_tags, namespace) | ranking.parameters
+    ranked = ranking.statement.rows(connection, **given)
+    found = read_until_full(partial(_read, connection, ranked), min(limit, len(ranked)), _size_of)
+    page = fitting(found, _size_of)
+    more = len(ranked) > len(page)
     return {
-        "skills": [_item(row, terms) for row in page],
-        "next_cursor": make_cursor(key, bound_to, (str(page[-1].points), page[-1].name)) if more else None,
+        "skills": [_item(one, place.meanings) for one in page],
+        "next_cursor": make_cursor(key, bound_to, _goes_on(place, page[-1])) if more else None,
     }
 
 
-def _size_of(row: Any) -> int:
-    return text_bytes(row.summary_json)
+def _place(
+    connection: Connection,
+    identity: Identity,
+    key: bytes,
+    bound_to: tuple[str, ...],
+    terms: Sequence[Term],
+    cursor: str,
+) -> Place:
+    if not cursor:
+        return Place(understand(connection, identity, terms), None)
+    points, name, meanings = read_cursor(key, bound_to, cursor, 3)
+    return Place(_meanings.decode(meanings), (int(points), name))
 
 
-def _item(row: Any, terms: Sequence[Term]) -> dict[str, Any]:
-    summary: dict[str, Any] = msgspec.json.decode(row.summary_json)
-    snippet = snippet_of((summary["description"], body_in(row.skill_md_start, row.data)), terms)
-    return {**summary, "score": round(row.points / (MOST_POINTS * len(terms)), 3), "snippet": snippet}
+def _goes_on(place: Place, last: Result) -> tuple[str, str, str]:
+    return str(last.points), last.name, msgspec.json.encode(place.meanings).decode()
+
+
+def _filtering(kind: Kind, tags: Sequence[str], namespace: str) -> dict[str, str]:
+    given: dict[str, str] = {f"tag_{number}": tag_word(tag) for number, tag in enumerate(tags)}
+    # "." is followed by "/" in the order of bytes.
+    given |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"} if namespace else {}
+    return given | ({"kind": kind} if kind else {})
+
+
+def _read(connection: Connection, ranked: Sequence[Any], wanted: int, last: Result | None) -> list[Result]:
+    """The next results behind `last` with what is shown of them."""
+    start = next((at for at, row in enumerate(ranked, 1) if last is not None and row[1] == last.name), 0)
+    rows = ranked[start : start + wanted]
+    details = {row.skill_id: row for row in connection.execute(_DETAILS, {"skill_ids": [row[0] for row in rows]})}
+    # A skill that was hidden or yanked since it was ranked has no details.
+    return [Result(name, points, copies, details[id_]) for id_, name, points, copies in rows if id_ in details]
+
+
+def _size_of(one: Result) -> int:
+    return text_bytes(one.details.summary_json)
+
+
+def _item(one: Result, meanings: Sequence[Meaning]) -> dict[str, Any]:
+    summary: dict[str, Any] = msgspec.json.decode(one.details.summary_json)
+    body = body_in(one.details.skill_md_start, one.details.data)
+    score = max(_LEAST_SCORE, round(one.points / most_points(meanings), 3))
+    snippet = snippet_of((summary["description"], body), meanings)
+    return {**summary, "score": score, "snippet": snippet, "copies": one.copies}
 
 
 def _check_tags(tags: Sequence[str]) -> list[str]:
@@ -108,79 +147,3 @@ def _check_tags(tags: Sequence[str]) -> list[str]:
             "'tags' holds a character that no tag has", hint="Write them as list_skills shows them.", param="tags"
         )
     return sorted({tag.strip().casefold() for tag in tags if tag.strip()})
-
-
-# -- the statement -------------------------------------------------------------------------------------------------
-
-
-def _found(
-    dialect: str, identity: Identity, terms: Sequence[Term], kind: Kind, tags: Sequence[str], namespace: str
-) -> Select[Any]:
-    """Every skill that is seen and matches, with its points."""
-    # Its words first: Postgres knows little of how many skills a condition on who sees them leaves, and would rather
-    # begin with that, a hundred thousand skills for a word that stands in three.
-    words = select(search_words.c.skill_id, search_words.c.tag_list, _points(dialect, terms).label("points"))
-    matched = words.where(_has(dialect, "words", terms)).cte("matched")
-    if dialect == "postgresql":
-        matched = matched.prefix_with("MATERIALIZED")
-    found = (
-        select(skills.c.name, skills.c.latest_version_id, matched.c.points)
-        .join_from(matched, skills, skills.c.id == matched.c.skill_id)
-        .where(skills.c.latest_version_id.is_not(None))
-    )
-    view = view_of(identity)
-    if view is not None:
-        found = found.where(or_(*seen_by_name(view), owns()))
-    if kind:
-        version = skill_versions.alias("of_kind")
-        found = found.join(version, version.c.id == skills.c.latest_version_id).where(version.c.kind == kind)
-    if namespace:
-        # "." is followed by "/" in the order of bytes.
-        below = and_(skills.c.namespace >= f"{namespace}.", skills.c.namespace < f"{namespace}/")
-        found = found.where(or_(skills.c.namespace == namespace, below))
-    place = func.instr if dialect == "sqlite" else func.strpos
-    # A line end stands before and after each, and in none.
-    return found.where(*(place(matched.c.tag_list, f"\n{tag}\n") > 0 for tag in tags))
-
-
-def _page(found: Select[Any], after: tuple[str, ...] | None, rows: int) -> Select[Any]:
-    every = found.subquery("every")
-    page = select(every)
-    if after is not None:
-        points, name = int(after[0]), after[1]
-        page = page.where(or_(every.c.points < points, and_(every.c.points == points, every.c.name > name)))
-    one = page.order_by(every.c.points.desc(), every.c.name).limit(rows).subquery("page")
-    return (
-        select(one.c.name, one.c.points, skill_versions.c.summary_json, skill_versions.c.skill_md_start, objects.c.data)
-        .join_from(one, skill_versions, skill_versions.c.id == one.c.latest_version_id)
-        .outerjoin(skill_files, and_(skill_files.c.version_id == skill_versions.c.id, skill_files.c.path == SKILL_MD))
-        .outerjoin(objects, objects.c.sha256 == skill_files.c.sha256)
-        .order_by(one.c.points.desc(), one.c.name)
-    )
-
-
-def _points(dialect: str, terms: Sequence[Term]) -> ColumnElement[int]:
-    points: ColumnElement[int] = literal(len(terms))
-    for term in terms:
-        for field, more in POINTS.items():
-            points = points + case((_has(dialect, field, [term]), more), else_=0)
-    return points
-
-
-def _has(dialect: str, field: Field, terms: Sequence[Term]) -> ColumnElement[bool]:
-    """Whether a skill has all these words in a field."""
-    if dialect == "sqlite":
-        # As a set that is made once: FTS5 is asked for each word and field, not for each skill.
-        expression = f"{field} : ({' AND '.join(map(_fts_term, terms))})"
-        return search_words.c.skill_id.in_(select(_FTS.c.rowid).where(_FTS_MATCHES(literal(expression))))
-    expression = " & ".join(map(_ts_term, terms))
-    return search_words.c[field].op("@@", is_comparison=True)(cast(literal(expression), TSQUERY))
-
-
-def _fts_term(term: Term) -> str:
-    """Words hold letters, digits and marks only: there is nothing in them to escape."""
-    return f'"{term.word}"' if term.prefix is None else f'("{term.word}" OR "{term.prefix}" *)'
-
-
-def _ts_term(term: Term) -> str:
-    return f"'{term.word}'" if term.prefix is None else f"('{term.word}' | '{term.prefix}':*)"

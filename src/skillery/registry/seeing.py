@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, exists, literal_column, or_, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    FromClause,
+    and_,
+    bindparam,
+    exists,
+    literal_column,
+    or_,
+    select,
+)
 
 from skillery import access
 from skillery.backends import Identity
@@ -80,16 +91,16 @@ def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
     return found
 
 
-def seen_by_name(view: View) -> list[ColumnElement[bool]]:
+def seen_by_name(view: View, rows: FromClause = skills) -> list[ColumnElement[bool]]:
     """As `seen_by_namespace`, by ranges of (visibility, name)."""
-    found = [_is("public")]
+    found = [_is("public", rows)]
     for visibility in _granted(view):
         if view.grants_all:
-            found.append(_is(visibility))
+            found.append(_is(visibility, rows))
         if len(view.grants) > _MOST_APART:
-            found += _together(view, visibility)
+            found += _together(view, visibility, rows)
         else:
-            found += [and_(_is(visibility), _in_grant(place)) for place in range(len(view.grants))]
+            found += [and_(_is(visibility, rows), _in_grant(place, rows)) for place in range(len(view.grants))]
     return found
 
 
@@ -108,10 +119,10 @@ def seen_version(view: View) -> ColumnElement[bool]:
     return or_(*found)
 
 
-def owns() -> ColumnElement[bool]:
-    """The same, asked of each row that something else has found: where those are few, and one's own skills many."""
-    own = exists().where(_own_versions.c.publisher == bindparam("me"), _own_versions.c.skill_id == skills.c.id)
-    return and_(_is("private"), own)
+def sees_each(view: View, rows: FromClause, skill_id: ColumnElement[int]) -> ColumnElement[bool]:
+    """Condition on each row of a table with `visibility` and `name` of a skill, that something else has found."""
+    own = exists().where(_own_versions.c.publisher == bindparam("me"), _own_versions.c.skill_id == skill_id)
+    return or_(*seen_by_name(view, rows), and_(_is("private", rows), own))
 
 
 def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: str, visibility: str) -> bool:
@@ -128,24 +139,24 @@ def sees_version(identity: Identity, name: str, status: str, publisher: str) -> 
     return status in WAS_PUBLISHED or publisher == identity.name or access.reviews(identity, name)
 
 
-def _together(view: View, visibility: Visibility) -> list[ColumnElement[bool]]:
+def _together(view: View, visibility: Visibility, rows: FromClause = skills) -> list[ColumnElement[bool]]:
     """Many grants as few conditions: a database takes only so many in one statement."""
-    return [and_(_is(visibility), one) for one in _in_grants(view)]
+    return [and_(_is(visibility, rows), one) for one in _in_grants(view, rows)]
 
 
-def _in_grants(view: View) -> list[ColumnElement[bool]]:
+def _in_grants(view: View, rows: FromClause = skills) -> list[ColumnElement[bool]]:
     places = range(len(view.grants))
     chunks = [places[start : start + _CHUNK] for start in range(0, len(places), _CHUNK)]
-    return [or_(*(_in_grant(place) for place in chunk)) for chunk in chunks]
+    return [or_(*(_in_grant(place, rows) for place in chunk)) for chunk in chunks]
 
 
-def _in_grant(place: int) -> ColumnElement[bool]:
-    return and_(skills.c.name >= _bound(f"grant_low_{place}"), skills.c.name < _bound(f"grant_high_{place}"))
+def _in_grant(place: int, rows: FromClause = skills) -> ColumnElement[bool]:
+    return and_(rows.c.name >= _bound(f"grant_low_{place}"), rows.c.name < _bound(f"grant_high_{place}"))
 
 
-def _is(visibility: Visibility) -> ColumnElement[bool]:
+def _is(visibility: Visibility, rows: FromClause = skills) -> ColumnElement[bool]:
     value: ColumnElement[str] = literal_column(f"'{visibility}'")
-    return skills.c.visibility == value
+    return rows.c.visibility == value
 
 
 def _bound(name: str) -> BindParameter[str]:

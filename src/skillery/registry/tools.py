@@ -21,7 +21,6 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
-    or_,
     select,
     tuple_,
     update,
@@ -38,7 +37,7 @@ from skillery.formats.wording import near_words, quoted
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.resolving import VersionRow, resolve
-from skillery.registry.seeing import View, owns, parameters, seen_by_name, view_of
+from skillery.registry.seeing import View, parameters, sees_each, view_of
 from skillery.tables import session_tools, skill_versions, skills, tools, version_steps
 
 _KEPT = 256
@@ -241,7 +240,7 @@ def _seen(rows: int, view: View) -> Statement:
 
 
 def _sees(view: View) -> ColumnElement[bool]:
-    return or_(*seen_by_name(view), owns())
+    return sees_each(view, skills, skills.c.id)
 
 
 # -- found by name ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from skillery.api.mcp.large_messages import MOST_OF_SDK
 from skillery.api.mcp.methods import COMPLETE, FRESHNESS
 from skillery.api.mcp.pictures import with_pictures
 from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
-from skillery.api.mcp.visits import CREATE_SKILL, CallKey, Visit, visit_of
+from skillery.api.mcp.visits import ON_REQUEST, CallKey, Visit, visit_of
 from skillery.api.rpc.calling import Parts, perform
 from skillery.api.rpc.environment_params import shown_properties
 from skillery.api.rpc.methods import METHODS
@@ -130,13 +130,13 @@ def _error(error: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(visit: Visit) -> list[str]:
-    return [name for name, method in METHODS.items() if method.is_tool or (name == CREATE_SKILL and visit.creates)]
+    return [name for name, method in METHODS.items() if method.is_tool or name in visit.methods]
 
 
 def _unknown(name: str, there: list[str]) -> MCPError:
     way_out = (
         f"Ask for it: /mcp?tools={name}, or skillery mcp --tools {name}"
-        if name == CREATE_SKILL
+        if name in ON_REQUEST
         else "Skills are run with execute_skill."
     )
     hint = f"There are {', '.join(there)}. {way_out}"

@@ -18,7 +18,8 @@ from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 
 SCOPE_KEY = "skillery.visit"
-CREATE_SKILL = "create_skill"
+ON_REQUEST = ("create_skill", "search_skills")
+"""Methods that a connection may ask for besides the eight tools."""
 MOST_SKILLS = 32
 CallKey = tuple[str, str, str | int]
 """Identity, session, and the id that the client gave its request."""
@@ -66,9 +67,9 @@ class Visit:
         self.calls = calls
         self.key = headers.get("idempotency-key")
         self.session = headers.get("mcp-session-id")
-        self.creates = CREATE_SKILL in asked
-        """Whether its client wants to publish."""
-        self.skills = tuple(name for name in asked if name != CREATE_SKILL)
+        self.methods = frozenset(asked) & frozenset(ON_REQUEST)
+        """Methods that its client wants as tools, too."""
+        self.skills = tuple(name for name in asked if name not in ON_REQUEST)
         """Whose Skill Tools it wants as tools of its own."""
         self.arguments: msgspec.Raw | None = None
         """Of the tool that is called, if they are too large for the SDK."""
@@ -84,18 +85,19 @@ def visit_of(context: Any) -> Visit:
 
 
 def asked_tools(query: bytes) -> tuple[str, ...]:
-    """`?tools=create_skill,skill-a,skill-b`. Raises InvalidParams."""
+    """`?tools=search_skills,create_skill,skill-a,skill-b`. Raises InvalidParams."""
     given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
     unknown = sorted(given.keys() - {"tools"})
     if unknown:
         raise InvalidParams(
-            f"there is no parameter {unknown[0][:40]!r}", hint="/mcp takes tools: create_skill, and names of skills."
+            f"there is no parameter {unknown[0][:40]!r}",
+            hint=f"/mcp takes tools: {', '.join(ON_REQUEST)}, and names of skills.",
         )
     names = [name.strip() for part in given.get("tools", []) for name in part.split(",")]
     asked = tuple(dict.fromkeys(name for name in names if name))
     if len(asked) > MOST_SKILLS:
         raise InvalidParams(f"'tools' names {len(asked)} skills", hint=f"At most {MOST_SKILLS}.", param="tools")
     for name in asked:
-        if name != CREATE_SKILL:
+        if name not in ON_REQUEST:
             parse_skill_name(name)
     return asked

@@ -290,9 +290,9 @@ class VerifyLock(Params, frozen=True, kw_only=True):
 
 
 class SearchSkills(Params, frozen=True, kw_only=True):
-    """Find skills by words in their names, tags, descriptions and SKILL.md, the best first."""
+    """Find skills by a few words about the task, the best first. Word forms and typos do not matter."""
 
-    query: Annotated[str, shown("Words that must all be there; the last one may be unfinished")]
+    query: Annotated[str, shown("A few words or a question; skills with most of the words are found")]
     kind: Annotated[Literal["action", "instruction"] | msgspec.UnsetType, shown("Only skills of this kind")] = (
         msgspec.UNSET
     )

@@ -63,6 +63,7 @@ class FoundSkill(Answer):
     tools: list[Any]
     score: float
     snippet: str
+    copies: int
 
 
 class FoundSkills(Answer):

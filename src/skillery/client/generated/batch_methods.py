@@ -448,9 +448,9 @@ class BatchMethods:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Pending[FoundSkillPage]:
-        """Find skills by words in their names, tags, descriptions and SKILL.md, the best first.
+        """Find skills by a few words about the task, the best first. Word forms and typos do not matter.
 
-        query: Words that must all be there; the last one may be unfinished
+        query: A few words or a question; skills with most of the words are found
         kind: Only skills of this kind
         tags: Only skills with all these tags
         namespace: Only skills in this namespace and below it

@@ -1,0 +1,60 @@
+"""Words near a misspelt one: pieces of three letters to find candidates by, and the distance that decides."""
+
+from __future__ import annotations
+
+LEAST_LETTERS = 4
+"""A shorter word has too many neighbours to be corrected."""
+LONG_WORD = 8
+"""From so many letters on, a word may have two mistakes."""
+SHORT_WORD = 5
+"""Up to so many letters, a replaced letter makes another word: flow is no typo of slow."""
+MOST_LETTERS = 32
+"""Longer runs of letters are identifiers or encoded data, not words."""
+
+
+def pieces_of(word: str) -> list[str]:
+    """Return the runs of three characters of a word between `^` and `$`, each once."""
+    marked = f"^{word}$"
+    return list(dict.fromkeys(marked[at : at + 3] for at in range(len(marked) - 2)))
+
+
+def first_piece(beginning: str) -> str:
+    """Return the piece that every word with this beginning of two or more characters has."""
+    return f"^{beginning[:2]}"
+
+
+def is_known_spelling(word: str) -> bool:
+    """Return whether a word of a text is worth keeping as a correct spelling."""
+    return 2 <= len(word) <= MOST_LETTERS
+
+
+def may_be_misspelt(word: str) -> bool:
+    """Return whether a word is corrected. Numbers and names with digits are not: 2024 is no mistake for 2025."""
+    return LEAST_LETTERS <= len(word) <= MOST_LETTERS and word.isalpha()
+
+
+def mistakes_allowed(word: str) -> int:
+    return 2 if len(word) >= LONG_WORD else 1
+
+
+def distance(left: str, right: str, most: int) -> int:
+    """Return how many letters to add, drop, replace or swap with their neighbour lead from one word to the other.
+
+    In a short word a replaced letter counts twice. Anything above `most` is returned as `most + 1` (optimal string
+    alignment distance).
+    """
+    if abs(len(left) - len(right)) > most:
+        return most + 1
+    replaced = 2 if len(left) <= SHORT_WORD else 1
+    before: list[int] = []
+    row = list(range(len(right) + 1))
+    for at, letter in enumerate(left, 1):
+        before, above, row = row, before, [at]
+        for place, other in enumerate(right, 1):
+            cost = min(before[place] + 1, row[-1] + 1, before[place - 1] + replaced * (letter != other))
+            if at > 1 and place > 1 and letter == right[place - 2] and left[at - 2] == other:
+                cost = min(cost, above[place - 2] + 1)
+            row.append(cost)
+        if min(row) > most and (not before or min(before) > most):
+            return most + 1
+    return min(row[-1], most + 1)

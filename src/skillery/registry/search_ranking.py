@@ -1,0 +1,301 @@
+"""The statement that ranks what a query finds: bounded candidates, found by the rarest words first.
+
+Each word contributes a bounded range of its postings, the best first. Words whose postings are too many only add to the
+points of skills that rarer words found. So the time depends on the number of words, not on the number of skills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+    union_all,
+)
+from sqlalchemy import bindparam as bound
+
+from skillery.database import Statement
+from skillery.formats.search_fields import IN_TEXT, MOST_IMPACT
+from skillery.registry.search_terms import EXACT, MOST_TEXTS, Meaning, text_query, texts_with
+from skillery.registry.seeing import View, sees_each
+from skillery.tables import search_postings, search_words, skill_versions, skills
+
+MOST_FOUND = 500
+"""Results of a query; more would not be looked at."""
+_MOST_ROWS = 1024
+"""Postings of rare words that are looked at, all of them together."""
+_ROWS_OF_FREQUENT = 256
+_ROWS_IF_ALL_FREQUENT = 512
+_LEAST_SHARE = 3
+"""A result has words with at least a third of the weight of all."""
+_KEPT = 256
+
+
+class Filters(NamedTuple):
+    """What decides the text of the statement besides the words."""
+
+    view: View | None
+    kind: bool
+    namespace: bool
+    tags: int
+
+
+class Shape(NamedTuple):
+    """Everything that decides the text of the statement."""
+
+    dialect: str
+    filters: Filters
+    ranges: tuple[int, ...]
+    """Of each word: how many postings are looked at."""
+    texts: tuple[bool, ...]
+    """Of each word in texts: whether the first texts are wanted, in order."""
+    probes: tuple[int, ...]
+    """Of each frequent word of the query: the words that it is looked up as for each candidate."""
+    has_alternatives: bool
+    """A skill may have several words that stand for one word of the query: the best counts."""
+    goes_on: bool
+    rows: int
+
+
+class Ranking(NamedTuple):
+    statement: Statement
+    parameters: dict[str, Any]
+
+
+def ranking_of(
+    dialect: str, filters: Filters, meanings: Sequence[Meaning], after: tuple[int, str] | None, rows: int
+) -> Ranking:
+    """Return the statement for `rows` results (skill_id, name, points, copies) behind `after`, with its parameters."""
+    parts = _Parts(dialect)
+    for number, one in sorted(enumerate(meanings), key=lambda numbered: (numbered[1].rows, numbered[0])):
+        parts.add(number, one)
+    parts.given["total"] = sum(one.weight for one in meanings)
+    if after is not None:
+        parts.given |= {"after_points": after[0], "after_name": after[1]}
+    alternatives = any(len(one.words) + (one.texts != "none") > 1 for one in meanings)
+    drawn = (tuple(parts.ranges), tuple(parts.texts), tuple(parts.probes), alternatives)
+    return Ranking(_statement(Shape(dialect, filters, *drawn, after is not None, rows)), parts.given)
+
+
+class _Parts:
+    """The parts of the statement for each word, the rarest first, and their parameters."""
+
+    def __init__(self, dialect: str) -> None:
+        self.given: dict[str, Any] = {}
+        self.ranges: list[int] = []
+        self.texts: list[bool] = []
+        self.probes: list[int] = []
+        self._dialect = dialect
+        self._budget = _MOST_ROWS
+
+    def add(self, number: int, one: Meaning) -> None:
+        is_whole = one.rows <= self._budget
+        self._add_ranges(number, one, self._quota(one, is_whole), is_whole)
+        if is_whole:
+            self._budget -= one.rows
+        else:
+            self._add_probe(one)
+        if one.texts != "none":
+            place = len(self.texts)
+            self.given |= _factors("text", place, number, EXACT * one.weight, one.weight)
+            self.given[f"text_words_{place}"] = text_query(self._dialect, one.stem, one.prefix)
+            self.texts.append(one.texts == "first")
+
+    def _quota(self, one: Meaning, is_whole: bool) -> int:
+        if is_whole:
+            return one.rows
+        return _ROWS_OF_FREQUENT if self.ranges or self.texts else _ROWS_IF_ALL_FREQUENT
+
+    def _add_ranges(self, number: int, one: Meaning, quota: int, is_whole: bool) -> None:
+        """A frequent word only names candidates here: its points come with its probe."""
+        for word, counts in one.words.items():
+            place, weight = len(self.ranges), one.weight if is_whole else 0
+            self.given |= _factors("range", place, number, counts * weight, weight) | {f"range_word_{place}": word}
+            self.ranges.append(_rounded(quota))
+
+    def _add_probe(self, one: Meaning) -> None:
+        place = len(self.probes)
+        for alternative, (word, counts) in enumerate(one.words.items()):
+            self.given[f"probe_word_{place}_{alternative}"] = word
+            self.given[f"probe_gain_{place}_{alternative}"] = counts * one.weight
+        self.given[f"probe_weight_{place}"] = one.weight
+        self.probes.append(len(one.words))
+
+
+def _factors(kind: str, place: int, number: int, gain: int, weight: int) -> dict[str, int]:
+    return {f"{kind}_term_{place}": number, f"{kind}_gain_{place}": gain, f"{kind}_weight_{place}": weight}
+
+
+def _rounded(quota: int) -> int:
+    """Up to a power of two, so that few statements are compiled."""
+    return 1 << max(4, (quota - 1).bit_length())
+
+
+def most_points(meanings: Sequence[Meaning]) -> int:
+    """Return the points of a skill whose name is every word of the query."""
+    total = sum(one.weight for one in meanings)
+    return total * total * EXACT * MOST_IMPACT
+
+
+# -- the statement -----------------------------------------------------------------------------------------------
+
+
+@lru_cache(_KEPT)
+def _statement(shape: Shape) -> Statement:
+    parts = [_range(shape.filters, place, rows) for place, rows in enumerate(shape.ranges)]
+    parts += [_texts(shape, place) for place in range(len(shape.texts))]
+    found = union_all(*(select(part.subquery()) for part in parts)).subquery("found")
+    candidates = _candidates(_best_of_terms(found) if shape.has_alternatives else found)
+    scored = _with_probes(candidates, shape.probes)
+    points = (scored.c.gain * scored.c.weight).label("points")
+    ranked = (
+        select(scored.c.skill_id, scored.c.name, points)
+        .where(scored.c.weight * _number(_LEAST_SHARE) >= bound("total"))
+        .order_by(points.desc(), scored.c.name)
+        .limit(_number(MOST_FOUND))
+    ).subquery("ranked")
+    return Statement(_page(_collapsed(ranked), shape))
+
+
+def _best_of_terms(found: Any) -> Any:
+    """Of the words that stand for one word of the query, the best that a skill has."""
+    columns = [func.min(found.c.name).label("name")]
+    columns += [func.max(found.c[name]).label(name) for name in ("gain", "weight")]
+    return select(found.c.skill_id, *columns).group_by(found.c.skill_id, found.c.term).subquery("of_term")
+
+
+def _candidates(found: Any) -> Any:
+    columns = [func.min(found.c.name).label("name")]
+    columns += [func.sum(found.c[name]).label(name) for name in ("gain", "weight")]
+    return _kept(select(found.c.skill_id, *columns).group_by(found.c.skill_id), "candidates")
+
+
+def _with_probes(candidates: Any, probes: tuple[int, ...]) -> Any:
+    """The candidates, with what their postings of frequent words add."""
+    if not probes:
+        return candidates
+    looked_up = [_probe(candidates, place, words).label(f"gain_{place}") for place, words in enumerate(probes)]
+    probed = _kept(select(candidates, *looked_up), "probed")
+    gains = [probed.c[f"gain_{place}"] for place in range(len(probes))]
+    zero = _number(0)
+    weights = [case((gain.is_(None), zero), else_=bound(f"probe_weight_{place}")) for place, gain in enumerate(gains)]
+    gain = sum((func.coalesce(gain, zero) for gain in gains), probed.c.gain)
+    weight = sum(weights, probed.c.weight)
+    return select(probed.c.skill_id, probed.c.name, gain.label("gain"), weight.label("weight")).subquery("scored")
+
+
+def _probe(candidates: Any, place: int, words: int) -> Any:
+    """What the first of the words that a candidate has adds; null if it has none.
+
+    Not a join: SQLite would build a filter of all postings for it.
+    """
+    found = []
+    for alternative in range(words):
+        one = search_postings.alias(f"probe_{place}_{alternative}")
+        impact = _number(MOST_IMPACT) - one.c.loss
+        gain = select(impact * bound(f"probe_gain_{place}_{alternative}")).where(
+            one.c.skill_id == candidates.c.skill_id, one.c.word == bound(f"probe_word_{place}_{alternative}")
+        )
+        found.append(gain.scalar_subquery())
+    return func.coalesce(*found) if len(found) > 1 else found[0]
+
+
+def _kept(rows: Select[Any], name: str) -> Any:
+    """A part that is computed once, however often it is referred to."""
+    return rows.cte(name).prefix_with("MATERIALIZED")
+
+
+def _range(filters: Filters, place: int, rows: int) -> Select[Any]:
+    """The best postings of a word."""
+    one = search_postings.alias(f"range_{place}")
+    impact = _number(MOST_IMPACT) - one.c.loss
+    best = select(*_columns(one.c.skill_id, one.c.name, "range", place, impact))
+    best = best.where(one.c.word == bound(f"range_word_{place}"))
+    best = _narrowed(best, filters, one, one.c.skill_id)
+    return best.order_by(one.c.loss, one.c.name).limit(_number(rows))
+
+
+def _texts(shape: Shape, place: int) -> Select[Any]:
+    """The skills whose text has a word, if they are few; else the first of them."""
+    matching = texts_with(shape.dialect, f"text_words_{place}").subquery(f"matching_{place}")
+    one = skills.alias(f"of_text_{place}")
+    found = select(*_columns(one.c.id, one.c.name, "text", place, _number(IN_TEXT)))
+    found = found.join_from(matching, one, one.c.id == matching.c.skill_id)
+    found = _narrowed(found, shape.filters, one, one.c.id)
+    if shape.texts[place]:
+        found = found.order_by(matching.c.skill_id)
+    return found.limit(_number(MOST_TEXTS))
+
+
+def _columns(skill_id: Any, name: Any, kind: str, place: int, impact: Any) -> list[Any]:
+    return [
+        skill_id.label("skill_id"),
+        name.label("name"),
+        bound(f"{kind}_term_{place}").label("term"),
+        (impact * bound(f"{kind}_gain_{place}")).label("gain"),
+        bound(f"{kind}_weight_{place}").label("weight"),
+    ]
+
+
+def _collapsed(ranked: Any) -> Any:
+    """Of identical skills the best, with their number."""
+    same = search_words.c.copy_key
+    best_first = [ranked.c.points.desc(), ranked.c.name]
+    numbered = select(
+        ranked.c.skill_id,
+        ranked.c.name,
+        ranked.c.points,
+        func.row_number().over(partition_by=same, order_by=best_first).label("place"),
+        func.count().over(partition_by=same).label("copies"),
+    ).join_from(ranked, search_words, search_words.c.skill_id == ranked.c.skill_id)
+    return numbered.subquery("numbered")
+
+
+def _page(numbered: Any, shape: Shape) -> Select[Any]:
+    columns = (numbered.c.skill_id, numbered.c.name, numbered.c.points, numbered.c.copies)
+    page = select(*columns).where(numbered.c.place == _number(1))
+    if shape.goes_on:
+        same = and_(numbered.c.points == bound("after_points"), numbered.c.name > bound("after_name"))
+        page = page.where(or_(numbered.c.points < bound("after_points"), same))
+    return page.order_by(numbered.c.points.desc(), numbered.c.name).limit(_number(shape.rows))
+
+
+def _number(value: int) -> ColumnElement[int]:
+    """A number in the text of the statement: Postgres plans well only for a limit that it knows."""
+    return literal_column(str(value))
+
+
+def _narrowed(rows: Select[Any], filters: Filters, of: Any, skill_id: Any) -> Select[Any]:
+    """Only visible skills that pass the filters; `of` has their name and visibility."""
+    if filters.view is not None:
+        rows = rows.where(sees_each(filters.view, of, skill_id))
+    if filters.namespace:
+        rows = rows.where(of.c.name >= bound("below"), of.c.name < bound("past"))
+    if filters.kind or filters.namespace:
+        rows = rows.where(_is_of(filters, skill_id))
+    for number in range(filters.tags):
+        tagged = search_postings.alias(f"tagged_{number}")
+        has_tag = and_(tagged.c.skill_id == skill_id, tagged.c.word == bound(f"tag_{number}"))
+        rows = rows.where(select(_number(1)).select_from(tagged).where(has_tag).exists())
+    return rows
+
+
+def _is_of(filters: Filters, skill_id: Any) -> Any:
+    one, version = skills.alias("filtered"), skill_versions.alias("filtered_version")
+    found = select(_number(1)).join_from(one, version, version.c.id == one.c.latest_version_id)
+    found = found.where(one.c.id == skill_id)
+    if filters.kind:
+        found = found.where(version.c.kind == bound("kind"))
+    if filters.namespace:
+        below = and_(one.c.namespace >= bound("below"), one.c.namespace < bound("past"))
+        found = found.where(or_(one.c.namespace == bound("namespace"), below))
+    return found.exists()

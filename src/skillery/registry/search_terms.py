@@ -1,0 +1,240 @@
+"""What the words of a query are looked up as: stems, the words that they may begin, or the words they may misspell.
+
+Only what the identity sees counts: a word that stands in hidden skills alone is no word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Connection, Select, cast, column, func, literal_column, select, table
+from sqlalchemy import bindparam as bound
+from sqlalchemy.dialects.postgresql import TSQUERY
+
+from skillery.backends import Identity
+from skillery.database import Statement
+from skillery.formats.spellings import (
+    distance,
+    first_piece,
+    is_known_spelling,
+    may_be_misspelt,
+    mistakes_allowed,
+    pieces_of,
+)
+from skillery.formats.stems import stem_of
+from skillery.formats.words import Term, beginning_of
+from skillery.registry.seeing import View, parameters, sees_each, view_of
+from skillery.tables import search_postings, search_spellings, search_words, skills
+
+MOST_COUNTED = 4096
+"""Postings of a word beyond these make no difference."""
+MOST_TEXTS = 300
+"""A word that more texts have says too little about each of them."""
+EXACT, UNFINISHED, CORRECTED = 5, 4, 3
+"""What a posting counts by how it was come by."""
+_MOST_WEIGHT = MOST_COUNTED.bit_length()
+_RARE = 2
+_TIMES_AS_OFTEN = 20
+"""A rare word is a typo if a word near it is so much more frequent."""
+_MOST_NEAR, _MOST_CORRECTIONS, _MOST_UNFINISHED = 60, 5, 10
+_LEAST_OF_TEXT_PREFIX = 3
+_KEPT = 128
+_FTS = table("search_index", column("rowid"))
+
+Texts = Literal["none", "few", "first"]
+"""Which texts with the word count: none, all (because they are few), or the first that there are."""
+
+
+class Meaning(msgspec.Struct, frozen=True, array_like=True):
+    """What one word of a query is looked up as. It is part of cursors."""
+
+    words: dict[str, int]
+    """Stems with what a posting of each counts."""
+    prefix: str
+    """In texts, words that begin so count too; "" for none."""
+    stem: str
+    rows: int
+    """Postings of all these words."""
+    texts: Texts
+    weight: int
+    """The rarer the word, the more: 1 to 13."""
+
+    def matches(self, word: str) -> bool:
+        return word == self.stem or word in self.words or (self.prefix != "" and word.startswith(self.prefix))
+
+    def beginnings(self) -> list[str]:
+        found = [beginning_of(word) for word in (self.stem, *self.words)]
+        return [*found, self.prefix] if self.prefix else found
+
+
+def understand(connection: Connection, identity: Identity, terms: Sequence[Term]) -> list[Meaning]:
+    """Return what each word means, without those that nothing visible has."""
+    joined = _joined(terms)
+    asked = [*(term.word for term in terms), *(word for words in joined.values() for word in words)]
+    counts = count_postings(connection, identity, asked)
+    meanings = [_meaning(connection, identity, term, counts, joined) for term in terms]
+    return [one for one in meanings if one.words or one.texts != "none"]
+
+
+def _meaning(
+    connection: Connection,
+    identity: Identity,
+    term: Term,
+    counts: Mapping[str, int],
+    joined: Mapping[str, Sequence[str]],
+) -> Meaning:
+    found = {word: counts[word] for word in (term.word, *joined[term.spelt]) if counts.get(word)}
+    words = dict.fromkeys(found, EXACT)
+    prefix = ""
+    if not found and term.is_last:
+        found = _begun(connection, identity, term.spelt)
+        words = dict.fromkeys(found, UNFINISHED)
+        prefix = term.spelt if len(term.spelt) >= _LEAST_OF_TEXT_PREFIX else ""
+    rows = sum(found.values())
+    in_texts = _count_texts(connection, identity, term.word, prefix) if rows <= MOST_TEXTS else 0
+    if rows + in_texts <= _RARE and UNFINISHED not in words.values() and may_be_misspelt(term.spelt):
+        near = _corrections(connection, identity, term, rows + in_texts)
+        words |= dict.fromkeys(near, CORRECTED)
+        rows += sum(near.values())
+    texts: Texts = "few" if 0 < in_texts <= MOST_TEXTS else "first" if in_texts and not rows else "none"
+    weight = max(1, _MOST_WEIGHT - min(rows + in_texts, MOST_COUNTED).bit_length())
+    return Meaning(words, prefix, term.word, rows, texts, weight)
+
+
+def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
+    """Of each word as it is spelt, the stems of it and a neighbour as one word: `power point` is `powerpoint`."""
+    found: dict[str, list[str]] = {term.spelt: [] for term in terms}
+    for left, right in pairwise(terms):
+        both = left.spelt + right.spelt
+        if may_be_misspelt(both):
+            found[left.spelt].append(stem_of(both))
+            found[right.spelt].append(stem_of(both))
+    return found
+
+
+# -- how often ---------------------------------------------------------------------------------------------------
+
+
+def count_postings(connection: Connection, identity: Identity, words: Sequence[str]) -> dict[str, int]:
+    """Return how many visible postings each word has, up to MOST_COUNTED."""
+    asked = list(dict.fromkeys(words))
+    if not asked:
+        return {}
+    given = {f"word_{place}": word for place, word in enumerate(asked)}
+    statement = _counting(len(asked), view_of(identity))
+    (row,) = statement.rows(connection, **given, **parameters(identity))
+    return dict(zip(asked, row, strict=True))
+
+
+@lru_cache(_KEPT)
+def _counting(words: int, view: View | None) -> Statement:
+    return Statement(select(*(_count(f"word_{place}", view) for place in range(words))))
+
+
+def _count(name: str, view: View | None) -> Any:
+    some: Select[Any] = select(literal_column("1").label("one")).where(search_postings.c.word == bound(name))
+    if view is not None:
+        some = some.where(sees_each(view, search_postings, search_postings.c.skill_id))
+    limited = some.limit(literal_column(str(MOST_COUNTED))).subquery()
+    return select(func.count()).select_from(limited).scalar_subquery()
+
+
+def _count_texts(connection: Connection, identity: Identity, word: str, prefix: str) -> int:
+    dialect = connection.dialect.name
+    given = {"text": text_query(dialect, word, prefix)}
+    ((count,),) = _counting_texts(dialect, view_of(identity)).rows(connection, **given, **parameters(identity))
+    return int(count)
+
+
+@lru_cache(_KEPT)
+def _counting_texts(dialect: str, view: View | None) -> Statement:
+    some = texts_with(dialect, "text")
+    if view is not None:
+        found = some.subquery("found")
+        some = select(found.c.skill_id).join_from(found, skills, skills.c.id == found.c.skill_id)
+        some = some.where(sees_each(view, skills, skills.c.id))
+    limited = some.limit(literal_column(str(MOST_TEXTS + 1))).subquery()
+    return Statement(select(func.count()).select_from(limited))
+
+
+def texts_with(dialect: str, parameter: str) -> Select[Any]:
+    """Return the statement for the skills whose text matches a `text_query`."""
+    if dialect == "sqlite":
+        matches = literal_column("search_index").op("MATCH", is_comparison=True)(bound(parameter))
+        return select(_FTS.c.rowid.label("skill_id")).where(matches)
+    query = cast(bound(parameter), TSQUERY)
+    return select(search_words.c.skill_id).where(search_words.c.words.op("@@", is_comparison=True)(query))
+
+
+def text_query(dialect: str, word: str, prefix: str) -> str:
+    """Words hold letters, digits and marks only: there is nothing in them to escape."""
+    if dialect == "sqlite":
+        return f'"{word}" OR "{prefix}" *' if prefix else f'"{word}"'
+    return f"'{word}' | '{prefix}':*" if prefix else f"'{word}'"
+
+
+# -- unfinished and misspelt words -------------------------------------------------------------------------------
+
+
+def _begun(connection: Connection, identity: Identity, beginning: str) -> dict[str, int]:
+    """Return stems of visible words that begin so, the shortest words first, with their postings."""
+    if not is_known_spelling(beginning):
+        return {}
+    given = {"piece": first_piece(beginning), "low": beginning, "high": beginning + "\U0010ffff"}
+    rows = _beginning(view_of(identity)).rows(connection, **given, **parameters(identity))
+    return _counted(connection, identity, [stem for _, stem in rows])
+
+
+@lru_cache(_KEPT)
+def _beginning(view: View | None) -> Statement:
+    word = search_spellings.c.word
+    begun = select(word, search_spellings.c.stem).where(
+        search_spellings.c.piece == bound("piece"), word >= bound("low"), word < bound("high"), _is_used(view)
+    )
+    return Statement(begun.order_by(func.length(word), word).limit(literal_column(str(_MOST_UNFINISHED))))
+
+
+def _corrections(connection: Connection, identity: Identity, term: Term, found: int) -> dict[str, int]:
+    """Return stems of the nearest visible words, with their postings; only frequent ones if the word itself exists."""
+    most = mistakes_allowed(term.spelt)
+    pieces = pieces_of(term.spelt)
+    given: dict[str, Any] = {f"piece_{place}": piece for place, piece in enumerate(pieces)}
+    given |= {"low": len(term.spelt) - most, "high": len(term.spelt) + most}
+    rows = _near(len(pieces), view_of(identity)).rows(connection, **given, **parameters(identity))
+    far = [(distance(term.spelt, word, most), stem) for word, stem, _ in rows if stem != term.word]
+    nearest = min((one for one, _ in far), default=most + 1)
+    stems = [stem for one, stem in far if one == nearest <= most]
+    counted = _counted(connection, identity, stems[:_MOST_CORRECTIONS])
+    return {stem: count for stem, count in counted.items() if count >= max(1, found * _TIMES_AS_OFTEN)}
+
+
+@lru_cache(_KEPT)
+def _near(pieces: int, view: View | None) -> Statement:
+    columns = search_spellings.c
+    shared = func.count().label("shared")
+    some = (
+        select(columns.word, columns.stem, shared)
+        .where(columns.piece.in_([bound(f"piece_{place}") for place in range(pieces)]))
+        .where(func.length(columns.word).between(bound("low"), bound("high")))
+        .group_by(columns.word, columns.stem)
+        .having(shared >= literal_column("2"))
+    ).subquery("near")
+    near = select(some).where(_is_used(view, some.c.stem)).order_by(some.c.shared.desc(), some.c.word)
+    return Statement(near.limit(literal_column(str(_MOST_NEAR))))
+
+
+def _is_used(view: View | None, stem: Any = search_spellings.c.stem) -> Any:
+    """Condition: a visible skill has the word."""
+    some: Select[Any] = select(literal_column("1")).where(search_postings.c.word == stem)
+    if view is not None:
+        some = some.where(sees_each(view, search_postings, search_postings.c.skill_id))
+    return some.exists()
+
+
+def _counted(connection: Connection, identity: Identity, stems: Sequence[str]) -> dict[str, int]:
+    counts = count_postings(connection, identity, stems)
+    return {stem: count for stem, count in counts.items() if count}
