@@ -1,6 +1,6 @@
 """search by stems, with postings for ranking and spellings for typos; every skill is indexed again
 
-Revision: 0020, after 0019
+Revision: 0021, after 0020
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from skillery.registry.indexing import index_latest
 
-revision = "0020"
-down_revision = "0019"
+revision = "0021"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 
