@@ -37,7 +37,7 @@ ORDINARY_CASES = (
     "written or read_only or host or packages or reached or forbidden or pid_1 or composes or blobs_are or flood or "
     "degraded or cannot_be_mounted or user_namespaces or others_do or pid_1 or mounted_folder or node or shell or "
     "javascript_starts or speaks_for or left_in_out or no_limit or value or leads_inside or looks_like or leaves or "
-    "leave_nothing or bound or flushed"
+    "leave_nothing or bound or flushed or input_file or its_skill"
 )
 
 # Each tries for 500 MB that are in no process's own account.
