@@ -36,7 +36,7 @@ ORDINARY_CASES = (
     "capability or group or nobody or memory or children or fork_bomb or threads or processor or zombies or daemons or "
     "written or read_only or packages or reached or forbidden or pid_1 or composes or blobs_are or degraded or "
     "cannot_be_mounted or user_namespaces or others_do or mounted_folder or left_in_out or leaves or leave_nothing or "
-    "bound or flushed"
+    "bound or flushed or input_file or its_skill"
 )
 """Where an ordinary user's sandbox is built in another way. All cases: make contract-as-user."""
 

@@ -50,11 +50,14 @@ async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
 
 
 def hidden_link(program: str) -> str:
-    """Return what makes a program visible that the host has behind a link out of /usr, "" if it has none."""
+    """Return why runs do not see a program that the host has, and the remedy; "" if the host does not have it."""
     path = shutil.which(program, path=HOST_PATH)
     if path is None or not Path(path).is_symlink():
         return ""
-    return f"{path} leads out of /usr: ln -s {os.path.realpath(path)} /usr/local/bin/{program}"
+    target = os.path.realpath(path)
+    if target.startswith("/usr/"):
+        return f"{path} is a link through a folder that runs do not see: ln -s {target} /usr/local/bin/{program}"
+    return f"{path} is a link to {target}, and runs see programs below /usr: install it there"
 
 
 def print_programs(seen: Sequence[SeenProgram]) -> None:
