@@ -44,7 +44,9 @@ def receive_file(channel: int, file: dict[str, Any], folder: str, *, write: bool
     if write:
         descriptor, problem = create(file, folder)
     while left:
-        piece = _wire.read_exactly(channel, min(_wire.PIECE, left))
+        piece = os.read(channel, min(_wire.PIECE, left))
+        if not piece:
+            raise EOFError
         left -= len(piece)
         if descriptor >= 0 and not problem:
             problem = write_piece(descriptor, piece, file)
