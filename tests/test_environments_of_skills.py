@@ -83,6 +83,12 @@ def test_what_cannot_have_an_environment_is_refused(named_rpc: Rpc, scripts: str
     assert "environment" not in run(named_rpc, scripts, "show.sh")
 
 
+def test_a_module_has_the_environment_that_it_names(named_rpc: Rpc, scripts: str) -> None:
+    ran = named_rpc("execute_skill", name=scripts, module="show", environment="old")
+
+    assert ran["output"]["stdout"] == "1.0\n"
+
+
 def test_the_command_names_it(named: Server, scripts: str) -> None:
     ran = skillery("run", scripts, "--script", "show.py", "--environment", "old", "--url", named.url)
 

@@ -44,7 +44,7 @@ def advised(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
     if failure is None or job.network or not lacks_network(failure):
         return outcome
     word = why_less or how_to_allow(job)
-    log = _with_line(outcome.log, f"network: {word}")
+    log = with_line(outcome.log, f"network: {word}")
     return msgspec.structs.replace(outcome, failure=_with_word(failure, word), log=log)
 
 
@@ -88,10 +88,11 @@ def _advised_script(job: Job, outcome: Outcome, result: bytes) -> Outcome:
         return outcome
     word = how_to_have(found[1], job)
     encoded = msgspec.json.encode({**said, "hint": word})
-    return msgspec.structs.replace(outcome, result=encoded, log=_with_line(outcome.log, f"packages: {word}"))
+    return msgspec.structs.replace(outcome, result=encoded, log=with_line(outcome.log, f"packages: {word}"))
 
 
-def _with_line(log: Log, line: str) -> Log:
+def with_line(log: Log, line: str) -> Log:
+    """Return the log with one more line at its end."""
     end = f"{line}\n".encode()
     return Log(log.head, log.tail + end, log.dropped) if log.dropped else Log(log.head + log.tail + end)
 

@@ -6,8 +6,9 @@ import re
 
 import msgspec
 
-from skillery.backends import Job, Log, Outcome, ScriptCall
+from skillery.backends import Job, Outcome, ScriptCall
 from skillery.formats.system_programs import package_of
+from skillery.runs.advice import with_line
 from skillery.runs.scripts import said_of_script
 
 MOST = 1000
@@ -60,7 +61,7 @@ def _of_script(outcome: Outcome, result: bytes) -> Outcome:
     if not word:
         return outcome
     encoded = msgspec.json.encode({**said, "hint": word})
-    return msgspec.structs.replace(outcome, result=encoded, log=_with_line(outcome.log, f"programs: {word}"))
+    return msgspec.structs.replace(outcome, result=encoded, log=with_line(outcome.log, f"programs: {word}"))
 
 
 def word_on(text: str) -> str:
@@ -85,8 +86,3 @@ def missing_program(text: str) -> str:
             return str(found[-1])
     known = [name for name in NO_FILE.findall(text) if package_of(name)]
     return str(known[-1]) if known else ""
-
-
-def _with_line(log: Log, line: str) -> Log:
-    end = f"{line}\n".encode()
-    return Log(log.head, log.tail + end, log.dropped) if log.dropped else Log(log.head + log.tail + end)

@@ -158,7 +158,7 @@ class Preparer:
         )
         failure = failure or no_secrets(why_less, manifest)
         made = Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
-        chosen = chosen_for(self._named.defined, manifest, request.environment, request.script)
+        chosen = chosen_for(self._named.defined, manifest, request.environment, path)
         return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
 
     async def _script_path(self, request: SkillRequest, version: VersionRow) -> str:
