@@ -94,13 +94,13 @@ def test_many_marks_on_one_letter_hold_up_nobody(sqlite_server: Server, new_name
     """Unicode sorts them. Where that took quadratic time, each of these searches took a minute."""
     body = "a" + "\u0315\u0300" * 16_000
     for number in range(20):
-        made = manifest(f"{new_name}.n{number}", kind="instruction", description=f"{new_name} marks")
+        made = manifest(f"{new_name}.n{number}", kind="instruction", description=f"{new_name} marks {number}")
         sqlite_server.rpc("create_skill", manifest=made, skill_md=body)
     with everybody_else_is_answered(sqlite_server):
         found = sqlite_server.rpc("search_skills", query=f"{new_name} absent marks")
-        assert found["skills"] == []
+        assert len(found["skills"]) == 20
         found = sqlite_server.rpc("search_skills", query=f"n1 {new_name}", limit=20)
-    assert len(found["skills"]) == 1
+    assert found["skills"][0]["name"] == f"{new_name}.n1"
 
 
 def test_many_values_in_a_manifest_are_refused(sqlite_rpc: Rpc, new_name: str) -> None:
