@@ -1,4 +1,4 @@
-"""search_skills at 10 k and 100 k skills, on both databases."""
+"""search_skills: how useful it is, and how quick at 10 k and 100 k skills, on both databases."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from bench import search_quality
 from bench.pages import KEY, NOW
 from bench.report import Report, median, milliseconds, percentile, shown
 from skillery import migrate
@@ -20,7 +21,7 @@ from skillery.backends import Identity
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database
 from skillery.formats.semver import Version
-from skillery.formats.spellings import pieces_of
+from skillery.formats.spellings import stored_pieces
 from skillery.registry import search_skills
 from skillery.registry.indexing import indexed
 from tests.postgres import running_postgres
@@ -47,6 +48,7 @@ READER = Identity("reader", "person", frozenset({"read"}), ("team00001.*",))
 
 
 def measure(report: Report, folder: Path, small: bool) -> None:
+    search_quality.measure(report, folder)
     sizes = [10_000] if small else [10_000, 100_000]
     report.heading("Search")
     report.text(
@@ -117,7 +119,7 @@ def _rows(skills: int) -> Iterator[dict[str, list[tuple[Any, ...]]]]:
                 (piece, word, stem)
                 for word, stem in found.spellings.items()
                 if word not in spelt
-                for piece in pieces_of(word)
+                for piece in stored_pieces(word)
             ],
         }  # fmt: skip
         spelt |= found.spellings.keys()

@@ -29,7 +29,7 @@ FIRST = 5
 _NUMBER = re.compile(r"-\d+$")
 
 
-def measure(report: Report, folder: Path, _small: bool = False) -> None:
+def measure(report: Report, folder: Path) -> None:
     """Write one row for each kind of query and both databases."""
     report.heading("Search: quality")
     report.text(

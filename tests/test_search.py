@@ -375,7 +375,7 @@ def meant(term: Term, near: list[str], models: list[Model]) -> Meant | None:
             if len(term.spelt) >= 2 and spelling.startswith(term.spelt)
         }
         words = {spelt[spelling]: 4 for spelling in sorted(spelt, key=lambda one: (len(one), one))[:10]}
-        prefix = term.spelt if len(term.spelt) > 2 else ""
+        prefix = "" if words or len(term.spelt) < 3 else term.spelt
     rows = sum(map(holders, words))
     found = Meant(words, term.word, prefix, 1)
     texts = sum(found._replace(words={}).gain(model) > 0 for model in models)

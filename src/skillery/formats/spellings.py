@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+WHOLE = ""
 LEAST_LETTERS = 4
 """A shorter word has too many neighbours to be corrected."""
 LONG_WORD = 8
@@ -18,9 +19,9 @@ def pieces_of(word: str) -> list[str]:
     return list(dict.fromkeys(marked[at : at + 3] for at in range(len(marked) - 2)))
 
 
-def first_piece(beginning: str) -> str:
-    """Return the piece that every word with this beginning of two or more characters has."""
-    return f"^{beginning[:2]}"
+def stored_pieces(word: str) -> list[str]:
+    """Return what a word is kept under: WHOLE, by which words are looked up in order, and its pieces."""
+    return [WHOLE, *pieces_of(word)]
 
 
 def is_known_spelling(word: str) -> bool:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, and_, bindparam, delete, insert, select, tuple_, update
+from sqlalchemy import Connection, and_, bindparam, delete, insert, select, update
 
 from skillery.formats.search_fields import MOST_IMPACT, Fields, search_fields
 from skillery.formats.skill_md import body_of, text_of
-from skillery.formats.spellings import first_piece, pieces_of
+from skillery.formats.spellings import WHOLE, stored_pieces
 from skillery.formats.words import words_of
 from skillery.tables import (
     objects,
@@ -131,17 +131,12 @@ def _copy_key(description: str, body: str, files: Sequence[tuple[str, str]]) -> 
 
 def _add_spellings(connection: Connection, spellings: Mapping[str, str]) -> None:
     """Insert the pieces of the words that are new, sorted: two publishers of one new word wait and do not deadlock."""
-    firsts = {word: first_piece(word) for word in spellings}
-    column = tuple_(search_spellings.c.piece, search_spellings.c.word)
-    known = set(
-        connection.scalars(
-            select(search_spellings.c.word).where(column.in_([(first, word) for word, first in firsts.items()]))
-        )
-    )
+    there = search_spellings.c.word.in_(list(spellings))
+    known = set(connection.scalars(select(search_spellings.c.word).where(search_spellings.c.piece == WHOLE, there)))
     rows = [
         {"piece": piece, "word": word, "stem": spellings[word]}
         for word in sorted(spellings.keys() - known)
-        for piece in sorted(pieces_of(word))
+        for piece in sorted(stored_pieces(word))
     ]
     if rows:
         connection.execute(_add_unless_there(connection.dialect.name), rows)

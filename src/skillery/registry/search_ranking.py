@@ -25,8 +25,8 @@ from sqlalchemy import bindparam as bound
 
 from skillery.database import Statement
 from skillery.formats.search_fields import IN_TEXT, MOST_IMPACT
+from skillery.registry.search_sight import Sight, is_seen
 from skillery.registry.search_terms import EXACT, MOST_TEXTS, Meaning, text_query, texts_with
-from skillery.registry.seeing import View, sees_each
 from skillery.tables import search_postings, search_words, skill_versions, skills
 
 MOST_FOUND = 500
@@ -35,6 +35,8 @@ _MOST_ROWS = 1024
 """Postings of rare words that are looked at, all of them together."""
 _ROWS_OF_FREQUENT = 256
 _ROWS_IF_ALL_FREQUENT = 512
+_MOST_PROBED = 640
+"""Candidates that frequent words are looked up for: those with the most points by what found them."""
 _LEAST_SHARE = 3
 """A result has words with at least a third of the weight of all."""
 _KEPT = 256
@@ -43,7 +45,7 @@ _KEPT = 256
 class Filters(NamedTuple):
     """What decides the text of the statement besides the words."""
 
-    view: View | None
+    sight: Sight
     kind: bool
     namespace: bool
     tags: int
@@ -52,7 +54,6 @@ class Filters(NamedTuple):
 class Shape(NamedTuple):
     """Everything that decides the text of the statement."""
 
-    dialect: str
     filters: Filters
     ranges: tuple[int, ...]
     """Of each word: how many postings are looked at."""
@@ -71,11 +72,9 @@ class Ranking(NamedTuple):
     parameters: dict[str, Any]
 
 
-def ranking_of(
-    dialect: str, filters: Filters, meanings: Sequence[Meaning], after: tuple[int, str] | None, rows: int
-) -> Ranking:
+def ranking_of(filters: Filters, meanings: Sequence[Meaning], after: tuple[int, str] | None, rows: int) -> Ranking:
     """Return the statement for `rows` results (skill_id, name, points, copies) behind `after`, with its parameters."""
-    parts = _Parts(dialect)
+    parts = _Parts(filters.sight.dialect)
     for number, one in sorted(enumerate(meanings), key=lambda numbered: (numbered[1].rows, numbered[0])):
         parts.add(number, one)
     parts.given["total"] = sum(one.weight for one in meanings)
@@ -83,7 +82,7 @@ def ranking_of(
         parts.given |= {"after_points": after[0], "after_name": after[1]}
     alternatives = any(len(one.words) + (one.texts != "none") > 1 for one in meanings)
     drawn = (tuple(parts.ranges), tuple(parts.texts), tuple(parts.probes), alternatives)
-    return Ranking(_statement(Shape(dialect, filters, *drawn, after is not None, rows)), parts.given)
+    return Ranking(_statement(Shape(filters, *drawn, after is not None, rows)), parts.given)
 
 
 class _Parts:
@@ -107,6 +106,7 @@ class _Parts:
         if one.texts != "none":
             place = len(self.texts)
             self.given |= _factors("text", place, number, EXACT * one.weight, one.weight)
+            self.given[f"text_hint_{place}"] = EXACT * one.weight
             self.given[f"text_words_{place}"] = text_query(self._dialect, one.stem, one.prefix)
             self.texts.append(one.texts == "first")
 
@@ -118,8 +118,9 @@ class _Parts:
     def _add_ranges(self, number: int, one: Meaning, quota: int, is_whole: bool) -> None:
         """A frequent word only names candidates here: its points come with its probe."""
         for word, counts in one.words.items():
-            place, weight = len(self.ranges), one.weight if is_whole else 0
-            self.given |= _factors("range", place, number, counts * weight, weight) | {f"range_word_{place}": word}
+            place, gain = len(self.ranges), counts * one.weight
+            self.given |= _factors("range", place, number, gain if is_whole else 0, one.weight if is_whole else 0)
+            self.given |= {f"range_word_{place}": word, f"range_hint_{place}": gain}
             self.ranges.append(_rounded(quota))
 
     def _add_probe(self, one: Meaning) -> None:
@@ -154,7 +155,7 @@ def _statement(shape: Shape) -> Statement:
     parts = [_range(shape.filters, place, rows) for place, rows in enumerate(shape.ranges)]
     parts += [_texts(shape, place) for place in range(len(shape.texts))]
     found = union_all(*(select(part.subquery()) for part in parts)).subquery("found")
-    candidates = _candidates(_best_of_terms(found) if shape.has_alternatives else found)
+    candidates = _candidates(_best_of_terms(found) if shape.has_alternatives else found, bool(shape.probes))
     scored = _with_probes(candidates, shape.probes)
     points = (scored.c.gain * scored.c.weight).label("points")
     ranked = (
@@ -169,14 +170,18 @@ def _statement(shape: Shape) -> Statement:
 def _best_of_terms(found: Any) -> Any:
     """Of the words that stand for one word of the query, the best that a skill has."""
     columns = [func.min(found.c.name).label("name")]
-    columns += [func.max(found.c[name]).label(name) for name in ("gain", "weight")]
+    columns += [func.max(found.c[name]).label(name) for name in ("gain", "hint", "weight")]
     return select(found.c.skill_id, *columns).group_by(found.c.skill_id, found.c.term).subquery("of_term")
 
 
-def _candidates(found: Any) -> Any:
+def _candidates(found: Any, are_probed: bool) -> Any:
     columns = [func.min(found.c.name).label("name")]
     columns += [func.sum(found.c[name]).label(name) for name in ("gain", "weight")]
-    return _kept(select(found.c.skill_id, *columns).group_by(found.c.skill_id), "candidates")
+    candidates = select(found.c.skill_id, *columns).group_by(found.c.skill_id)
+    if are_probed:
+        best_first = func.sum(found.c.hint).desc(), func.min(found.c.name)
+        candidates = candidates.order_by(*best_first).limit(_number(_MOST_PROBED))
+    return _kept(candidates, "candidates")
 
 
 def _with_probes(candidates: Any, probes: tuple[int, ...]) -> Any:
@@ -226,7 +231,7 @@ def _range(filters: Filters, place: int, rows: int) -> Select[Any]:
 
 def _texts(shape: Shape, place: int) -> Select[Any]:
     """The skills whose text has a word, if they are few; else the first of them."""
-    matching = texts_with(shape.dialect, f"text_words_{place}").subquery(f"matching_{place}")
+    matching = texts_with(shape.filters.sight.dialect, f"text_words_{place}").subquery(f"matching_{place}")
     one = skills.alias(f"of_text_{place}")
     found = select(*_columns(one.c.id, one.c.name, "text", place, _number(IN_TEXT)))
     found = found.join_from(matching, one, one.c.id == matching.c.skill_id)
@@ -242,6 +247,7 @@ def _columns(skill_id: Any, name: Any, kind: str, place: int, impact: Any) -> li
         name.label("name"),
         bound(f"{kind}_term_{place}").label("term"),
         (impact * bound(f"{kind}_gain_{place}")).label("gain"),
+        (impact * bound(f"{kind}_hint_{place}")).label("hint"),
         bound(f"{kind}_weight_{place}").label("weight"),
     ]
 
@@ -276,8 +282,7 @@ def _number(value: int) -> ColumnElement[int]:
 
 def _narrowed(rows: Select[Any], filters: Filters, of: Any, skill_id: Any) -> Select[Any]:
     """Only visible skills that pass the filters; `of` has their name and visibility."""
-    if filters.view is not None:
-        rows = rows.where(sees_each(filters.view, of, skill_id))
+    rows = rows.where(*is_seen(filters.sight, of, skill_id))
     if filters.namespace:
         rows = rows.where(of.c.name >= bound("below"), of.c.name < bound("past"))
     if filters.kind or filters.namespace:

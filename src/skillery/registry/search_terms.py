@@ -1,6 +1,6 @@
 """What the words of a query are looked up as: stems, the words that they may begin, or the words they may misspell.
 
-Only what the identity sees counts: a word that stands in hidden skills alone is no word.
+Only what an identity sees counts: a word that stands in hidden skills alone is no word.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from sqlalchemy import Connection, Select, cast, column, func, literal_column, s
 from sqlalchemy import bindparam as bound
 from sqlalchemy.dialects.postgresql import TSQUERY
 
-from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.formats.spellings import (
+    WHOLE,
     distance,
-    first_piece,
     is_known_spelling,
     may_be_misspelt,
     mistakes_allowed,
@@ -27,7 +26,7 @@ from skillery.formats.spellings import (
 )
 from skillery.formats.stems import stem_of
 from skillery.formats.words import Term, beginning_of
-from skillery.registry.seeing import View, parameters, sees_each, view_of
+from skillery.registry.search_sight import Seen, Sight, is_seen
 from skillery.tables import search_postings, search_spellings, search_words, skills
 
 MOST_COUNTED = 4096
@@ -71,38 +70,52 @@ class Meaning(msgspec.Struct, frozen=True, array_like=True):
         return [*found, self.prefix] if self.prefix else found
 
 
-def understand(connection: Connection, identity: Identity, terms: Sequence[Term]) -> list[Meaning]:
+def understand(connection: Connection, seen: Seen, terms: Sequence[Term]) -> list[Meaning]:
     """Return what each word means, without those that nothing visible has."""
     joined = _joined(terms)
     asked = [*(term.word for term in terms), *(word for words in joined.values() for word in words)]
-    counts = count_postings(connection, identity, asked)
-    meanings = [_meaning(connection, identity, term, counts, joined) for term in terms]
+    counts = count_postings(connection, seen, asked)
+    looked_up = [_look_up(connection, seen, term, counts, joined[term.spelt]) for term in terms]
+    in_texts = _count_texts(connection, seen, looked_up)
+    meanings = [_meaning(connection, seen, one, in_texts.get(one.term.word, 0)) for one in looked_up]
     return [one for one in meanings if one.words or one.texts != "none"]
 
 
-def _meaning(
-    connection: Connection,
-    identity: Identity,
-    term: Term,
-    counts: Mapping[str, int],
-    joined: Mapping[str, Sequence[str]],
-) -> Meaning:
-    found = {word: counts[word] for word in (term.word, *joined[term.spelt]) if counts.get(word)}
-    words = dict.fromkeys(found, EXACT)
-    prefix = ""
-    if not found and term.is_last:
-        found = _begun(connection, identity, term.spelt)
-        words = dict.fromkeys(found, UNFINISHED)
-        prefix = term.spelt if len(term.spelt) >= _LEAST_OF_TEXT_PREFIX else ""
-    rows = sum(found.values())
-    in_texts = _count_texts(connection, identity, term.word, prefix) if rows <= MOST_TEXTS else 0
-    if rows + in_texts <= _RARE and UNFINISHED not in words.values() and may_be_misspelt(term.spelt):
-        near = _corrections(connection, identity, term, rows + in_texts)
+class _LookedUp(msgspec.Struct, frozen=True):
+    """A word of a query, with the words of names, descriptions and tags that it is or begins."""
+
+    term: Term
+    found: dict[str, int]
+    """Stems with their postings."""
+    counts: int
+    prefix: str
+
+    @property
+    def rows(self) -> int:
+        return sum(self.found.values())
+
+
+def _look_up(
+    connection: Connection, seen: Seen, term: Term, counts: Mapping[str, int], joined: Sequence[str]
+) -> _LookedUp:
+    found = {word: counts[word] for word in (term.word, *joined) if counts[word]}
+    if found or not term.is_last:
+        return _LookedUp(term, found, EXACT, "")
+    begun = _begun(connection, seen, term.spelt)
+    is_open = not begun and len(term.spelt) >= _LEAST_OF_TEXT_PREFIX
+    return _LookedUp(term, begun, UNFINISHED, term.spelt if is_open else "")
+
+
+def _meaning(connection: Connection, seen: Seen, one: _LookedUp, in_texts: int) -> Meaning:
+    words, rows = dict.fromkeys(one.found, one.counts), one.rows
+    is_begun = bool(one.found) and one.counts == UNFINISHED
+    if rows + in_texts <= _RARE and not is_begun and may_be_misspelt(one.term.spelt):
+        near = _corrections(connection, seen, one.term, rows + in_texts)
         words |= dict.fromkeys(near, CORRECTED)
         rows += sum(near.values())
     texts: Texts = "few" if 0 < in_texts <= MOST_TEXTS else "first" if in_texts and not rows else "none"
     weight = max(1, _MOST_WEIGHT - min(rows + in_texts, MOST_COUNTED).bit_length())
-    return Meaning(words, prefix, term.word, rows, texts, weight)
+    return Meaning(words, one.prefix, one.term.word, rows, texts, weight)
 
 
 def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
@@ -119,46 +132,53 @@ def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
 # -- how often ---------------------------------------------------------------------------------------------------
 
 
-def count_postings(connection: Connection, identity: Identity, words: Sequence[str]) -> dict[str, int]:
+def count_postings(connection: Connection, seen: Seen, words: Sequence[str]) -> dict[str, int]:
     """Return how many visible postings each word has, up to MOST_COUNTED."""
     asked = list(dict.fromkeys(words))
     if not asked:
         return {}
     given = {f"word_{place}": word for place, word in enumerate(asked)}
-    statement = _counting(len(asked), view_of(identity))
-    (row,) = statement.rows(connection, **given, **parameters(identity))
+    statement = _counting(len(asked), seen.sight)
+    (row,) = statement.rows(connection, **given, **seen.parameters)
     return dict(zip(asked, row, strict=True))
 
 
 @lru_cache(_KEPT)
-def _counting(words: int, view: View | None) -> Statement:
-    return Statement(select(*(_count(f"word_{place}", view) for place in range(words))))
+def _counting(words: int, sight: Sight) -> Statement:
+    return Statement(select(*(_count(f"word_{place}", sight) for place in range(words))))
 
 
-def _count(name: str, view: View | None) -> Any:
+def _count(name: str, sight: Sight) -> Any:
     some: Select[Any] = select(literal_column("1").label("one")).where(search_postings.c.word == bound(name))
-    if view is not None:
-        some = some.where(sees_each(view, search_postings, search_postings.c.skill_id))
+    some = some.where(*is_seen(sight, search_postings, search_postings.c.skill_id))
     limited = some.limit(literal_column(str(MOST_COUNTED))).subquery()
     return select(func.count()).select_from(limited).scalar_subquery()
 
 
-def _count_texts(connection: Connection, identity: Identity, word: str, prefix: str) -> int:
+def _count_texts(connection: Connection, seen: Seen, looked_up: Sequence[_LookedUp]) -> dict[str, int]:
+    """Return for the words with few postings how many visible texts have them, up to MOST_TEXTS + 1."""
+    rare = [one for one in looked_up if one.rows <= MOST_TEXTS]
+    if not rare:
+        return {}
     dialect = connection.dialect.name
-    given = {"text": text_query(dialect, word, prefix)}
-    ((count,),) = _counting_texts(dialect, view_of(identity)).rows(connection, **given, **parameters(identity))
-    return int(count)
+    given = {f"text_{place}": text_query(dialect, one.term.word, one.prefix) for place, one in enumerate(rare)}
+    (row,) = _counting_texts(dialect, len(rare), seen.sight).rows(connection, **given, **seen.parameters)
+    return {one.term.word: count for one, count in zip(rare, row, strict=True)}
 
 
 @lru_cache(_KEPT)
-def _counting_texts(dialect: str, view: View | None) -> Statement:
-    some = texts_with(dialect, "text")
-    if view is not None:
+def _counting_texts(dialect: str, words: int, sight: Sight) -> Statement:
+    return Statement(select(*(_count_of_texts(dialect, place, sight) for place in range(words))))
+
+
+def _count_of_texts(dialect: str, place: int, sight: Sight) -> Any:
+    some = texts_with(dialect, f"text_{place}")
+    if sight.view is not None:
         found = some.subquery("found")
         some = select(found.c.skill_id).join_from(found, skills, skills.c.id == found.c.skill_id)
-        some = some.where(sees_each(view, skills, skills.c.id))
+        some = some.where(*is_seen(sight, skills, skills.c.id))
     limited = some.limit(literal_column(str(MOST_TEXTS + 1))).subquery()
-    return Statement(select(func.count()).select_from(limited))
+    return select(func.count()).select_from(limited).scalar_subquery()
 
 
 def texts_with(dialect: str, parameter: str) -> Select[Any]:
@@ -180,40 +200,40 @@ def text_query(dialect: str, word: str, prefix: str) -> str:
 # -- unfinished and misspelt words -------------------------------------------------------------------------------
 
 
-def _begun(connection: Connection, identity: Identity, beginning: str) -> dict[str, int]:
+def _begun(connection: Connection, seen: Seen, beginning: str) -> dict[str, int]:
     """Return stems of visible words that begin so, the shortest words first, with their postings."""
     if not is_known_spelling(beginning):
         return {}
-    given = {"piece": first_piece(beginning), "low": beginning, "high": beginning + "\U0010ffff"}
-    rows = _beginning(view_of(identity)).rows(connection, **given, **parameters(identity))
-    return _counted(connection, identity, [stem for _, stem in rows])
+    given = {"piece": WHOLE, "low": beginning, "high": beginning + "\U0010ffff"}
+    rows = _beginning(seen.sight).rows(connection, **given, **seen.parameters)
+    return _counted(connection, seen, [stem for _, stem in rows])
 
 
 @lru_cache(_KEPT)
-def _beginning(view: View | None) -> Statement:
+def _beginning(sight: Sight) -> Statement:
     word = search_spellings.c.word
     begun = select(word, search_spellings.c.stem).where(
-        search_spellings.c.piece == bound("piece"), word >= bound("low"), word < bound("high"), _is_used(view)
+        search_spellings.c.piece == bound("piece"), word >= bound("low"), word < bound("high"), _is_used(sight)
     )
     return Statement(begun.order_by(func.length(word), word).limit(literal_column(str(_MOST_UNFINISHED))))
 
 
-def _corrections(connection: Connection, identity: Identity, term: Term, found: int) -> dict[str, int]:
+def _corrections(connection: Connection, seen: Seen, term: Term, found: int) -> dict[str, int]:
     """Return stems of the nearest visible words, with their postings; only frequent ones if the word itself exists."""
     most = mistakes_allowed(term.spelt)
     pieces = pieces_of(term.spelt)
     given: dict[str, Any] = {f"piece_{place}": piece for place, piece in enumerate(pieces)}
     given |= {"low": len(term.spelt) - most, "high": len(term.spelt) + most}
-    rows = _near(len(pieces), view_of(identity)).rows(connection, **given, **parameters(identity))
+    rows = _near(len(pieces), seen.sight).rows(connection, **given, **seen.parameters)
     far = [(distance(term.spelt, word, most), stem) for word, stem, _ in rows if stem != term.word]
     nearest = min((one for one, _ in far), default=most + 1)
     stems = [stem for one, stem in far if one == nearest <= most]
-    counted = _counted(connection, identity, stems[:_MOST_CORRECTIONS])
+    counted = _counted(connection, seen, stems[:_MOST_CORRECTIONS])
     return {stem: count for stem, count in counted.items() if count >= max(1, found * _TIMES_AS_OFTEN)}
 
 
 @lru_cache(_KEPT)
-def _near(pieces: int, view: View | None) -> Statement:
+def _near(pieces: int, sight: Sight) -> Statement:
     columns = search_spellings.c
     shared = func.count().label("shared")
     some = (
@@ -223,18 +243,17 @@ def _near(pieces: int, view: View | None) -> Statement:
         .group_by(columns.word, columns.stem)
         .having(shared >= literal_column("2"))
     ).subquery("near")
-    near = select(some).where(_is_used(view, some.c.stem)).order_by(some.c.shared.desc(), some.c.word)
+    near = select(some).where(_is_used(sight, some.c.stem)).order_by(some.c.shared.desc(), some.c.word)
     return Statement(near.limit(literal_column(str(_MOST_NEAR))))
 
 
-def _is_used(view: View | None, stem: Any = search_spellings.c.stem) -> Any:
+def _is_used(sight: Sight, stem: Any = search_spellings.c.stem) -> Any:
     """Condition: a visible skill has the word."""
     some: Select[Any] = select(literal_column("1")).where(search_postings.c.word == stem)
-    if view is not None:
-        some = some.where(sees_each(view, search_postings, search_postings.c.skill_id))
+    some = some.where(*is_seen(sight, search_postings, search_postings.c.skill_id))
     return some.exists()
 
 
-def _counted(connection: Connection, identity: Identity, stems: Sequence[str]) -> dict[str, int]:
-    counts = count_postings(connection, identity, stems)
+def _counted(connection: Connection, seen: Seen, stems: Sequence[str]) -> dict[str, int]:
+    counts = count_postings(connection, seen, stems)
     return {stem: count for stem, count in counts.items() if count}

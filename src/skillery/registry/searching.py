@@ -21,8 +21,8 @@ from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.indexing import SKILL_MD, body_in, tag_word
 from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.search_ranking import Filters, most_points, ranking_of
+from skillery.registry.search_sight import Seen, seen_by
 from skillery.registry.search_terms import Meaning, understand
-from skillery.registry.seeing import parameters, view_of
 from skillery.tables import objects, search_words, skill_files, skill_versions
 
 Kind = Literal["", "action", "instruction"]
@@ -75,12 +75,13 @@ def search_skills(
     terms = parse_query(query)
     asked_tags = _check_tags(tags)
     bound_to = ("search_skills", msgspec.json.encode([terms, kind, asked_tags, namespace]).decode())
-    place = _place(connection, identity, key, bound_to, terms, cursor)
+    seen = seen_by(connection, identity)
+    place = _place(connection, seen, key, bound_to, terms, cursor)
     if not place.meanings:
         return {"skills": [], "next_cursor": None}
-    filters = Filters(view_of(identity), bool(kind), bool(namespace), len(asked_tags))
-    ranking = ranking_of(connection.dialect.name, filters, place.meanings, place.after, limit + 1)
-    given = parameters(identity) | _filtering(kind, asked_tags, namespace) | ranking.parameters
+    filters = Filters(seen.sight, bool(kind), bool(namespace), len(asked_tags))
+    ranking = ranking_of(filters, place.meanings, place.after, limit + 1)
+    given = seen.parameters | _filtering(kind, asked_tags, namespace) | ranking.parameters
     ranked = ranking.statement.rows(connection, **given)
     found = read_until_full(partial(_read, connection, ranked), min(limit, len(ranked)), _size_of)
     page = fitting(found, _size_of)
@@ -93,14 +94,14 @@ def search_skills(
 
 def _place(
     connection: Connection,
-    identity: Identity,
+    seen: Seen,
     key: bytes,
     bound_to: tuple[str, ...],
     terms: Sequence[Term],
     cursor: str,
 ) -> Place:
     if not cursor:
-        return Place(understand(connection, identity, terms), None)
+        return Place(understand(connection, seen, terms), None)
     points, name, meanings = read_cursor(key, bound_to, cursor, 3)
     return Place(_meanings.decode(meanings), (int(points), name))
 
