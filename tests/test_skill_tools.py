@@ -840,7 +840,7 @@ def test_versions_from_before_offer_their_tools(database: Database) -> None:
     made |= {
         "warnings_json": "[]",
         "names_json": "{}",
-        "summary_json": '{"name": "a", "tools": []}',
+        "summary_json": '{"name": "a", "description": "", "tags": [], "tools": []}',
         "publisher": "ann",
     }
 
