@@ -404,7 +404,7 @@ def modelled(server: Server) -> list[Model]:
     for number in range(42):
         words = [VOCABULARY[(number * step + number // 14) % len(VOCABULARY)] for step in (1, 5, 9, 11)]
         plain = words[0].lower() if words[0].isascii() else "x"
-        body = f"{words[3]} and {words[1]}, n{number}n"
+        body = f"{words[3]} and {words[1]}, nq{number}n"
         model = Model(f"model.{plain}.s{number}", [words[1]], f"Of {words[2]}.", body)
         publish(server.rpc, model.name, tags=model.tags, description=model.description, body=model.body)
         models.append(model)
@@ -413,7 +413,7 @@ def modelled(server: Server) -> list[Model]:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    words=st.lists(st.sampled_from([*VOCABULARY, "n4"]), min_size=1, max_size=4),
+    words=st.lists(st.sampled_from([*VOCABULARY, "nq4"]), min_size=1, max_size=4),
     end=st.sampled_from(["", " ", "!", "*", " qal", " qalp", " qbe", " groess"]),
 )
 def test_both_databases_find_and_rank_what_the_model_says(
