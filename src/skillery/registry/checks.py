@@ -146,12 +146,17 @@ def compare_permissions(connection: Connection, manifest: Manifest) -> Permissio
     below = _BELOW.rows(connection, **own)
     latest = _LATEST.rows(connection, name=manifest.name)
     if not latest:
-        return permissions_diff(manifest.permissions, Permissions(), (), None)
+        return compare_with_none(manifest)
     version, manifest_json = (below or latest)[0]
     yanked = (*_HIGHEST_BELOW.rows(connection, **own), *_HIGHEST.rows(connection, name=manifest.name))
     others = {row[0]: row[1] for row in (*latest, *yanked) if row[0] != version}
     compared = [_permissions(one) for one in others.values()]
     return permissions_diff(manifest.permissions, _permissions(manifest_json), compared, version)
+
+
+def compare_with_none(manifest: Manifest) -> PermissionsDiff:
+    """Return the permissions of the first version of a skill: all of them are added."""
+    return permissions_diff(manifest.permissions, Permissions(), (), None)
 
 
 class _Listed(msgspec.Struct):

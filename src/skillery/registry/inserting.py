@@ -18,7 +18,14 @@ from skillery.formats.bundle import Bundle
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.quotas import Quotas, check_bundle
-from skillery.registry.checks import NOTHING, Checks, checks_json, compare_permissions, record_runs
+from skillery.registry.checks import (
+    NOTHING,
+    Checks,
+    checks_json,
+    compare_permissions,
+    compare_with_none,
+    record_runs,
+)
 from skillery.registry.index_names import claim_index_name
 from skillery.registry.indexing import MAX_BODY, SKILL_MD, index_latest
 from skillery.registry.seeing import Visibility, sees_skill, sees_version
@@ -44,7 +51,9 @@ _SKILL_WITH_VERSIONS = Statement(
     )
 )
 _ADD_SKILL = {
-    dialect.__name__.rpartition(".")[2]: dialect.insert(skills).on_conflict_do_nothing(index_elements=["name"])
+    dialect.__name__.rpartition(".")[2]: dialect.insert(skills)
+    .on_conflict_do_nothing(index_elements=["name"])
+    .execution_options(preserve_rowcount=True)
     for dialect in (sqlite, postgresql)
 }
 _LOCK_SKILL = select(skills.c.id).where(skills.c.name == bindparam("skill_name")).with_for_update()
@@ -128,12 +137,13 @@ def insert_version(
     same bundle again answers as the first time did.
     """
     name = bundle.manifest.name
-    skill_id = _lock_skill(connection, name, visibility)
-    taken = version_if_taken(connection, bundle, identity)
+    skill_id, is_new = _lock_skill(connection, name, visibility)
+    # A skill that this transaction adds has no versions: an import of thousands need not look for them.
+    taken = None if is_new else version_if_taken(connection, bundle, identity)
     if taken is not None:
         return taken
     check_bundle(connection, quotas, name, bundle.size_bytes)
-    diff = compare_permissions(connection, bundle.manifest)
+    diff = compare_with_none(bundle.manifest) if is_new else compare_permissions(connection, bundle.manifest)
     status = landing(diff)
     if diff.is_change:
         checks = msgspec.structs.replace(checks, permissions_diff=diff)
@@ -157,7 +167,10 @@ def insert_version(
     )
     add_tools(connection, version_id, skill_id, bundle)
     record_runs(connection, version_id, checks)
-    point_to_latest(connection, skill_id)
+    if not is_new:
+        point_to_latest(connection, skill_id)
+    elif status in RESOLVABLE:
+        _point_to(connection, skill_id, version_id, bundle.manifest.namespace)
     created = NewVersion(name, str(bundle.manifest.version), bundle.digest, status)
     after = {"status": status, "digest": bundle.digest, **({"made_by": made_by} if made_by else {})}
     audit.record(connection, identity, "create_skill", f"{name}@{created.version}", after=after)
@@ -168,25 +181,32 @@ def point_to_latest(connection: Connection, skill_id: int) -> None:
     """Compute a skill's latest version anew: the highest release that resolves, else the highest such pre-release; what
     it is found by, and the tools that it offers."""
     newest = connection.execute(_NEWEST, {"id": skill_id}).one_or_none()
-    if newest is None:
-        connection.execute(_POINT_TO_NONE, {"skill_id": skill_id})
-    else:
-        values = {"skill_id": skill_id, "latest": newest.id, "in_namespace": newest.namespace}
-        connection.execute(_POINT, values)
-        claim_index_name(connection, skill_id)
-    index_latest(connection, skill_id, newest.id if newest else None)
-    offer_latest(connection, skill_id, newest.id if newest else None)
+    if newest is not None:
+        _point_to(connection, skill_id, newest.id, newest.namespace)
+        return
+    connection.execute(_POINT_TO_NONE, {"skill_id": skill_id})
+    index_latest(connection, skill_id, None)
+    offer_latest(connection, skill_id, None)
 
 
-def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> int:
-    """The skill's id, its row locked until the transaction ends: two publishers of one skill take turns.
+def _point_to(connection: Connection, skill_id: int, version_id: int, namespace: str) -> None:
+    """Make this version the latest one of the skill."""
+    connection.execute(_POINT, {"skill_id": skill_id, "latest": version_id, "in_namespace": namespace})
+    claim_index_name(connection, skill_id)
+    index_latest(connection, skill_id, version_id)
+    offer_latest(connection, skill_id, version_id)
+
+
+def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> tuple[int, bool]:
+    """Return the skill's id, and whether this transaction adds the skill. Its row is locked until the transaction ends:
+    two publishers of one skill take turns.
 
     SQLite has one writer at a time anyway.
     """
     values = {"name": name, "created_at": datetime.now(UTC), "visibility": visibility}
-    connection.execute(_ADD_SKILL[connection.dialect.name], values)
+    added = connection.execute(_ADD_SKILL[connection.dialect.name], values).rowcount
     skill_id: int = connection.execute(_LOCK_SKILL, {"skill_name": name}).scalar_one()
-    return skill_id
+    return skill_id, added == 1
 
 
 def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: str, now: datetime) -> dict[str, object]:
