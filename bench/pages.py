@@ -15,15 +15,14 @@ import psycopg
 from sqlalchemy import Connection, text
 
 from bench.report import Report, median, milliseconds_of, shown
-from skillery import migrate
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.builtin.open_authenticator import LOCAL
-from skillery.database import Database
+from skillery.database import Database, migrate
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Latest, parse_version_spec
 from skillery.registry import describe_skill, list_skills
 from skillery.registry.cursors import make_cursor
-from skillery.registry.reading import read_inline_file
+from skillery.registry.files import read_inline_file
 from tests.postgres import running_postgres
 
 VERSIONS_OF_A_SKILL = 10

@@ -16,7 +16,7 @@ from bench.report import Report, median, percentile, shown
 from bench.runs import one
 from skillery.backends import CodeCall, Job, PackageMount, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.builtin.linux_sandbox.engine import Means
+from skillery.builtin.linux_sandbox.engine import HostCapabilities
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.preloaded import Bounds
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
@@ -118,7 +118,7 @@ def _run(server: Server, code: str, more: Mapping[str, str]) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-async def _imported(means: Means, job: Job) -> Pool:
+async def _imported(means: HostCapabilities, job: Job) -> Pool:
     """Where its runs come from, once its modules are imported."""
     if means.environments is None:
         raise RuntimeError("nothing is kept imported here")
@@ -129,13 +129,13 @@ async def _imported(means: Means, job: Job) -> Pool:
     return pool
 
 
-async def _one(means: Means, pool: Pool, job: Job) -> float:
+async def _one(means: HostCapabilities, pool: Pool, job: Job) -> float:
     while not pool.is_full:
         await asyncio.sleep(0.001)
     return await one(means, job)
 
 
-async def _facts(means: Means, pool: Pool, started: float) -> str:
+async def _facts(means: HostCapabilities, pool: Pool, started: float) -> str:
     while not pool.is_full:
         await asyncio.sleep(0.001)
     held = sum(one.memory_mb for one in means.environments.warm()) if means.environments else 0.0

@@ -16,7 +16,7 @@ from bench.load import call, send, send_paced
 from bench.report import Report, median, milliseconds, percentile, shown
 from skillery.backends import Job, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.builtin.linux_sandbox.engine import Means, Run
+from skillery.builtin.linux_sandbox.engine import HostCapabilities, Run
 from skillery.builtin.linux_sandbox.pool import Warmth
 from skillery.builtin.linux_sandbox.sandbox import COLD, LinuxSandbox
 from skillery.testing.sandbox import MemoryHost
@@ -145,7 +145,7 @@ def _job(*mounts: SkillMount) -> Job:
     return Job("run_0", SkillCall(mounts[0].name, "main"), b"{}", skills=mounts)
 
 
-async def _many(means: Means, folder: Path, times: int) -> dict[str, list[float]]:
+async def _many(means: HostCapabilities, folder: Path, times: int) -> dict[str, list[float]]:
     """A no-op run among ever more skills, mounted beside it or run in turn, and of a big one."""
     mounts = [_skill(folder, f"bench.s{number}") for number in range(MANY[-1])]
     jobs = {f"{count} skills mounted": [_job(*mounts[:count])] for count in MANY}
@@ -161,13 +161,13 @@ async def _many(means: Means, folder: Path, times: int) -> dict[str, list[float]
     return found
 
 
-async def _all_prepared(means: Means) -> None:
+async def _all_prepared(means: HostCapabilities) -> None:
     """The next run is sent as soon as as many places wait for one as should."""
     while not means.pool.is_full:
         await asyncio.sleep(0.001)
 
 
-async def one(means: Means, job: Job) -> float:
+async def one(means: HostCapabilities, job: Job) -> float:
     """Milliseconds to the result; what comes after it is not counted."""
     run = Run(means, job, MemoryHost())
     started = time.perf_counter()
@@ -179,7 +179,7 @@ async def one(means: Means, job: Job) -> float:
     return taken
 
 
-async def _several(means: Means, job: Job, times: int) -> None:
+async def _several(means: HostCapabilities, job: Job, times: int) -> None:
     for _ in range(times):
         await one(means, job)
 

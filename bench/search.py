@@ -16,14 +16,13 @@ import psycopg
 from bench import search_quality
 from bench.pages import KEY, NOW
 from bench.report import Report, median, milliseconds, percentile, shown
-from skillery import migrate
 from skillery.backends import Identity
 from skillery.builtin.open_authenticator import LOCAL
-from skillery.database import Database
+from skillery.database import Database, migrate
 from skillery.formats.semver import Version
 from skillery.formats.spellings import stored_pieces
 from skillery.registry import search_skills
-from skillery.registry.indexing import indexed
+from skillery.registry.search_index import indexed
 from tests.postgres import running_postgres
 
 CALLS = 30

@@ -16,13 +16,12 @@ from sqlalchemy import Connection, insert, update
 from bench.pages import KEY, NOW
 from bench.report import Report
 from bench.search_corpus import Query, Skill, anchors, corpus
-from skillery import migrate
 from skillery.builtin.open_authenticator import LOCAL
-from skillery.database import Database
+from skillery.database import Database, migrate
+from skillery.database.tables import objects, skill_files, skill_versions, skills
 from skillery.formats.semver import Version
 from skillery.registry import search_skills
-from skillery.registry.indexing import index_latest
-from skillery.tables import objects, skill_files, skill_versions, skills
+from skillery.registry.search_index import index_latest
 from tests.postgres import running_postgres
 
 FIRST = 5

@@ -5,9 +5,9 @@ from __future__ import annotations
 from alembic import context
 
 from skillery.database import Database
-from skillery.migrate import is_in_tables
+from skillery.database.migrate import is_in_tables
+from skillery.database.tables import metadata
 from skillery.settings import load_settings
-from skillery.tables import metadata
 
 
 def run(connection: object) -> None:

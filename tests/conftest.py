@@ -21,8 +21,7 @@ import httpx
 import psycopg
 import pytest
 
-from skillery import migrate
-from skillery.database import Database
+from skillery.database import Database, migrate
 from tests.package_index import PackageIndex
 from tests.parallel import postgres_url
 from tests.prefork import Forked, prefork

@@ -32,10 +32,10 @@ SECONDS = 120
 NUMBER = 16
 """Bytes of a pid or an exit code on the link."""
 IMPORTED = (
-    "skillery.app.serving",
-    "skillery.cli.connecting",
+    "skillery.app.server",
+    "skillery.cli.connection",
     "skillery.cli.in_process",
-    "skillery.app.building",
+    "skillery.app.composition",
     "skillery.api.routes",
     "skillery.plugins",
     "litestar.plugins.attrs",

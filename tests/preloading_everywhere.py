@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from skillery.backends import CodeCall, Job, Outcome, PackageMount, RunHost
-from skillery.builtin.linux_sandbox.environments import environment_of
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.builtin.linux_sandbox.warm_environments import environment_of
 from skillery.testing.sandbox import MemoryHost
 
 WARM_UP = Job("run_0", CodeCall("def main(args): pass", "main"), b"{}")

@@ -163,7 +163,7 @@ def assert_not_authenticated(response: httpx.Response) -> None:
 
 
 # verb, path, the scope it takes (None: any token, "nobody": none), the status for whoever may knock
-DOORS = [
+ENDPOINTS = [
     ("GET", "/healthz", "nobody", 200),
     ("GET", "/readyz", "nobody", 200),
     ("GET", "/tools?format=mcp", None, 200),
@@ -195,7 +195,7 @@ DOORS = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "path", "scope", "status"), DOORS)
+@pytest.mark.parametrize(("verb", "path", "scope", "status"), ENDPOINTS)
 @pytest.mark.parametrize("role", ["anonymous", *ROLES])
 def test_a_role_may_knock_where_its_scopes_say(
     role: str, verb: str, path: str, scope: str | None, status: int, tokens_server: Server, tokens: dict[str, str]

@@ -18,13 +18,13 @@ from sqlalchemy import select, update
 from skillery.backends import Identity
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.database import Database
+from skillery.database.tables import exports
 from skillery.exports import Exports, Index
 from skillery.exports.facts import MAKER
 from skillery.formats.agent_skill import agent_skill_problems, index_name
 from skillery.formats.bundle import BundleFile, make_bundle
-from skillery.quotas import Quotas
+from skillery.identity.quotas import Quotas
 from skillery.registry import insert_version
-from skillery.tables import exports
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.people import Caller, Who, people_settings
 from tests.processes import wait_until

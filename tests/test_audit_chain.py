@@ -23,11 +23,11 @@ from skillery.audit.entries import FIELDS
 from skillery.audit.refusals import APIECE, MOST_KINDS, MOST_SINGLE
 from skillery.backends import Identity
 from skillery.cli import commands
+from skillery.context.request import begin, current
 from skillery.database import Database, before_commit
+from skillery.database.tables import audit
 from skillery.errors import InvalidName, Unavailable
 from skillery.formats.tokens import parse_token_name
-from skillery.request import begin, current
-from skillery.tables import audit
 from tests.conftest import Rpc, Server, manifest, skill_files
 
 ANN = Identity("ann", "person")

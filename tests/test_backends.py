@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from skillery import tables
 from skillery.backends import Credentials
 from skillery.builtin.database_secrets import DatabaseSecrets, Keys
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.builtin.environment_secrets import EnvironmentSecrets
 from skillery.builtin.open_authenticator import OpenAuthenticator
-from skillery.database import Database
+from skillery.database import Database, tables
 from skillery.errors import Unavailable
 from skillery.testing import AuthenticatorContract, SecretsContract, StorageContract
 from skillery.testing.storage import digest_of, put

@@ -20,15 +20,15 @@ from sqlalchemy import Connection, insert, select, text
 
 from skillery.audit import local_actor, verify
 from skillery.backends import Identity, Place, Storage
-from skillery.backups import back_up, restore
 from skillery.builtin.directory_storage import DirectorySettings, skillery_storage
 from skillery.database import Database
+from skillery.database.migrate import current
+from skillery.database.tables import audit, idempotency_keys, runs, servers, uploads
 from skillery.errors import StartupError
-from skillery.idempotency import Claim, claim, keep, note_run
-from skillery.integrity import check
-from skillery.migrate import current
+from skillery.identity.idempotency import Claim, claim, keep, note_run
+from skillery.maintenance.backups import back_up, restore
+from skillery.maintenance.integrity import check
 from skillery.runs.leftovers import note_seen
-from skillery.tables import audit, idempotency_keys, runs, servers, uploads
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 
 ME = local_actor("me")

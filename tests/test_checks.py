@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from skillery.builtin.egress.policy import Target, matches
 from skillery.errors import InvalidParams
-from skillery.formats.moments import parse_until
 from skillery.formats.network import NetworkPattern, covers, parse_network_pattern
+from skillery.formats.timestamps import parse_until
 from tests.conftest import Server, manifest, skill_files
 from tests.people import Caller, Who, people_settings
 from tests.test_cli import skillery

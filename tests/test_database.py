@@ -12,14 +12,13 @@ import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select, text
 
-from skillery import migrate
 from skillery.backends import Identity
-from skillery.database import Database, parse_database_url
+from skillery.database import Database, migrate, parse_database_url
+from skillery.database.tables import index_names, metadata, skills
 from skillery.errors import StartupError
 from skillery.formats.bundle import make_bundle
-from skillery.quotas import Quotas
+from skillery.identity.quotas import Quotas
 from skillery.registry import insert_version
-from skillery.tables import index_names, metadata, skills
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from skillery.builtin.egress.look_ups import BOUNDS
+from skillery.builtin.egress.lookups import BOUNDS
 from skillery.builtin.egress.service import Egress
 from skillery.builtin.egress.streams import Caps
 from skillery.testing.upstreams import upstream

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillery.builtin.egress import heads
+from skillery.builtin.egress import http_heads
 from skillery.builtin.egress.clienthello import MAX_BYTES, BadHello, server_name
-from skillery.builtin.egress.heads import BadHead, Body, Request
+from skillery.builtin.egress.http_heads import BadHead, Body, Request
 from skillery.builtin.egress.policy import Denied
 
 fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "300")), deadline=None)
@@ -135,7 +135,7 @@ def test_a_hello_with_a_changed_byte_never_names_a_host_that_is_not_in_it(data: 
 
 
 def parsed(*lines: bytes) -> Request:
-    return heads.parse_request(b"\r\n".join(lines))
+    return http_heads.parse_request(b"\r\n".join(lines))
 
 
 GET = b"GET http://a.com/x?y HTTP/1.1"
@@ -154,9 +154,9 @@ def test_a_request_in_absolute_form_becomes_one_in_origin_form() -> None:
         b"Upgrade: websocket",
         b"Accept: */*",
     )
-    target, path = heads.forward_target(request)
+    target, path = http_heads.forward_target(request)
 
-    assert heads.forwarded_head(request, target, path) == (
+    assert http_heads.forwarded_head(request, target, path) == (
         b"POST /x?y=1 HTTP/1.1\r\nHost: a.com:8080\r\nContent-Length: 3\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     )
 
@@ -165,7 +165,7 @@ def test_a_request_in_absolute_form_becomes_one_in_origin_form() -> None:
     ("target", "path"), [("http://a.com", "/"), ("HTTP://a.com?q", "/?q"), ("http://a.com//b", "//b")]
 )
 def test_the_path_is_kept(target: str, path: str) -> None:
-    assert heads.forward_target(parsed(f"GET {target} HTTP/1.1".encode(), b"Host: a.com"))[1] == path
+    assert http_heads.forward_target(parsed(f"GET {target} HTTP/1.1".encode(), b"Host: a.com"))[1] == path
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_the_path_is_kept(target: str, path: str) -> None:
 )
 def test_a_request_that_names_its_host_oddly_is_malformed(lines: list[bytes]) -> None:
     with pytest.raises(BadHead):
-        heads.forward_target(parsed(*lines))
+        http_heads.forward_target(parsed(*lines))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_request_that_names_its_host_oddly_is_malformed(lines: list[bytes]) ->
 )
 def test_a_request_whose_host_is_not_its_target_is_refused(lines: list[bytes]) -> None:
     with pytest.raises(Denied):
-        heads.forward_target(parsed(*lines))
+        http_heads.forward_target(parsed(*lines))
 
 
 @pytest.mark.parametrize(
@@ -230,12 +230,12 @@ def test_a_request_whose_host_is_not_its_target_is_refused(lines: list[bytes]) -
         GET + b"\r\nX",
         GET + b"\r\n: x",
         GET + b"\r\nX\xc3: y",
-        GET + b"\r\nX: y" * (heads.MAX_FIELDS + 1),
+        GET + b"\r\nX: y" * (http_heads.MAX_FIELDS + 1),
     ],
 )
 def test_a_malformed_head_is_refused(head: bytes) -> None:
     with pytest.raises(BadHead):
-        heads.parse_request(head)
+        http_heads.parse_request(head)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_malformed_head_is_refused(head: bytes) -> None:
     ],
 )
 def test_the_end_of_a_body_is_found(lines: list[bytes], body: Body) -> None:
-    assert heads.body_of(parsed(GET, *lines)) == body
+    assert http_heads.body_of(parsed(GET, *lines)) == body
 
 
 @pytest.mark.parametrize(
@@ -273,24 +273,24 @@ def test_the_end_of_a_body_is_found(lines: list[bytes], body: Body) -> None:
 )
 def test_a_body_whose_end_is_ambiguous_is_refused(lines: list[bytes]) -> None:
     with pytest.raises(BadHead):
-        heads.body_of(parsed(GET, *lines))
+        http_heads.body_of(parsed(GET, *lines))
 
 
 @pytest.mark.parametrize("line", [b"", b" 5", b"5 ", b"5;x=y", b"0x5", b"-1", b"5\n", b"g", b"1" * 13])
 def test_a_chunk_has_a_plain_size(line: bytes) -> None:
-    assert heads.chunk_size(b"1F") == 31
+    assert http_heads.chunk_size(b"1F") == 31
     with pytest.raises(BadHead):
-        heads.chunk_size(line)
+        http_heads.chunk_size(line)
 
 
 def test_an_answer_loses_what_was_for_this_hop() -> None:
     head = b"HTTP/1.1 200 OK\r\nConnection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5\r\nX-Hop: 1\r\nContent-Length: 2"
-    assert heads.answered_head(head) == (
+    assert http_heads.answered_head(head) == (
         200,
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n",
     )
     with pytest.raises(BadHead):
-        heads.answered_head(b"ICY 200 OK")
+        http_heads.answered_head(b"ICY 200 OK")
 
 
 token = st.sampled_from(
@@ -302,12 +302,12 @@ token = st.sampled_from(
 @given(st.one_of(st.binary(max_size=200), st.lists(token, max_size=24).map(b"".join)))
 def test_any_bytes_are_refused_or_make_a_head_that_is_read_the_same_again(data: bytes) -> None:
     try:
-        request = heads.parse_request(data)
-        target, path = heads.forward_target(request)
-        heads.body_of(request)
+        request = http_heads.parse_request(data)
+        target, path = http_heads.forward_target(request)
+        http_heads.body_of(request)
     except (BadHead, Denied):
         return
-    head = heads.forwarded_head(request, target, path)
+    head = http_heads.forwarded_head(request, target, path)
     assert head.endswith(b"\r\n\r\n")
     lines = head[:-4].split(b"\r\n")
     assert not any(byte in line for line in lines for byte in (b"\r", b"\n", b"\0"))
@@ -318,6 +318,6 @@ def test_any_bytes_are_refused_or_make_a_head_that_is_read_the_same_again(data: 
 @fuzzed
 @given(st.text(max_size=200))
 def test_a_refusal_is_always_a_well_formed_answer(message: str) -> None:
-    head, _, body = heads.refusal(403, message).partition(b"\r\n\r\n")
+    head, _, body = http_heads.refusal(403, message).partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head.split(b"\r\n")
-    assert heads.answered_head(head)[0] == 403
+    assert http_heads.answered_head(head)[0] == 403

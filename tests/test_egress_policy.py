@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillery.builtin.egress.look_ups import LookUpThreads, RunLookUps
+from skillery.builtin.egress.lookups import LookUpThreads, RunLookUps
 from skillery.builtin.egress.policy import Denied, Policy, Target, parse_target
-from skillery.builtin.egress.resolving import AddressRules, FixedHosts, checked_addresses
+from skillery.builtin.egress.resolver import AddressRules, FixedHosts, checked_addresses
 from skillery.builtin.egress.streams import Caps
 from skillery.formats.network import parse_network_pattern
 

@@ -16,7 +16,7 @@ from skillery.backends import NetworkUse
 from skillery.builtin.egress.log import Event, Uses
 from skillery.builtin.egress.policy import Policy
 from skillery.builtin.egress.proxy import RunProxy
-from skillery.builtin.egress.resolving import AddressRules
+from skillery.builtin.egress.resolver import AddressRules
 from skillery.builtin.egress.service import Egress, EgressBroken
 from skillery.builtin.egress.streams import Caps
 from skillery.testing.upstreams import Upstream, client_context, ok, upstream

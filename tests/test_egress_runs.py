@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from skillery.backends import CodeCall, Job, Language, Limits, NetworkUse, Outcome, Place
-from skillery.builtin.egress.handing import ENVIRONMENT
+from skillery.builtin.egress.listeners import ENVIRONMENT
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.cell import landlock
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from skillery import migrate
 from skillery.backends import Failure, PackageMount, Place, Sandbox
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
-from skillery.database import Database
+from skillery.context.queue import Queue
+from skillery.database import Database, migrate
 from skillery.environments import Builder, Environments, Jobs, Locks, Sources
 from skillery.errors import PackageIndexUnavailable, Unavailable
-from skillery.runs.queueing import Queue
 from tests.package_index import PackageIndex
 from tests.wheels import make_wheel
 

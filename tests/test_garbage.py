@@ -18,15 +18,15 @@ import pytest
 from sqlalchemy import Connection, delete, insert, select
 
 from skillery.backends import Identity
-from skillery.blobs import Blobs, Lifetimes
 from skillery.builtin.directory_storage import DirectoryStorage
-from skillery.contents import record
+from skillery.contents.blobs import Blobs, Lifetimes
+from skillery.contents.store import record
+from skillery.contents.uploads import Uploading, drop_file, forget_uploads
 from skillery.database import Database
+from skillery.database.tables import blobs, objects
 from skillery.errors import Busy, ContentMissing, Unavailable
-from skillery.garbage import Collector, Step, Sweep, Swept
-from skillery.quotas import UNLIMITED
-from skillery.tables import blobs, objects
-from skillery.uploads import Uploading, drop_file, forget_uploads
+from skillery.identity.quotas import UNLIMITED
+from skillery.maintenance.garbage import Collector, Step, Sweep, Swept
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.people import Caller, Who, people_settings
 from tests.test_cli import skillery
@@ -268,7 +268,7 @@ def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
     """The loop of a server, with an interval that no setting has."""
     import asyncio
 
-    from skillery.app.sweeping import sweep_now_and_then
+    from skillery.app.garbage_schedule import sweep_now_and_then
 
     swept = threading.Event()
 
@@ -401,7 +401,7 @@ def test_a_content_that_is_swept_while_somebody_refers_to_it_is_stored_anew(
     new_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
     """Only Postgres has two writers at once."""
-    from skillery import migrate
+    from skillery.database import migrate
 
     url = new_postgres_database()
     database = Database(url)

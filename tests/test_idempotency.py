@@ -18,9 +18,9 @@ from sqlalchemy import update
 
 from skillery.backends import Identity
 from skillery.database import Database
+from skillery.database.tables import idempotency_keys
 from skillery.errors import CallUnderWay, IdempotencyKeyReused
-from skillery.idempotency import Claim, Kept, canonical, claim, forget_keys, keep, release
-from skillery.tables import idempotency_keys
+from skillery.identity.idempotency import Claim, Kept, canonical, claim, forget_keys, keep, release
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.people import Caller, Who
 from tests.test_run_records import SLEEP, in_background, wait_for

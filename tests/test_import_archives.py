@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from skillery.errors import ArchiveTooLarge, BundleTooLarge, InvalidArchive, SkilleryError
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import Entry, ImportLimits
-from skillery.importing.finding import Finder
+from skillery.importing.finder import Finder
 from tests.archives import skill_md, tar_info, tarred, tgz, zip_info, zipped
 from tests.conftest import Server
 

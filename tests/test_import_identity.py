@@ -16,9 +16,8 @@ from alembic.script import ScriptDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skillery import migrate
 from skillery.cli.sources import default_source, normal_remote
-from skillery.database import Database
+from skillery.database import Database, migrate
 from skillery.formats.renaming import renamed_toml
 from skillery.formats.skill_toml import toml_manifest
 from tests.archives import skill_md, zipped

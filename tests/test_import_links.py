@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.importing.entries import Entry
-from skillery.importing.finding import Finder
-from skillery.importing.nesting import is_collection
+from skillery.importing.finder import Finder
+from skillery.importing.nested_skills import is_collection
 from skillery.importing.roots import MOST_STEPS
 from tests.archives import skill_md, tarred, zipped
 from tests.conftest import Rpc, Server

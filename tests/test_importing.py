@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.api.imports import is_too_slow
-from skillery.cli.packing import look_through, packed
+from skillery.cli.archives import look_through, packed
 from skillery.errors import StartupError, StorageFull
 from skillery.formats.bundle import BundleLimits
 from skillery.formats.foreign_skill import loose_version, registry_name

@@ -23,7 +23,7 @@ from skillery.app.home import Home
 from skillery.cli.client import client_of
 from skillery.cli.mcp_bridge import McpBridge
 from skillery.cli.options import Target
-from skillery.cli.reaching import Reach
+from skillery.cli.registry_access import Reach
 from skillery.errors import StartupError
 from tests.conftest import Rpc, Server, clean_environment, manifest
 from tests.mcp_client import LEGACY, MODERN, Mcp, message_of, messages_of
@@ -256,7 +256,8 @@ def test_a_call_with_a_key_is_made_once(sqlite_rpc: Rpc, new_name: str, era: str
 
 def test_nobody_waits_for_the_sdk_who_does_not_speak_mcp() -> None:
     code = (
-        "import sys, skillery.app.building, skillery.cli.mcp, skillery.cli.mcp_bridge, skillery.cli.reaching; "
+        "import sys, skillery.app.composition, skillery.cli.mcp, skillery.cli.mcp_bridge; "
+        "import skillery.cli.registry_access; "
         "print([name for name in ('mcp', 'pydantic', 'httpx2') if name in sys.modules])"
     )
 
@@ -501,7 +502,7 @@ async def test_a_home_without_a_server_is_spoken_to_over_stdio(tmp_path: Path) -
 
 
 async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skillery.cli.reaching.LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("skillery.cli.registry_access.LINGER_SECONDS", 0.05)
     target = Target(home=str(tmp_path / "home"))
     first, second = Reach(target), Reach(target)
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from skillery.client import Client, results
-from skillery.environments.defined import Named
+from skillery.environments.definitions import Named
 from skillery.environments.named import not_locked
 from skillery.errors import PackageIndexUnavailable, PackagesNotOffered, SkilleryError, UnresolvableDependencies
 from tests.conftest import Rpc, Server, environment

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.environments.failing import BuildFailed
+from skillery.environments.errors import BuildFailed
 from skillery.environments.trees import FILES, TreeWriter
 from skillery.environments.wheels import MOST_ENTRIES, Recorded, Wheel, read_wheel
 from skillery.formats.requirements import Pin

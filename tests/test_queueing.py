@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from skillery.context.queue import Place, Queue, until_client_gone
 from skillery.errors import Busy, Unavailable
-from skillery.runs.queueing import Place, Queue, until_client_gone
 
 
 async def turns(queue: Queue, callers: list[str]) -> list[str]:

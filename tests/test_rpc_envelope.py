@@ -185,7 +185,7 @@ def test_a_charset_beside_the_content_type_is_fine(sqlite_rpc: Rpc) -> None:
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.1", ""]
 )
 @pytest.mark.parametrize("path", ["/rpc", "/blobs", "/tools", "/prompt", "/blobs/blob:x"])
-def test_a_foreign_host_is_403_at_every_door(sqlite_rpc: Rpc, host: str, path: str) -> None:
+def test_a_foreign_host_is_403_at_every_endpoint(sqlite_rpc: Rpc, host: str, path: str) -> None:
     verb = "GET" if path in {"/tools", "/prompt", "/blobs/blob:x"} else "POST"
     response = sqlite_rpc.http.request(
         verb, path, content=json.dumps(GUIDE), headers={"host": host, "content-type": "application/json"}

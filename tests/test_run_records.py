@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, text
 
 from skillery.database import Database
+from skillery.database.tables import blobs, objects, runs, servers
 from skillery.registry.usage import bucket_of, duration_of, percentile
 from skillery.runs.leftovers import close_of_dead, note_seen
 from skillery.runs.reading import RunFilter, listing
 from skillery.runs.recording import cutoff_of, forget_runs
-from skillery.tables import blobs, objects, runs, servers
 from tests.conftest import Rpc, Server, publisher
 from tests.people import Caller, Who
 from tests.test_cli import skillery

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from skillery.backends import Failure, Limits
 from skillery.builtin.linux_sandbox import groups, plan, seccomp, syscalls, watchdog
 from skillery.builtin.linux_sandbox.uids import Uids
-from skillery.builtin.python_runner.endings import ended_early
 from skillery.builtin.python_runner.logs import KeptLog
+from skillery.builtin.python_runner.process_ends import ended_early
 from skillery.builtin.python_runner.wire import HEAD, Channel, ChannelAbused
 from skillery.errors import Busy
 

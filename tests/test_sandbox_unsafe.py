@@ -14,9 +14,9 @@ import pytest
 
 from skillery.backends import Limits, Place
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess, skillery_sandbox
+from skillery.context.threads import JSON
 from skillery.testing import SandboxFunctions, SandboxIsolation
 from skillery.testing.sandbox import Trial
-from skillery.threads import JSON
 
 HARMLESS_ISOLATION_CASES: dict[str, dict[str, Any]] = {
     "test_other_processes_are_not_seen": {},

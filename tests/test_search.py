@@ -13,10 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
-from skillery import migrate
 from skillery.backends import Identity
 from skillery.builtin.open_authenticator import LOCAL
-from skillery.database import Database
+from skillery.database import Database, migrate
 from skillery.errors import InvalidParams
 from skillery.formats.foreign_skill import registry_name
 from skillery.formats.normal_forms import normalized
@@ -25,7 +24,7 @@ from skillery.formats.snippets import snippet_of
 from skillery.formats.stems import stem_of
 from skillery.formats.words import Term, find_words, parse_query, words_of
 from skillery.registry import search_skills
-from skillery.registry.indexing import add_rows, indexed
+from skillery.registry.search_index import add_rows, indexed
 from tests.conftest import Rpc, Server, manifest
 from tests.people import Caller, Who
 from tests.test_cli import skillery

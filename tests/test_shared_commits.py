@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, select
 
-from skillery import audit, migrate
+from skillery import audit
 from skillery.backends import Identity
-from skillery.database import Database
+from skillery.database import Database, migrate
+from skillery.database.tables import registry
 from skillery.errors import Conflict, Unavailable
-from skillery.tables import registry
 
 ANN = Identity("ann", "person", frozenset({"publish"}))
 

@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select, text
 
-from skillery import migrate
 from skillery.backends import Identity
-from skillery.database import Database
+from skillery.database import Database, migrate
+from skillery.database.tables import objects, skill_files, skill_versions, skills, tools
 from skillery.errors import ToolNotFound
 from skillery.formats.defined_tools import script_path
 from skillery.formats.tools_json import parse_definition
-from skillery.quotas import UNLIMITED
+from skillery.identity.quotas import UNLIMITED
 from skillery.registry import find_tool
 from skillery.registry.session_tools import define_session_tool, forget_session_tools
-from skillery.tables import objects, skill_files, skill_versions, skills, tools
 from skillery.testing.sandbox.languages import with_node
 from tests.conftest import Rpc, Server
 from tests.people import Caller, Who

@@ -21,15 +21,14 @@ import psycopg
 import pytest
 from sqlalchemy import select, update
 
-from skillery import tables
 from skillery.audit import SERVER
 from skillery.backends import Credentials
 from skillery.builtin.failed_logins import MOST_ADDRESSES, FailedLogins
 from skillery.builtin.tokens_authenticator import TokensAuthenticator, TokensSettings
-from skillery.database import Database, parse_database_url
+from skillery.database import Database, parse_database_url, tables
 from skillery.errors import NotAuthenticated, TooManyFailedLogins
+from skillery.identity.tokens import create_token, revoke_token
 from skillery.testing import AuthenticatorContract
-from skillery.tokens import create_token, revoke_token
 from tests.conftest import Rpc, RpcError, Server, clean_environment
 from tests.test_cli import Ended, skillery
 

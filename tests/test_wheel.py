@@ -63,7 +63,7 @@ def test_it_serves_from_another_folder_with_all_it_needs(installed: Path, tmp_pa
 
 
 def test_nothing_of_the_checkout_is_used(installed: Path) -> None:
-    where = "import skillery, skillery.migrate; print(skillery.__file__, skillery.migrate.PACKAGED.is_dir())"
+    where = "import skillery; from skillery.database import migrate as m; print(skillery.__file__, m.PACKAGED.is_dir())"
     shown = subprocess.run([installed, "-c", where], check=True, capture_output=True, text=True, cwd="/").stdout
 
     assert str(installed.parents[1]) in shown

@@ -630,7 +630,7 @@ class FinishedRun(msgspec.Struct, frozen=True):
     """The tool that `call_tool` called."""
 
 
-class Moments(Protocol):
+class Events(Protocol):
     """The three moments as the core sees them: it asks, and knows nothing of who listens."""
 
     async def before_publish(self, publication: Publication) -> list[Finding]: ...

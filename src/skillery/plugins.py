@@ -35,8 +35,8 @@ GROUP = "skillery"
 T = TypeVar("T")
 
 
-class PluginMoments:
-    """The Moments of the plugins. Their hooks run in worker threads."""
+class PluginEvents:
+    """The Events of the plugins. Their hooks run in worker threads."""
 
     def __init__(self, manager: pluggy.PluginManager) -> None:
         self._hook = manager.hook
@@ -83,7 +83,7 @@ class Plugins:
 
     def __init__(self, manager: pluggy.PluginManager) -> None:
         self.manager = manager
-        self.moments = PluginMoments(manager)
+        self.events = PluginEvents(manager)
         self.offers: dict[Kind, dict[str, Offer]] = {kind: _offers(manager, kind) for kind in KINDS}
 
     def open(self, kind: Kind, settings: Settings, database: Database | None = None) -> Any:

@@ -19,11 +19,11 @@ from skillery.api.operations import BINARY, Answer, Body, Operation, in_query
 from skillery.api.rpc.params import MOST_TTL
 from skillery.api.services import Services
 from skillery.backends import Identity
-from skillery.blobs import BlobRow, NewBlob
-from skillery.contents import Content
+from skillery.contents.blobs import BlobRow, NewBlob
+from skillery.contents.store import Content
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
-from skillery.idempotency import digest_of, parse_key
+from skillery.identity.idempotency import digest_of, parse_key
 
 CHUNK_BYTES = 256 * 1024
 DEFAULT_KIND = "application/octet-stream"

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from skillery.context.request import current_id
 from skillery.errors import (
     Busy,
     Conflict,
@@ -19,7 +20,6 @@ from skillery.errors import (
     TooLarge,
     Unavailable,
 )
-from skillery.request import current_id
 
 log = logging.getLogger(__name__)
 

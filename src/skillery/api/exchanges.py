@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from skillery.request import Request, begin
+from skillery.context.request import Request, begin
 
 log = logging.getLogger("skillery.requests")
 ID_HEADER = "x-request-id"

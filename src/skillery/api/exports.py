@@ -18,7 +18,7 @@ from skillery.exports import KINDS, Export, Kind
 from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
-from skillery.registry.seeing import WAS_PUBLISHED
+from skillery.registry.visibility import WAS_PUBLISHED
 
 CHUNK_BYTES = 256 * 1024
 MOST_TAGS = 4096

@@ -8,16 +8,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
-from skillery import access
 from skillery.api.answers import HeldAnswer
 from skillery.api.budgets import HeldBody
 from skillery.api.errors import INVALID_REQUEST, codes_of, encode, error_object, plain_error
 from skillery.api.exchanges import PIECE_BYTES, ClientGone
-from skillery.api.refusing import note_refusal
+from skillery.api.refusals import note_refusal
 from skillery.api.services import Services
 from skillery.backends import Credentials, Identity, Scope
+from skillery.context.request import current
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins
-from skillery.request import current
+from skillery.identity import access
 from skillery.settings import is_loopback
 
 JSON = "application/json"

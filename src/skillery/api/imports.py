@@ -26,7 +26,7 @@ from skillery.api.http import (
     send_bytes,
 )
 from skillery.api.operations import BINARY, JSON, Answer, Body, Operation, in_query
-from skillery.api.refusing import is_refusal, note_refusal
+from skillery.api.refusals import is_refusal, note_refusal
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.errors import ArchiveTooLarge, InvalidParams, SkilleryError

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from skillery.api.errors import PARSE_ERROR, error_object, plain_error
+from skillery.context.threads import BIG_TEXT, BODIES
 from skillery.errors import TooManyEscapes, TooManyValues
 from skillery.formats.json_pieces import is_utf8
 from skillery.formats.json_values import MOST_SLOW_NUMBERS, slow_numbers
-from skillery.threads import BIG_TEXT, BODIES
 
 MOST_VALUES = 500_000
 """Decoding so many takes a tenth of a second at most, for names that all differ."""

@@ -64,8 +64,8 @@ class Metrics(Collector):
             requests.add_metric([door, str(status)], count)
         yield requests
         moved = CounterMetricFamily("skillery_http_bytes", "Bytes of bodies.", labels=["door", "direction"])
-        for direction, by_door in (("in", self._bytes_in), ("out", self._bytes_out)):
-            for door, count in sorted(by_door.items()):
+        for direction, by_endpoint in (("in", self._bytes_in), ("out", self._bytes_out)):
+            for door, count in sorted(by_endpoint.items()):
                 moved.add_metric([door, direction], count)
         yield moved
         calls = CounterMetricFamily(

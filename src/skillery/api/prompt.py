@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import partial
 
 from skillery import registry
-from skillery.access import is_admin
 from skillery.api.services import Services
 from skillery.backends import Identity
+from skillery.identity.access import is_admin
 
 MANY = 200
 """Visible skills beyond which a model had better search than list."""

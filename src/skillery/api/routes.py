@@ -14,7 +14,7 @@ from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
-from skillery.api import blobs, describing, health, imports
+from skillery.api import api_documents, blobs, health, imports
 from skillery.api.answers import HeldAnswer
 from skillery.api.downloads import DOWNLOADS, Download, routed
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
@@ -38,17 +38,17 @@ from skillery.api.http import (
 )
 from skillery.api.operations import Answer, Body, Operation, in_query
 from skillery.api.prompt import prompt_for
-from skillery.api.refusing import note_knock
-from skillery.api.rpc.calling import Caller
+from skillery.api.refusals import note_knock
+from skillery.api.rpc.dispatch import Caller
 from skillery.api.rpc.envelope import answer
 from skillery.api.rpc.environment_params import shown_properties
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import FORMATS, tool
 from skillery.api.services import Services
-from skillery.api.v1.doors import V1_DOORS, V1Door
+from skillery.api.v1.endpoints import V1_ENDPOINTS, V1Endpoint
+from skillery.context.queue import until_client_gone
+from skillery.context.tracing import starting
 from skillery.errors import Busy, SkilleryError, Unavailable
-from skillery.runs.queueing import until_client_gone
-from skillery.tracing import starting
 
 Door = Callable[[Services, Any, Any, Any, dict[str, str]], Awaitable[None]]
 
@@ -244,7 +244,7 @@ def make_routes(services: Services) -> list[Any]:
         told.extend(one.operations)
         return routed(one.paths, ("GET", "HEAD"), opened(one.group, one.door))
 
-    def v1(one: V1Door) -> Any:
+    def v1(one: V1Endpoint) -> Any:
         told.extend(one.operations)
         return routed(one.paths, one.methods, opened("/v1/skills", one.door))
 
@@ -252,15 +252,15 @@ def make_routes(services: Services) -> list[Any]:
     return [
         *([route("/metrics", metrics.answer, metrics.operations)] if metrics is not None else []),
         route("/rpc", _rpc, _RPC, rpc=True),
-        route("/openrpc.json", describing.send_openrpc, describing.OPENRPC),
+        route("/openrpc.json", api_documents.send_openrpc, api_documents.OPENRPC),
         route("/mcp", services.mcp.answer, _MCP, rpc=True),
         route("/tools", _tools, _TOOLS),
         route("/prompt", _prompt, _PROMPT),
         route("/blobs", _blobs, blobs.OPERATIONS, with_all_below=True),
         route("/import", imports.receive_archive, imports.OPERATIONS),
         *(downloads(one) for one in DOWNLOADS),
-        *(v1(one) for one in V1_DOORS),
+        *(v1(one) for one in V1_ENDPOINTS),
         route("/healthz", health.healthz, health.HEALTHZ, guarded=False),
         route("/readyz", health.readyz, health.READYZ, guarded=False),
-        route("/v1/openapi.json", describing.openapi_door(told), describing.OPENAPI),
+        route("/v1/openapi.json", api_documents.openapi_endpoint(told), api_documents.OPENAPI),
     ]

@@ -9,22 +9,22 @@ from skillery.api.budgets import Bodies
 from skillery.api.readiness import Readiness
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Sandbox, Storage
-from skillery.blobs import Blobs
+from skillery.contents.blobs import Blobs
 from skillery.database import Database
 from skillery.environments import Environments
 from skillery.environments.named import NamedEnvironments
-from skillery.environments.rebuilding import Rebuilds
-from skillery.environments.showing import Showing
+from skillery.environments.queries import Showing
+from skillery.environments.rebuilds import Rebuilds
 from skillery.exports import Exports, Preparing
-from skillery.garbage import Collector
-from skillery.idempotency import Once
+from skillery.identity.idempotency import Once
+from skillery.identity.quotas import Quotas
 from skillery.importing import Importer
+from skillery.maintenance.garbage import Collector
 from skillery.publishing import Publisher, ToolMaker
-from skillery.quotas import Quotas
 from skillery.runs import Runner
 
 if TYPE_CHECKING:
-    from skillery.api.mcp.door import McpDoor
+    from skillery.api.mcp.endpoint import McpEndpoint
     from skillery.api.metrics import Metrics
     from skillery.api.tracing import Tracing
 
@@ -62,7 +62,7 @@ class Services(NamedTuple):
     public_downloads: bool
     """Whether public skills go out to who shows no credentials."""
     log_requests: bool
-    mcp: McpDoor
+    mcp: McpEndpoint
     metrics: Metrics | None
     """None where nobody wants any."""
     tracing: Tracing | None

@@ -1,4 +1,4 @@
-"""OpenTelemetry: requests by Litestar's own integration, what happens inside them by `skillery.tracing`."""
+"""OpenTelemetry: requests by Litestar's own integration, what happens inside them by `skillery.context.tracing`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 FLUSH_MS = 3_000
-DOORS = frozenset({"/rpc", "/mcp", "/tools", "/prompt", "/import", "/metrics", "/healthz", "/readyz"})
+ENDPOINTS = frozenset({"/rpc", "/mcp", "/tools", "/prompt", "/import", "/metrics", "/healthz", "/readyz"})
 
 
 class Tracing:
@@ -81,5 +81,5 @@ def open_tracing(traces: str) -> Tracing | None:
 def _door(scope: Any) -> tuple[str, dict[Any, str]]:
     """A span's name: of few, whatever address was asked for."""
     path = scope.get("path", "")
-    door = path if path in DOORS else "/blobs" if path.startswith("/blobs") else "elsewhere"
+    door = path if path in ENDPOINTS else "/blobs" if path.startswith("/blobs") else "elsewhere"
     return f"{scope.get('method', '')} {door}", {"http.route": door}

@@ -16,8 +16,8 @@ from skillery.errors import Conflict, NotFound, StartupError
 from skillery.formats.manifest import toml_manifest
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
+from skillery.identity.quotas import UNLIMITED
 from skillery.publishing import Publisher, PublishingRules, SkillFolder, read_skill_folder
-from skillery.quotas import UNLIMITED
 from skillery.registry import resolve
 
 PACKAGED = Path(__file__).parents[1] / "_skills"

@@ -10,10 +10,10 @@ from packaging.utils import canonicalize_name
 
 from skillery.app.home import Home
 from skillery.backends import Sandbox
+from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.environments import Builder, Environments, Jobs, Locks, Sources, address_problem, has_login
 from skillery.errors import StartupError
-from skillery.runs.queueing import Queue
 from skillery.settings import Settings
 
 LOCKS_AT_ONCE, BUILD_JOBS_AT_ONCE = 2, 3

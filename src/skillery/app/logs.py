@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from skillery import request
+from skillery.context import request
 from skillery.settings import Settings
 
 QUIET = ("uvicorn", "alembic", "litestar", "asyncio", "httpx", "httpcore", "opentelemetry", "mcp", "sse_starlette")

@@ -10,10 +10,10 @@ from skillery.app.environments import Packages
 from skillery.app.home import Home
 from skillery.backends import Storage
 from skillery.database import Database
-from skillery.environments.defined import Defined, Named
+from skillery.environments.definitions import Defined, Named
 from skillery.environments.named import NamedEnvironments
-from skillery.environments.rebuilding import Rebuilds
-from skillery.environments.showing import Showing
+from skillery.environments.queries import Showing
+from skillery.environments.rebuilds import Rebuilds
 from skillery.errors import StartupError
 from skillery.settings import Settings
 

@@ -7,7 +7,7 @@ import msgspec
 from skillery.errors import InvalidParams, StartupError
 from skillery.formats.tokens import parse_grants
 from skillery.formats.wording import quoted
-from skillery.quotas import IdentityQuota, Quotas
+from skillery.identity.quotas import IdentityQuota, Quotas
 from skillery.settings import IdentityQuotas, Settings
 
 MIB = 1024 * 1024

@@ -6,7 +6,7 @@ what was refused. docs/audit.md says what stands in it and what its chain shows.
 
 from skillery.audit.entries import SERVER, Actor, Head, head, local_actor, record, record_at_once
 from skillery.audit.refusals import Refusals
-from skillery.audit.verifying import Fault, Verified, verify
+from skillery.audit.verification import Fault, Verified, verify
 
 __all__ = [
     "SERVER",

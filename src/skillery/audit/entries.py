@@ -13,10 +13,10 @@ import msgspec
 from sqlalchemy import Connection, insert, select, update
 
 from skillery.backends import Identity
+from skillery.context.request import current
 from skillery.database import before_commit
+from skillery.database.tables import audit, audit_head
 from skillery.errors import Unavailable
-from skillery.request import current
-from skillery.tables import audit, audit_head
 
 Outcome = Literal["done", "refused"]
 NOTHING_BEFORE = "0" * 64

@@ -19,8 +19,8 @@ from sqlalchemy import Connection, delete, insert, select
 from skillery import hookimpl
 from skillery.backends import Offer, Place
 from skillery.database import Database
+from skillery.database.tables import secrets
 from skillery.errors import Conflict, StartupError, Unavailable
-from skillery.tables import secrets
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet

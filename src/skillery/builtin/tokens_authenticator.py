@@ -23,7 +23,7 @@ from skillery.builtin.failed_logins import FailedLogins
 from skillery.database import Database
 from skillery.errors import NotAuthenticated, SkilleryError, StartupError, TooManyFailedLogins
 from skillery.formats.tokens import id_of
-from skillery.tokens import REMEMBERED_SECONDS, TokenRefused, Verified, first_token, note_use, verify_token
+from skillery.identity.tokens import REMEMBERED_SECONDS, TokenRefused, Verified, first_token, note_use, verify_token
 
 log = logging.getLogger(__name__)
 MOST_REMEMBERED = 10_000

@@ -25,9 +25,9 @@ from skillery import hookimpl
 from skillery.backends import Capability, Failure, Job, Offer, Outcome, Place, Probe, RunHost
 from skillery.builtin import python_runner
 from skillery.builtin.python_runner import languages
-from skillery.builtin.python_runner.course import Course, run_whole
 from skillery.builtin.python_runner.dialogue import Dialogue, NoHost, Places, job_header
 from skillery.builtin.python_runner.logs import LogPipe
+from skillery.builtin.python_runner.run_session import RunSession, run_whole
 from skillery.builtin.python_runner.setup import BrokenSetup, copy_seconds
 from skillery.builtin.python_runner.wire import Channel
 
@@ -90,7 +90,7 @@ class PlainRun:
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._exit: asyncio.Future[int] | None = None
-        self._course = Course(job.limits)
+        self._session = RunSession(job.limits)
 
     async def live(self) -> None:
         try:
@@ -99,9 +99,9 @@ class PlainRun:
         except (BrokenSetup, TimeoutError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             what = f"the process could not be started: {reason or 'it took too long'}"
-            self._course.stopped = Failure("SandboxError", what)
+            self._session.stopped = Failure("SandboxError", what)
         else:
-            await self._course.follow(dialogue, self._end_of_code)
+            await self._session.follow(dialogue, self._end_of_code)
 
     async def _set_up(self) -> Dialogue:
         places = self._lay_out()
@@ -161,7 +161,7 @@ class PlainRun:
         if self._channel is not None:
             self._channel.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
-        return self._course.outcome(log=log, degraded=DEGRADED)
+        return self._session.outcome(log=log, degraded=DEGRADED)
 
 
 def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:

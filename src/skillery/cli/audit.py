@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.failing import CHECK_FAILED
+from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.options import Target, home_options, json_option, target_options
-from skillery.cli.printing import clean, print_json, print_rows
+from skillery.cli.output import clean, print_json, print_rows
 
 if TYPE_CHECKING:
     from skillery.audit import Head
@@ -102,7 +102,7 @@ def _head(text: str) -> Head:
 
 
 def _asked(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(target, lambda client: client.call("list_audit", **asked))
     return answer

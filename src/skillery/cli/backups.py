@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from skillery.cli.database import revision_of
-from skillery.cli.failing import CHECK_FAILED
+from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.options import Target, home_options, json_option, user_of_this_machine
-from skillery.cli.printing import clean, print_json, print_rows
+from skillery.cli.output import clean, print_json, print_rows
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_js
     encrypted, and their key is not in it: keep that elsewhere.
     """
     from skillery import __version__
-    from skillery.backups import back_up
+    from skillery.maintenance.backups import back_up
 
     settings = _loaded(target)
     if file.exists() and not force:
@@ -56,7 +56,7 @@ def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_js
 
 
 def _loaded(target: Target) -> Settings:
-    from skillery.cli.connecting import show_log
+    from skillery.cli.connection import show_log
 
     settings = target.load().settings
     show_log(settings)
@@ -83,7 +83,7 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
     """
     from skillery.app.home import Home
     from skillery.audit import local_actor
-    from skillery.backups import restore as restore_backup
+    from skillery.maintenance.backups import restore as restore_backup
 
     settings = _loaded(target)
     home = Home(settings.home)
@@ -108,9 +108,9 @@ def check(target: Target, deep: bool, as_json: bool) -> None:
 
     It changes nothing, and servers may go on meanwhile.
     """
-    from skillery import migrate
     from skillery.app.home import holder_of, server_id_of
-    from skillery.integrity import check as check_registry
+    from skillery.database import migrate
+    from skillery.maintenance.integrity import check as check_registry
 
     settings = _loaded(target)
     own = server_id_of(settings.home)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from skillery.cli.options import Target, json_option, target_options
-from skillery.cli.printing import clean, print_json
+from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
     from skillery.cli.client import Client
@@ -38,7 +38,7 @@ def blob() -> None:
 @json_option
 def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: bool) -> None:
     """Store FILE (- is stdin) as a blob and print its id."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     if file != "-" and not Path(file).is_file():
         raise click.UsageError(f"there is no file '{file}'")
@@ -65,7 +65,7 @@ def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: b
 @json_option
 def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None:
     """Write a blob to stdout or a file; a file appears whole or not at all."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     to_stdout = output is None or output == "-"
     if as_json and to_stdout:
@@ -91,7 +91,7 @@ def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None
 @json_option
 def rm(blob_id: str, target: Target, as_json: bool) -> None:
     """Delete a blob. Nobody finds it any more; the next sweeps take its content away."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     answer = with_client(target, lambda client: client.call("delete_blob", blob_id=blob_id))
     if as_json:

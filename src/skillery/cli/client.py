@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from skillery.cli.failing import AnsweredError
+from skillery.cli.failures import AnsweredError
 from skillery.errors import StartupError
 from skillery.settings import is_loopback
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skillery.cli.failing import CHECK_FAILED
+from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.options import Target, home_options, json_option
-from skillery.cli.printing import clean, print_json
+from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
     from skillery.database import Database
@@ -31,8 +31,8 @@ def upgrade(target: Target, as_json: bool) -> None:
 
     A server does so at its start; this is for doing it beforehand.
     """
-    from skillery import migrate
     from skillery.app.home import Home
+    from skillery.database import migrate
 
     settings = target.load().settings
     with contextlib.ExitStack() as stack:
@@ -53,7 +53,7 @@ def upgrade(target: Target, as_json: bool) -> None:
 @json_option
 def current(target: Target, as_json: bool) -> None:
     """Print the database's revision, and the newest that this release knows."""
-    from skillery import migrate
+    from skillery.database import migrate
 
     with _opened(target.load().settings) as database:
         revision = revision_of(database)
@@ -69,7 +69,7 @@ def current(target: Target, as_json: bool) -> None:
 @json_option
 def check(target: Target, as_json: bool) -> None:
     """Say whether the database is at this release's revision and has exactly its tables."""
-    from skillery import migrate
+    from skillery.database import migrate
 
     head = migrate.head()
     with _opened(target.load().settings) as database:
@@ -93,7 +93,7 @@ def adopt_storage(target: Target) -> None:
 
     What lay in the other and not in this one is gone: skillery check says what that is.
     """
-    from skillery.storage_marks import forget_mark
+    from skillery.contents.storage_marks import forget_mark
 
     settings = target.load().settings
     with _opened(settings) as database:
@@ -120,7 +120,7 @@ def _opened(settings: Settings) -> Iterator[Database]:
 
 def revision_of(database: Database) -> str | None:
     """None also for a SQLite file that is not there yet; asking must not make one."""
-    from skillery import migrate
+    from skillery.database import migrate
 
     if database.is_sqlite and not Path(database.url.database or "").exists():
         return None
@@ -130,8 +130,8 @@ def revision_of(database: Database) -> str | None:
 def migrated(database: Database, settings: Settings) -> Database:
     """Servers and commands share a database that is as it must be. Only to bring it there is the home taken, so that
     no other release is at work in it meanwhile."""
-    from skillery import migrate
     from skillery.app.home import Home
+    from skillery.database import migrate
 
     if revision_of(database) == migrate.head():
         return database

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.failing import CHECK_FAILED
+from skillery.cli.failures import CHECK_FAILED
+from skillery.cli.garbage import print_sweep
 from skillery.cli.options import Target, json_option, target_options
-from skillery.cli.printing import clean, print_fields, print_json, print_rows
-from skillery.cli.upkeep import print_sweep
+from skillery.cli.output import clean, print_fields, print_json, print_rows
 
 if TYPE_CHECKING:
     from skillery.cli.client import Client
@@ -35,7 +35,7 @@ def env() -> None:
 @json_option
 def list_(installed: bool, limit: int | None, cursor: str | None, target: Target, as_json: bool) -> None:
     """List the environments that have a name."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     async def asked(client: Client) -> dict[str, Any]:
         answer: dict[str, Any] = await client.call(
@@ -72,7 +72,7 @@ def list_(installed: bool, limit: int | None, cursor: str | None, target: Target
 @json_option
 def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
     """Show an environment by its name, or by the SHA-256 of its lock: its packages, its servers, its skills."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     async def shown(client: Client) -> dict[str, Any]:
         answer = await _described(client, name)
@@ -98,7 +98,7 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
     What is there stays in use until the new one is whole, and stays where that fails. A home without a server is
     always waited for.
     """
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     async def rebuilt(client: Client) -> dict[str, Any]:
         answer: dict[str, Any] = await client.call("rebuild_environment", name=name)
@@ -119,7 +119,7 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
 @json_option
 def gc(dry_run: bool, target: Target, as_json: bool) -> None:
     """Remove packages that no skill needs and no environment has, and those that no run has used for gc.cache_days."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     async def collected(client: Client) -> dict[str, Any]:
         answer: dict[str, Any] = await client.call("collect_garbage", dry_run=dry_run, steps=STEPS)

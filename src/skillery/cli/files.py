@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from skillery.cli.printing import clean
+from skillery.cli.output import clean
 
 if TYPE_CHECKING:
     from skillery.cli.client import Client

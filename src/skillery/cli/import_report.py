@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from skillery.cli.failing import print_error
-from skillery.cli.printing import clean
+from skillery.cli.failures import print_error
+from skillery.cli.output import clean
 
 MOST_NAMED = 10
 """Skills of a section that are named where nothing has to be done about them; --json names all."""

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from skillery.cli.options import Target, json_option, name_and_version, target_options
-from skillery.cli.printing import clean, print_json, print_rows
+from skillery.cli.output import clean, print_json, print_rows
 
 
 @click.group()
@@ -67,7 +67,7 @@ def list_(
     as_json: bool,
 ) -> None:
     """List the labels of a skill, or the moves that they have made."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(
         target, lambda client: client.call("list_labels", name=name, label=label, limit=limit, cursor=cursor)
@@ -83,7 +83,7 @@ def list_(
 
 
 def _move(target: Target, as_json: bool, method: str, **params: Any) -> None:
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
     if as_json:

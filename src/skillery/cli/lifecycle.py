@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from skillery.cli.options import Target, json_option, name_and_version, target_options
-from skillery.cli.printing import clean, print_json
+from skillery.cli.output import clean, print_json
 
 version_option = click.option("--version", help="The exact version, where NAME does not say it.")
 
@@ -107,7 +107,7 @@ def _exactly(name: str, version: str | None) -> dict[str, str]:
 
 
 def _call(target: Target, as_json: bool, method: str, **params: Any) -> None:
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
     if as_json:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from skillery.cli.failing import CheckFailed
+from skillery.cli.failures import CheckFailed
 from skillery.cli.options import Target, json_option, target_options
-from skillery.cli.printing import as_json as as_json_text
-from skillery.cli.printing import clean, print_json, print_rows
+from skillery.cli.output import as_json as as_json_text
+from skillery.cli.output import clean, print_json, print_rows
 
 if TYPE_CHECKING:
     from skillery.cli.client import Client
@@ -51,7 +51,7 @@ def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json:
     SPEC is a version, a range, a label or a digest; without one it is the latest release. The same versions make the
     same file, byte for byte, and `skillery install --locked` installs just that.
     """
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     if check == bool(skills):
         raise click.UsageError("name the skills to lock, or --check a lock file that is there already")
@@ -71,7 +71,7 @@ def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json:
 
 
 def _check(target: Target, entries: Sequence[Mapping[str, str]], as_json: bool) -> None:
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     verified = with_client(target, lambda client: client.call("verify_lock", lock=entries))
     if as_json:

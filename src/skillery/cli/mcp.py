@@ -27,7 +27,7 @@ def mcp(tools: Sequence[str], target: Target) -> None:
     import asyncio
 
     from skillery.cli.mcp_bridge import McpBridge
-    from skillery.cli.reaching import Reach
+    from skillery.cli.registry_access import Reach
 
     async def speak() -> None:
         reach = Reach(target)

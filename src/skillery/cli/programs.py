@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from skillery.cli.printing import print_rows
+from skillery.cli.output import print_rows
 from skillery.formats.system_programs import USUAL
 
 if TYPE_CHECKING:

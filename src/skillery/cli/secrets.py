@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.options import Target, home_options, json_option, user_of_this_machine
-from skillery.cli.printing import clean, print_json, print_rows
+from skillery.cli.output import clean, print_json, print_rows
 from skillery.errors import InvalidParams, NotFound
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> No
     """Give a secret its value, in place of the one before. Without a flag it is asked for, unseen."""
     from skillery.audit import local_actor
     from skillery.formats.secret_names import parse_secret_name
-    from skillery.grants import set_secret
+    from skillery.identity.secret_grants import set_secret
 
     parse_secret_name(name)
     with _opened(target.load().settings) as (database, secrets):
@@ -82,7 +82,7 @@ def _from_stdin() -> str:
 @json_option
 def list_(target: Target, as_json: bool) -> None:
     """List the names of all secrets, and to whom each is granted. Values are never shown."""
-    from skillery.grants import list_grants
+    from skillery.identity.secret_grants import list_grants
 
     settings = target.load().settings
     with _opened(settings) as (database, secrets):
@@ -108,7 +108,7 @@ def list_(target: Target, as_json: bool) -> None:
 def rm(name: str, target: Target, as_json: bool) -> None:
     """Forget a secret and every grant of it."""
     from skillery.audit import local_actor
-    from skillery.grants import remove_secret
+    from skillery.identity.secret_grants import remove_secret
 
     with _opened(target.load().settings) as (database, secrets):
         removed, revoked = remove_secret(database, secrets, local_actor(user_of_this_machine()), name)
@@ -129,7 +129,7 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
     """
     from skillery.audit import local_actor
     from skillery.formats.secret_names import parse_grantee, parse_secret_name
-    from skillery.grants import covers_a_skill, grant
+    from skillery.identity.secret_grants import covers_a_skill, grant
 
     parse_secret_name(name)
     parse_grantee(grantee)
@@ -157,7 +157,7 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
 def revoke(name: str, grantee: str, target: Target, as_json: bool) -> None:
     """Take a grant back. Runs that start from now on do not get the secret by it."""
     from skillery.audit import local_actor
-    from skillery.grants import revoke
+    from skillery.identity.secret_grants import revoke
 
     actor = local_actor(user_of_this_machine())
     with _opened(target.load().settings) as (database, _):
@@ -175,7 +175,7 @@ def _say(as_json: bool, answer: dict[str, Any], line: str) -> None:
 @contextlib.contextmanager
 def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
     """The database at this release's revision, and the backend that the settings choose."""
-    from skillery.cli.connecting import show_log
+    from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
     from skillery.database import Database
     from skillery.plugins import load_plugins

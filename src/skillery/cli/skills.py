@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.failing import ANSWERED_ERROR, CHECK_FAILED, AnsweredError, object_of, print_error
+from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, AnsweredError, object_of, print_error
 from skillery.cli.options import Target, json_option, name_and_version, target_options
-from skillery.cli.printing import clean, is_terminal, print_fields, print_json, print_rows
+from skillery.cli.output import clean, is_terminal, print_fields, print_json, print_rows
 from skillery.errors import SkilleryError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def publish(folders: Sequence[Path], dry_run: bool, target: Target, as_json: boo
     Each is published whole or not at all, and one that is refused does not keep the others back. The same bundle again
     answers as the first time did. The examples in skill.toml are run first, and have to pass.
     """
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     send = _check if dry_run else _publish
     answers: list[dict[str, Any]] = with_client(target, lambda client: _all(client, folders, send))
@@ -170,7 +170,7 @@ def list_(
     as_json: bool,
 ) -> None:
     """List the skills, one row each: its latest version."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     if everything and limit is not None:
         raise click.UsageError("--all lists every skill, --limit some: give one of them")
@@ -215,7 +215,7 @@ def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
 @json_option
 def describe(name: str, version: str | None, detail: str, target: Target, as_json: bool) -> None:
     """Show a skill: its manifest, its frontmatter, with --detail full also SKILL.md and the files."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     name, version = name_and_version(name, version)
     answer: dict[str, Any] = with_client(
@@ -281,7 +281,7 @@ def _print_markdown(text: str) -> None:
 @json_option
 def read(name: str, path: str, version: str | None, target: Target, as_json: bool) -> None:
     """Write one file of a skill to stdout, byte for byte."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     name, version = name_and_version(name, version)
     answer: dict[str, Any] = with_client(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.options import Target, json_option, target_options, user_of_this_machine
-from skillery.cli.printing import clean, is_terminal, print_json, print_rows
+from skillery.cli.output import clean, is_terminal, print_json, print_rows
 
 if TYPE_CHECKING:
     from skillery.database import Database
@@ -126,7 +126,7 @@ def revoke(token_id: str, target: Target, as_json: bool) -> None:
 
 
 def _asked(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
     return answer
@@ -134,7 +134,7 @@ def _asked(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any
 
 def _created_here(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
     from skillery.audit import local_actor
-    from skillery.tokens import create_token
+    from skillery.identity.tokens import create_token
 
     with opened(target) as database:
         actor = local_actor(user_of_this_machine())
@@ -142,7 +142,7 @@ def _created_here(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listed_here(target: Target) -> dict[str, Any]:
-    from skillery.tokens import list_tokens
+    from skillery.identity.tokens import list_tokens
 
     with opened(target) as database:
         return _plain({"tokens": database.read_now(list_tokens)})
@@ -150,7 +150,7 @@ def _listed_here(target: Target) -> dict[str, Any]:
 
 def _revoked_here(target: Target, token_id: str) -> dict[str, Any]:
     from skillery.audit import local_actor
-    from skillery.tokens import REMEMBERED_SECONDS, revoke_token
+    from skillery.identity.tokens import REMEMBERED_SECONDS, revoke_token
 
     with opened(target) as database:
         actor = local_actor(user_of_this_machine())
@@ -171,7 +171,7 @@ def _plain(answer: Any) -> dict[str, Any]:
 @contextlib.contextmanager
 def opened(target: Target) -> Iterator[Database]:
     """The database of the home, at this release's revision."""
-    from skillery.cli.connecting import show_log
+    from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
     from skillery.database import Database
 

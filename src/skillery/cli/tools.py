@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.backends import Language
-from skillery.cli.failing import RUN_FAILED
+from skillery.cli.failures import RUN_FAILED
 from skillery.cli.files import download_files, file_options, read_files, upload_files
 from skillery.cli.options import Target, json_option, name_and_version, target_options
-from skillery.cli.printing import as_json as as_json_text
-from skillery.cli.printing import clean, print_fields, print_json, print_rows
-from skillery.cli.runs import ENDINGS, input_options, outputs, read_inputs, text_in, text_of, upload_inputs
+from skillery.cli.output import as_json as as_json_text
+from skillery.cli.output import clean, print_fields, print_json, print_rows
+from skillery.cli.run import ENDINGS, input_options, outputs, read_inputs, text_in, text_of, upload_inputs
 
 if TYPE_CHECKING:
     from skillery.cli.client import Client
@@ -49,7 +49,7 @@ def list_(
     as_json: bool,
 ) -> None:
     """List the tools that skills offer, or those of SKILL."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     if everything and limit is not None:
         raise click.UsageError("--all lists every tool, --limit some: give one of them")
@@ -106,7 +106,7 @@ def call(
     as_json: bool,
 ) -> None:
     """Call a tool in a fresh sandbox, and print its result."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     before, slash, tool_name = name.rpartition("/")
@@ -190,7 +190,7 @@ def define(
     as_json: bool,
 ) -> None:
     """Define a tool; FILE (- is stdin) holds the body of its function, which gets `args`."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     code = text_in(file.read(), file.name)
     if parameters is not None and parameters.startswith("@"):
@@ -221,7 +221,7 @@ def define(
 @json_option
 def remove(name: str, session: str | None, target: Target, as_json: bool) -> None:
     """Remove a tool that was defined."""
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     async def remove_tool(client: Client) -> dict[str, Any]:
         answer: dict[str, Any] = await client.call("remove_tool", name=name, session=session)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from skillery.cli.options import Target, json_option, target_options
-from skillery.cli.printing import print_json, print_rows
+from skillery.cli.output import print_json, print_rows
 
 COLUMNS = ("skill", "version", "status", "publisher", "created", "digest")
 STATUSES = ["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
@@ -25,7 +25,7 @@ def versions(
 ) -> None:
     """List the versions of the skill NAME, or of all skills; the one published last comes first."""
     from skillery.cli.client import Client
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     asked = {"name": name, "status": status, "namespace": namespace}
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from skillery.cli.options import Target, json_option, target_options
-from skillery.cli.printing import clean, print_json, print_rows
+from skillery.cli.output import clean, print_json, print_rows
 
 COLUMNS = ("id", "skill", "rule", "file", "version", "status", "until", "by", "reason")
 
@@ -53,7 +53,7 @@ def add(
 def list_(name: str | None, target: Target, as_json: bool) -> None:
     """List the waivers of the skill NAME, or of every skill that you review; those that are over too."""
     from skillery.cli.client import Client
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     async def pages(client: Client) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -102,7 +102,7 @@ def rm(waiver_id: str, target: Target, as_json: bool) -> None:
 
 
 def _asked(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    from skillery.cli.connecting import with_client
+    from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
     return answer

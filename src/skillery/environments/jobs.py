@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from skillery.backends import BlobMount, BlobWriter, CodeCall, Job, Limits, NetworkUse, PackageMount, Sandbox
-from skillery.environments.failing import BuildFailed, not_written
+from skillery.environments.errors import BuildFailed, not_written
 from skillery.environments.sources import Sources
 from skillery.errors import (
     BlobNotFound,

@@ -8,10 +8,10 @@ from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Storage
-from skillery.contents import open_content
+from skillery.contents.store import open_content
+from skillery.database.tables import locks, skill_files, skill_versions, skills
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
-from skillery.tables import locks, skill_files, skill_versions, skills
 
 
 def find_lock(connection: Connection, key: str, made_after: datetime) -> bytes | None:

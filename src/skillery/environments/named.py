@@ -12,10 +12,10 @@ from typing import Literal
 
 from skillery.backends import Failure
 from skillery.database import Database
-from skillery.environments.defined import Defined, Named
-from skillery.environments.keeping import AGAIN_SECONDS, FAILED, NOT_READY, Environments
-from skillery.environments.locking import NOT_LOCKED, Locks
+from skillery.environments.definitions import Defined, Named
+from skillery.environments.locks import NOT_LOCKED, Locks
 from skillery.environments.named_rows import NamedLock, add_named_lock, find_named_lock
+from skillery.environments.store import AGAIN_SECONDS, FAILED, NOT_READY, Environments
 from skillery.errors import PackagesNotOffered, SkilleryError, Unavailable
 from skillery.formats.requirements import Pin, read_lock
 

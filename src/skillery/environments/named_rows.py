@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Select, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.database import in_utc
-from skillery.tables import environment_rebuilds, named_locks
+from skillery.database.tables import environment_rebuilds, named_locks
 
 MOST_KEPT = 10
 """Locks of one name: of servers with another Python, and of settings of before."""

@@ -8,8 +8,8 @@ from typing import Literal
 from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from skillery.database.tables import environments, named_locks, skill_files
 from skillery.formats.requirements import LOCK
-from skillery.tables import environments, named_locks, skill_files
 
 State = Literal["building", "ready", "failed"]
 

@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from skillery.environments.failing import BuildFailed
+from skillery.environments.errors import BuildFailed
 from skillery.environments.wheels import MOST_FILES, Wheel, is_left_out
 from skillery.formats.wording import printable
 

@@ -1,8 +1,8 @@
 """Skills as the world knows them: Agent Skills, as archives, as single files, and in indexes."""
 
-from skillery.exports.exporting import Export, Exports, File
 from skillery.exports.facts import Facts
-from skillery.exports.indexing import KINDS, Index, Kind
-from skillery.exports.preparing import Preparing
+from skillery.exports.indexes import KINDS, Index, Kind
+from skillery.exports.preparation import Preparing
+from skillery.exports.skill_exports import Export, Exports, File
 
 __all__ = ["KINDS", "Export", "Exports", "Facts", "File", "Index", "Kind", "Preparing"]

@@ -7,10 +7,10 @@ from functools import partial
 from itertools import chain
 
 from skillery.backends import Storage
-from skillery.contents import CHUNK_BYTES, inline_data, is_inline, open_content
+from skillery.contents.store import CHUNK_BYTES, inline_data, is_inline, open_content
 from skillery.database import Database
 from skillery.formats.archives import Entry
-from skillery.registry.reading import FileRow
+from skillery.registry.files import FileRow
 
 WINDOW_BYTES = 1024 * 1024
 """Of small files that are read from the database at once."""

@@ -9,11 +9,11 @@ import msgspec
 from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from skillery.database.tables import exports
 from skillery.exports.contents import Contents
 from skillery.formats.agent_skill import MAX_DESCRIPTION, AgentSkill, cut
 from skillery.formats.archives import FORMS, Form, archive, fits_plain_tar
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
-from skillery.tables import exports
 
 MAKER = 1
 """Goes up with every change of formats.agent_skill or formats.archives that changes what they make."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from skillery.errors import SourceUnclear
 from skillery.formats.wording import quoted
 from skillery.importing.entries import shown
-from skillery.importing.preparing import same_files
+from skillery.importing.preparation import same_files
 from skillery.registry import Alias, KnownPath
 
 MAX_PATH = 200

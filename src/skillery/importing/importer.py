@@ -21,7 +21,6 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import msgspec
 from sqlalchemy import Connection
 
-from skillery import access
 from skillery.backends import Identity
 from skillery.database import Database
 from skillery.errors import (
@@ -43,13 +42,14 @@ from skillery.formats.names import is_within
 from skillery.formats.repairs import Repair
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
+from skillery.identity import access
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import Archive, ImportLimits, shown
-from skillery.importing.finding import Finder, Found, FoundSkill, Merged
+from skillery.importing.finder import Finder, Found, FoundSkill, Merged
 from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases, tree_path
 from skillery.importing.naming import Named, Naming
-from skillery.importing.nesting import nested_in
-from skillery.importing.preparing import Prepared, Preparing, same_files, with_packages
+from skillery.importing.nested_skills import nested_in
+from skillery.importing.preparation import Prepared, Preparing, same_files, with_packages
 from skillery.importing.reports import Begun, SkillReport, Summary
 from skillery.publishing import Looked, Mode, Publisher
 from skillery.registry import (

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from skillery import access
 from skillery.backends import Identity
 from skillery.errors import NameTaken
 from skillery.formats.repairs import Repair
-from skillery.importing.preparing import Prepared, Preparing, same_files
+from skillery.identity import access
+from skillery.importing.preparation import Prepared, Preparing, same_files
 from skillery.registry import (
     Alias,
     Imported,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from skillery.formats.repairs import Repair
-from skillery.importing.leaving_out import LeftOut
+from skillery.importing.left_out import LeftOut
 from skillery.registry import CheckedExample, CheckFinding, Removed
 
 Outcome = Literal["published", "draft", "unchanged", "checked", "merged", "overridden", "refused"]

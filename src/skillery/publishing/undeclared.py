@@ -15,7 +15,7 @@ from skillery.formats.bundle import MAX_CHECKED_BYTES, BundleFile
 from skillery.formats.import_names import providers_of
 from skillery.formats.imports import Import, own_modules
 from skillery.formats.requirements import package_of, read_lock
-from skillery.publishing.compiling import CompilePool
+from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.undeclared_findings import Looked, Missing, Mode, findings_of, is_provided
 
 MOST_MODULES = 50

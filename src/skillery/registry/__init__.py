@@ -2,10 +2,9 @@
 
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
-from skillery.registry.describing import describe_in_full, describe_skill
-from skillery.registry.import_names import free_name, holder_of, is_free, is_owned
-from skillery.registry.import_removals import Removed, note_removed
-from skillery.registry.imports import (
+from skillery.registry.descriptions import describe_in_full, describe_skill
+from skillery.registry.files import files_of, read_inline_file, read_skill_file
+from skillery.registry.import_aliases import (
     FILES_PART,
     Alias,
     Imported,
@@ -19,6 +18,8 @@ from skillery.registry.imports import (
     record_import,
     taken_versions,
 )
+from skillery.registry.import_names import free_name, holder_of, is_free, is_owned
+from skillery.registry.import_removals import Removed, note_removed
 from skillery.registry.index_names import (
     Listed,
     find_in_index,
@@ -26,7 +27,6 @@ from skillery.registry.index_names import (
     list_unprepared,
     skills_with_index_name,
 )
-from skillery.registry.inserting import NewVersion, insert_version, version_if_taken
 from skillery.registry.labels import MovedLabel, list_labels, remove_label, rollback_label, set_label
 from skillery.registry.lifecycle import (
     approve_version,
@@ -39,10 +39,10 @@ from skillery.registry.lifecycle import (
     unyank_version,
     yank_version,
 )
-from skillery.registry.listing import list_skills, sees_more_skills_than
-from skillery.registry.locking import Locked, Pin, Verified, resolve_skills, verify_lock
-from skillery.registry.reading import files_of, read_inline_file, read_skill_file
-from skillery.registry.resolving import VersionRow, resolve
+from skillery.registry.listings import list_skills, sees_more_skills_than
+from skillery.registry.locks import Locked, Pin, Verified, resolve_skills, verify_lock
+from skillery.registry.new_versions import NewVersion, insert_version, version_if_taken
+from skillery.registry.resolution import VersionRow, resolve
 from skillery.registry.resources import (
     get_skill_entry,
     list_resources,
@@ -50,11 +50,11 @@ from skillery.registry.resources import (
     read_directory,
     read_resource,
 )
-from skillery.registry.searching import search_skills
-from skillery.registry.seeing import Visibility
+from skillery.registry.search import search_skills
 from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tools
 from skillery.registry.usage import Usage, count_run
 from skillery.registry.versions import ages, cursor_after_version, find_version, list_versions
+from skillery.registry.visibility import Visibility
 from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
+from skillery.database.tables import audit
 from skillery.errors import InvalidParams
-from skillery.formats.moments import parse_moment
+from skillery.formats.timestamps import parse_moment
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
-from skillery.tables import audit
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,11 +9,11 @@ import msgspec
 from sqlalchemy import Connection, bindparam, case, literal_column, select, update
 
 from skillery.database import Statement
+from skillery.database.tables import RESOLVABLE, runs, skill_versions, skills
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.network import parse_network_pattern
 from skillery.formats.permissions import PermissionsDiff, permissions_diff
-from skillery.registry.seeing import WAS_PUBLISHED
-from skillery.tables import RESOLVABLE, runs, skill_versions, skills
+from skillery.registry.visibility import WAS_PUBLISHED
 
 Severity = Literal["error", "warning", "info"]
 

@@ -10,8 +10,8 @@ import secrets
 
 from sqlalchemy import Connection
 
+from skillery.database.shared_values import keep_value
 from skillery.errors import InvalidCursor
-from skillery.registry_values import keep_value
 
 KEY_NAME = "cursor_key"
 _MAC_BYTES = 12

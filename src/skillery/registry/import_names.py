@@ -9,13 +9,13 @@ from sqlalchemy import Connection, and_, bindparam, literal_column, not_, select
 
 from skillery.backends import Identity
 from skillery.database import Statement
+from skillery.database.tables import import_aliases, skill_versions, skills
 from skillery.formats.names import MAX_LENGTH
 from skillery.formats.wording import quoted
-from skillery.registry.seeing import sees_skill
-from skillery.tables import import_aliases, skill_versions, skills
+from skillery.registry.visibility import sees_skill
 
 if TYPE_CHECKING:
-    from skillery.registry.imports import Alias
+    from skillery.registry.import_aliases import Alias
 
 _SKILL = Statement(select(skills.c.id, skills.c.visibility).where(skills.c.name == bindparam("name")))
 _HAS_VERSION = Statement(

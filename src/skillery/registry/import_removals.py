@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 import msgspec
 from sqlalchemy import Connection, select, update
 
-from skillery import access
 from skillery.backends import Identity
+from skillery.database.tables import RESOLVABLE, import_aliases, skill_versions, skills
 from skillery.formats.semver import Version
+from skillery.identity import access
 from skillery.registry.lifecycle import yank_version
-from skillery.registry.seeing import sees_skill
-from skillery.tables import RESOLVABLE, import_aliases, skill_versions, skills
+from skillery.registry.visibility import sees_skill
 
 
 class Removed(msgspec.Struct, frozen=True):

@@ -27,10 +27,10 @@ from sqlalchemy import (
 
 from skillery.backends import Identity
 from skillery.database import Statement, take_turns
+from skillery.database.tables import exports, index_names, skill_versions, skills
 from skillery.errors import SkillNotFound
 from skillery.formats.agent_skill import index_name
-from skillery.registry.seeing import is_own, parameters, seen_by_name, sees_skill, view_of
-from skillery.tables import exports, index_names, skill_versions, skills
+from skillery.registry.visibility import is_own, parameters, seen_by_name, sees_skill, view_of
 
 _CLAIMED = (
     select(skills.c.name, index_names.c.id)

@@ -13,15 +13,16 @@ import msgspec
 from sqlalchemy import Connection, Select, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery import access, audit
+from skillery import audit
 from skillery.backends import Identity
+from skillery.database.tables import RESOLVABLE, label_moves, labels, skill_versions
 from skillery.errors import NothingToGoBackTo, NotPublished, TooManyLabels
-from skillery.formats.moments import shown_moment
+from skillery.formats.timestamps import shown_moment
 from skillery.formats.version_spec import VersionSpec
+from skillery.identity import access
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.lifecycle import lock_skill
-from skillery.registry.resolving import find_skill, label_not_found, resolve, skill_not_found
-from skillery.tables import RESOLVABLE, label_moves, labels, skill_versions
+from skillery.registry.resolution import find_skill, label_not_found, resolve, skill_not_found
 
 MoveName = Literal["set", "rollback", "remove"]
 MOST_LABELS = 100

@@ -13,17 +13,18 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from sqlalchemy import Connection, insert, select, update
 
-from skillery import access, audit
+from skillery import audit
 from skillery.backends import Identity
+from skillery.database.tables import skill_versions, skills, version_steps
 from skillery.errors import DigestDiffers, IllegalStep, InvalidParams, NotAllowed
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
+from skillery.identity import access
 from skillery.registry.checks import Checks, set_checks
-from skillery.registry.indexing import show_to
-from skillery.registry.inserting import NewVersion, point_to_latest
-from skillery.registry.resolving import VersionRow, find_skill, resolve, skill_not_found
-from skillery.registry.seeing import Visibility, sees_version
-from skillery.tables import skill_versions, skills, version_steps
+from skillery.registry.new_versions import NewVersion, point_to_latest
+from skillery.registry.resolution import VersionRow, find_skill, resolve, skill_not_found
+from skillery.registry.search_index import show_to
+from skillery.registry.visibility import Visibility, sees_version
 
 StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate"]
 

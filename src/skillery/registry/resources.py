@@ -17,9 +17,9 @@ from skillery.formats.media_types import MARKDOWN, media_type_of
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_uris import folder_of, name_above, segments_of, uri_of
 from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.listing import seen_rows
+from skillery.registry.files import open_content
+from skillery.registry.listings import seen_rows
 from skillery.registry.pages import fitting
-from skillery.registry.reading import open_content
 from skillery.registry.skill_folders import (
     SkillFolder,
     conforming,

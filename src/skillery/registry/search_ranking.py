@@ -24,10 +24,10 @@ from sqlalchemy import (
 from sqlalchemy import bindparam as bound
 
 from skillery.database import Statement
+from skillery.database.tables import search_postings, search_words, skill_versions, skills
 from skillery.formats.search_fields import IN_TEXT, MOST_IMPACT
-from skillery.registry.search_sight import Sight, is_seen
 from skillery.registry.search_terms import EXACT, MOST_TEXTS, Meaning, text_query, texts_with
-from skillery.tables import search_postings, search_words, skill_versions, skills
+from skillery.registry.search_visibility import Sight, is_seen
 
 MOST_FOUND = 500
 """Results of a query; more would not be looked at."""

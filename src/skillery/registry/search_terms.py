@@ -16,6 +16,7 @@ from sqlalchemy import bindparam as bound
 from sqlalchemy.dialects.postgresql import TSQUERY
 
 from skillery.database import Statement
+from skillery.database.tables import search_postings, search_spellings, search_words, skills
 from skillery.formats.spellings import (
     WHOLE,
     distance,
@@ -26,8 +27,7 @@ from skillery.formats.spellings import (
 )
 from skillery.formats.stems import stem_of
 from skillery.formats.words import Term, beginning_of
-from skillery.registry.search_sight import Seen, Sight, is_seen
-from skillery.tables import search_postings, search_spellings, search_words, skills
+from skillery.registry.search_visibility import Seen, Sight, is_seen
 
 MOST_COUNTED = 4096
 """Postings of a word beyond these make no difference."""

@@ -11,11 +11,11 @@ import msgspec
 from sqlalchemy import Connection, and_, func, or_, select
 
 from skillery.backends import Identity, Storage
+from skillery.database.tables import objects, skill_files, skill_versions, skills
 from skillery.formats.agent_skill import AgentSkill, agent_skill
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_uris import agent_name, folder_of, places_of, uri_of
-from skillery.registry.seeing import sees_skill
-from skillery.tables import objects, skill_files, skill_versions, skills
+from skillery.registry.visibility import sees_skill
 
 _KEPT = 512
 _MOST_KEPT_BYTES = 16 * 1024

@@ -28,6 +28,7 @@ from sqlalchemy import (
 
 from skillery.backends import Identity
 from skillery.database import Statement, as_stored
+from skillery.database.tables import session_tools, skill_versions, skills, tools, version_steps
 from skillery.errors import ToolNotFound
 from skillery.formats.bundle import Bundle
 from skillery.formats.semver import Version
@@ -36,9 +37,8 @@ from skillery.formats.version_spec import Exact, VersionSpec
 from skillery.formats.wording import near_words, quoted
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting, read_until_full, text_bytes
-from skillery.registry.resolving import VersionRow, resolve
-from skillery.registry.seeing import View, parameters, sees_each, view_of
-from skillery.tables import session_tools, skill_versions, skills, tools, version_steps
+from skillery.registry.resolution import VersionRow, resolve
+from skillery.registry.visibility import View, parameters, sees_each, view_of
 
 _KEPT = 256
 _NEIGHBOURS = 20

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Text, cast, func, literal_column
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.database import Change, in_utc
-from skillery.tables import version_usage
+from skillery.database.tables import version_usage
 
 Outcome = Literal["completed", "failed", "cancelled"]
 SHORTEST_MS = 0.01

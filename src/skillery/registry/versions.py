@@ -10,13 +10,13 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, func, literal_col
 
 from skillery.backends import Identity
 from skillery.database import in_utc
+from skillery.database.tables import skill_files, skill_versions, skills
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.resolving import find_skill, resolve, skill_not_found
-from skillery.registry.seeing import is_own, parameters, seen_by_name, seen_version, view_of
-from skillery.tables import skill_files, skill_versions, skills
+from skillery.registry.resolution import find_skill, resolve, skill_not_found
+from skillery.registry.visibility import is_own, parameters, seen_by_name, seen_version, view_of
 
 Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
 

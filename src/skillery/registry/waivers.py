@@ -10,16 +10,17 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, true, update
 
-from skillery import access, audit
+from skillery import audit
 from skillery.backends import Finding, Identity
 from skillery.database import in_utc
+from skillery.database.tables import waivers
 from skillery.errors import InvalidParams, WaiverNotFound
-from skillery.formats.moments import shown_moment
 from skillery.formats.semver import Version
+from skillery.formats.timestamps import shown_moment
+from skillery.identity import access
 from skillery.registry.checks import CheckFinding, WaiverNote
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
-from skillery.tables import waivers
 
 BUILT_IN_RULES = {
     "examples": "examples have to pass; mend the skill or the example",

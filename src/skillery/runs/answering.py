@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from skillery.backends import Failure, Log, Outcome
-from skillery.threads import BIG_TEXT, JSON
+from skillery.context.threads import BIG_TEXT, JSON
 
 OUTPUT_BYTES = 4096
 PREVIEW_BYTES = 512

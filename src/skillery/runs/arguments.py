@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from skillery.backends import Failure
+from skillery.context.threads import JSON
 from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args
 from skillery.formats.json_values import is_larger
-from skillery.threads import JSON
 
 MOST_ON_THE_LOOP = 4 * 1024
 """Keys, items and characters of the arguments and of the enums together: comparing more is the work of a thread."""

@@ -14,12 +14,12 @@ from datetime import datetime
 from pathlib import Path
 
 from skillery.backends import PublishedFile, Storage
-from skillery.blobs import BlobRow, Blobs
-from skillery.contents import copy_to, inline_data, open_content
+from skillery.contents.blobs import BlobRow, Blobs
+from skillery.contents.store import copy_to, inline_data, open_content
 from skillery.database import Database
 from skillery.formats.bundle import digest_of_entries
 from skillery.registry import VersionRow, files_of
-from skillery.registry.reading import FileRow
+from skillery.registry.files import FileRow
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NOTED_EVERY = 600.0

@@ -12,14 +12,14 @@ from typing import Protocol
 import msgspec
 
 from skillery.backends import Job, Limits, Outcome, SkillCall
-from skillery.blobs import BlobRow
+from skillery.contents.blobs import BlobRow
+from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import InvalidParams, NotAllowed, SkillFailed, TooLarge
 from skillery.formats.ids import new_run_id
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.wording import quoted
 from skillery.registry import VersionRow
 from skillery.runs.hosting import Host, Writer
-from skillery.threads import BIG_TEXT, JSON
 
 
 def has_permissions(manifest: Manifest) -> bool:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from skillery.backends import Failure, Secrets, SecretValues
 from skillery.database import Database
 from skillery.errors import SkilleryError
-from skillery.grants import granted
+from skillery.identity.secret_grants import granted
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from skillery.backends import Identity, Job
-from skillery.blobs import BlobRow, Blobs, Output, parse_kind
-from skillery.contents import Incoming
+from skillery.contents.blobs import BlobRow, Blobs, Output, parse_kind
+from skillery.contents.store import Incoming
 from skillery.errors import BlobNotFound, NotAllowed, TooLarge
 from skillery.formats.wording import quoted
 from skillery.runs.answering import shown

@@ -10,9 +10,9 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, delete, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery.idempotency import settle, workers
+from skillery.database.tables import runs, servers
+from skillery.identity.idempotency import settle, workers
 from skillery.runs.reading import result_of
-from skillery.tables import runs, servers
 
 DEAD = timedelta(seconds=60)
 """A server that nothing was heard of for so long is gone. Clocks of servers may differ by half of it."""

@@ -9,6 +9,8 @@ import traceback
 import msgspec
 
 from skillery.backends import Capability, Failure, Job, Outcome, Sandbox, SecretValues
+from skillery.context.threads import REDACTION
+from skillery.context.tracing import span
 from skillery.errors import SkilleryError
 from skillery.runs.advice import advised
 from skillery.runs.answering import checked
@@ -19,8 +21,6 @@ from skillery.runs.missing_programs import name_missing_program
 from skillery.runs.needs import degraded, needs_of, why_refused
 from skillery.runs.preparing import Prepared
 from skillery.runs.redaction import Redaction
-from skillery.threads import REDACTION
-from skillery.tracing import span
 
 log = logging.getLogger(__name__)
 

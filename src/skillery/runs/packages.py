@@ -12,7 +12,7 @@ import msgspec
 
 from skillery.backends import Failure, Job, PackageMount
 from skillery.environments import FAILED, Environments, fits_this_python
-from skillery.environments.defined import Defined, Named
+from skillery.environments.definitions import Defined, Named
 from skillery.environments.named import NamedEnvironments, pins_of
 from skillery.environments.named_rows import NamedLock
 from skillery.errors import InvalidParams

@@ -8,11 +8,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from skillery.context.threads import JSON
 from skillery.formats.inputs import Input
 from skillery.formats.manifest import Manifest, read_stored_manifest
 from skillery.formats.tools_json import inputs_of, parameters_of
 from skillery.registry import FoundTool, VersionRow
-from skillery.threads import JSON
 
 MANIFESTS = 3 * 1024 * 1024
 """Characters of manifest JSON whose parsed values are kept. Parsed values take up to 25 times the memory."""

@@ -21,17 +21,18 @@ from skillery.backends import (
     SkillCall,
     SkillMount,
 )
-from skillery.blobs import BlobRow, find_blob
+from skillery.contents.blobs import BlobRow, find_blob
+from skillery.context.threads import JSON
 from skillery.database import Database
 from skillery.environments import Environments
-from skillery.environments.defined import Named
+from skillery.environments.definitions import Named
 from skillery.environments.named import NamedEnvironments
 from skillery.errors import InvalidParams, NotExecutable
 from skillery.formats.ids import new_run_id
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import FoundTool, VersionRow, find_tool, resolve
-from skillery.registry.reading import check_file, find_module
+from skillery.registry.files import check_file, find_module
 from skillery.registry.tools import tool_run_by
 from skillery.runs.arguments import checked_arguments
 from skillery.runs.cache import Cache
@@ -47,7 +48,6 @@ from skillery.runs.scripts import script_call
 from skillery.runs.tool_calls import SESSION_SKILL, ToolRequest, session_files, tool_args
 from skillery.runs.trying import Trial, Unpublished, trial_job
 from skillery.runs.withholding import no_secrets, permitted, withheld
-from skillery.threads import JSON
 
 MOST_BLOBS = 1_000
 

@@ -8,16 +8,16 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, select, tuple_
 
-from skillery import access
 from skillery.backends import Identity
-from skillery.blobs import output_blobs
+from skillery.contents.blobs import output_blobs
 from skillery.database import in_utc
+from skillery.database.tables import runs, skill_versions, skills
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound
-from skillery.formats.moments import parse_moment
+from skillery.formats.timestamps import parse_moment
+from skillery.identity import access
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
 from skillery.runs.tool_calls import tool_answer
-from skillery.tables import runs, skill_versions, skills
 
 Status = Literal["queued", "started", "completed", "failed"]
 _SKILL = (

@@ -9,13 +9,13 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
 
 from skillery.backends import Identity, Limits
-from skillery.blobs import leave_blobs
+from skillery.contents.blobs import leave_blobs
 from skillery.database import Change, in_utc
-from skillery.idempotency import Claim, note_run
-from skillery.quotas import Quotas, check_run
+from skillery.database.tables import runs
+from skillery.identity.idempotency import Claim, note_run
+from skillery.identity.quotas import Quotas, check_run
 from skillery.registry.usage import Outcome, count_run
 from skillery.runs.packages import GivenEnvironment
-from skillery.tables import runs
 
 Method = Literal["execute_skill", "run_code", "call_tool"]
 

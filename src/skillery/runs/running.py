@@ -15,23 +15,24 @@ import msgspec
 from skillery.backends import (
     Capability,
     CodeCall,
+    Events,
     Failure,
     FinishedRun,
     Identity,
     Job,
     Log,
-    Moments,
     Outcome,
     Sandbox,
     ScriptCall,
 )
-from skillery.blobs import Blobs, outputs_of
+from skillery.contents.blobs import Blobs, outputs_of
+from skillery.context.queue import Place, Queue
 from skillery.database import Database
 from skillery.environments import Environments
 from skillery.environments.named import NamedEnvironments
 from skillery.errors import QuotaExceeded, RunEnded, RunNotFound, SkilleryError, Unavailable
-from skillery.idempotency import claimed
-from skillery.quotas import Quotas
+from skillery.identity.idempotency import claimed
+from skillery.identity.quotas import Quotas
 from skillery.registry import VersionRow
 from skillery.runs.answering import (
     error_of,
@@ -48,7 +49,6 @@ from skillery.runs.hosting import Host
 from skillery.runs.limits import LimitRules
 from skillery.runs.outcomes import Outcomes
 from skillery.runs.preparing import Prepared, Preparer
-from skillery.runs.queueing import Place, Queue
 from skillery.runs.reading import get_run
 from skillery.runs.recording import NewRun, begin_run, drop_run, finish_run, start_run
 from skillery.runs.requests import CodeRequest, SkillRequest
@@ -95,7 +95,7 @@ class Runner:
         sandbox: Sandbox,
         sandbox_name: str,
         secrets: GrantedSecrets,
-        moments: Moments,
+        events: Events,
         limits: LimitRules,
         queue: Queue,
         quotas: Quotas,
@@ -108,7 +108,7 @@ class Runner:
         self._sandbox = sandbox
         self._preparer = Preparer(database, cache, limits, environments, named)
         self._outcomes = Outcomes(sandbox, sandbox_name, secrets)
-        self._moments = moments
+        self._events = events
         self._queue = queue
         self._quotas = quotas
         self._server = server
@@ -337,7 +337,7 @@ class Runner:
         await self._store_log(run, outcome.log, answer)
         await self._write_end(run, answer, stopped)
         self.ended[run.method, answer["status"]] += 1
-        await self._moments.run_finished(_finished(run.identity, prepared, answer))
+        await self._events.run_finished(_finished(run.identity, prepared, answer))
         return _Recorded(outcome, answer)
 
     async def _write_end(self, run: NewRun, answer: dict[str, Any], stopped: bool) -> None:

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, bindparam, literal_column, select, update
 from skillery import audit
 from skillery.backends import Failure, Identity
 from skillery.database import Database, Statement
+from skillery.database.tables import runs
 from skillery.errors import RunEnded, SkilleryError
 from skillery.runs.reading import find_run
-from skillery.tables import runs
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

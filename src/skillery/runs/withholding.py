@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from skillery import access
 from skillery.backends import Failure, Identity
 from skillery.formats.manifest import Manifest, Permissions
+from skillery.identity import access
 from skillery.registry import VersionRow
-from skillery.registry.seeing import WAS_PUBLISHED
+from skillery.registry.visibility import WAS_PUBLISHED
 
 
 def permitted(identity: Identity, version: VersionRow, manifest: Manifest) -> Permissions:

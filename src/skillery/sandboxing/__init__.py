@@ -12,11 +12,12 @@ A change of these names stands in the changelog, and is announced one release be
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 from skillery.builtin import python_runner as _runner
-from skillery.builtin.egress.handing import ENVIRONMENT as PROXY_ENVIRONMENT
-from skillery.builtin.egress.handing import PORT as PROXY_PORT
+from skillery.builtin.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
+from skillery.builtin.egress.listeners import PORT as PROXY_PORT
 from skillery.builtin.egress.service import Egress, EgressBroken, Session
 from skillery.builtin.linux_sandbox import cell as _cell
 from skillery.builtin.linux_sandbox.cell import idmap, kernel, landlock, lockdown, outlet, posture, root
@@ -35,9 +36,9 @@ from skillery.builtin.linux_sandbox.processors import Processors
 from skillery.builtin.linux_sandbox.seccomp import program as call_filter
 from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.watchdog import exceeds as exceeds_memory
-from skillery.builtin.python_runner.course import Course, run_whole
 from skillery.builtin.python_runner.dialogue import Dialogue, NoHost, Places, job_header
 from skillery.builtin.python_runner.logs import LogPipe
+from skillery.builtin.python_runner.run_session import RunSession, run_whole
 from skillery.builtin.python_runner.runtime import _run as running
 from skillery.builtin.python_runner.runtime import _wire as wire
 from skillery.builtin.python_runner.setup import BrokenSetup, copy_seconds
@@ -55,7 +56,6 @@ __all__ = [
     "Channel",
     "ControlGroup",
     "ControlGroups",
-    "Course",
     "Dialogue",
     "Egress",
     "EgressBroken",
@@ -63,6 +63,7 @@ __all__ = [
     "NoHost",
     "Places",
     "Processors",
+    "RunSession",
     "Session",
     "Uids",
     "call_filter",
@@ -92,3 +93,14 @@ __all__ = [
     "watchdog_possible",
     "wire",
 ]
+
+_RENAMED = {"Course": "RunSession"}
+
+
+def __getattr__(name: str) -> object:
+    """Return a name that this module had before, with a DeprecationWarning. The next release removes the old names."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module 'skillery.sandboxing' has no attribute '{name}'")
+    new = _RENAMED[name]
+    warnings.warn(f"skillery.sandboxing.{name} is now called {new}", DeprecationWarning, stacklevel=2)
+    return globals()[new]

@@ -21,13 +21,13 @@ from skillery.sandboxing import (
     Channel,
     ControlGroup,
     ControlGroups,
-    Course,
     Dialogue,
     Egress,
     EgressBroken,
     LogPipe,
     Places,
     Processors,
+    RunSession,
     Session,
     Uids,
     call_filter,
@@ -49,7 +49,7 @@ BEFORE_THE_LOCK = ("mount", "socket", "bind", "listen")
 """Refused calls that bwrap's own processes and the prologue need until the whole filter is loaded."""
 
 
-class Means(msgspec.Struct, frozen=True):
+class HostCapabilities(msgspec.Struct, frozen=True):
     """What this host has, found out once at start."""
 
     program: str
@@ -74,7 +74,7 @@ class Means(msgspec.Struct, frozen=True):
 class Run:
     """One job on its way. `live`, then `end` whatever happened, then `outcome`."""
 
-    def __init__(self, means: Means, job: Job, host: RunHost) -> None:
+    def __init__(self, means: HostCapabilities, job: Job, host: RunHost) -> None:
         self._means = means
         self._job = job
         self._host = host
@@ -86,7 +86,7 @@ class Run:
         self._end_of_channel: socket.socket | None = None
         self._channel: Channel | None = None
         self._way_out: Session | None = None
-        self._course = Course(job.limits)
+        self._session = RunSession(job.limits)
 
     # -- set-up ------------------------------------------------------------------------------------------------
 
@@ -98,13 +98,13 @@ class Run:
                 dialogue = await self._set_up()
         except (BrokenSetup, EgressBroken, command.NotThere) as problem:
             if not self._oom_kills():  # else the outcome names the limit
-                self._course.stopped = Failure("SandboxError", str(problem))
+                self._session.stopped = Failure("SandboxError", str(problem))
         except TimeoutError:
-            self._course.stopped = Failure("SandboxError", f"the sandbox was not ready after {seconds:.0f} seconds")
+            self._session.stopped = Failure("SandboxError", f"the sandbox was not ready after {seconds:.0f} seconds")
         except OSError as error:
-            self._course.stopped = not_started(error)
+            self._session.stopped = not_started(error)
         else:
-            await self._course.follow(dialogue, self._end_of_code, self._exceeds_memory)
+            await self._session.follow(dialogue, self._end_of_code, self._exceeds_memory)
 
     async def _set_up(self) -> Dialogue:
         if self._means.uids is not None:
@@ -233,14 +233,14 @@ class Run:
         self._log.close()
         if self._channel is not None:
             self._channel.close()
-        return self._course.outcome(log=log, degraded=self._means.degraded, oom_killed=oom_killed, network=network)
+        return self._session.outcome(log=log, degraded=self._means.degraded, oom_killed=oom_killed, network=network)
 
 
 def not_started(error: OSError) -> Failure:
     return Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
 
 
-async def run_job(means: Means, job: Job, host: RunHost) -> Outcome:
+async def run_job(means: HostCapabilities, job: Job, host: RunHost) -> Outcome:
     try:
         run = Run(means, job, host)
     except OSError as error:

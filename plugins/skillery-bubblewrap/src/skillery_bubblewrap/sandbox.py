@@ -27,7 +27,7 @@ from skillery.sandboxing import (
     watchdog_possible,
 )
 from skillery_bubblewrap.command import fixed
-from skillery_bubblewrap.run import Means, run_job
+from skillery_bubblewrap.run import HostCapabilities, run_job
 
 CAPABILITIES: frozenset[str] = frozenset(
     {
@@ -72,7 +72,7 @@ class BubblewrapSandbox:
         self._uids = uids
         self._allow_degraded = place.allow_degraded
         self._private = (str(place.home), str(Path(skillery.__file__).parents[1]))
-        self._means: Means | None = None
+        self._means: HostCapabilities | None = None
         self._starting = asyncio.Lock()
 
     @property
@@ -85,7 +85,7 @@ class BubblewrapSandbox:
             if self._means is None:
                 self._means = await self._find_means()
 
-    async def _find_means(self) -> Means:
+    async def _find_means(self) -> HostCapabilities:
         for probe in (machine_probe(), interpreter_probe(), await asyncio.to_thread(self._program_probe)):
             if not probe.ok:
                 raise SandboxUnavailable(f"the sandbox `bubblewrap` cannot use {probe.detail}: {probe.fix}")
@@ -104,11 +104,11 @@ class BubblewrapSandbox:
             raise
         return means
 
-    def _look_around(self) -> Means:
+    def _look_around(self) -> HostCapabilities:
         """What there is; to be closed."""
         groups = control_groups()
         held = groups is not None and "memory" in groups.controllers
-        return Means(
+        return HostCapabilities(
             program=shutil.which(self._program) or self._program,
             uids=self._uids if os.geteuid() == 0 else None,
             groups=groups,
@@ -118,7 +118,7 @@ class BubblewrapSandbox:
             fixed=fixed(self._private, with_zero=held),
         )
 
-    def _refuse_what_is_weak(self, means: Means) -> None:
+    def _refuse_what_is_weak(self, means: HostCapabilities) -> None:
         if self._allow_degraded:
             return
         if not means.landlock:
@@ -176,6 +176,6 @@ class BubblewrapSandbox:
         self._means = None
 
 
-def close(means: Means) -> None:
+def close(means: HostCapabilities) -> None:
     if means.groups is not None:
         means.groups.close()

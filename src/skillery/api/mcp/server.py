@@ -19,9 +19,9 @@ from mcp_types import (
 from skillery import __version__
 from skillery.api.errors import NOT_FOUND
 from skillery.api.mcp.methods import FRESHNESS, MCP_METHODS
+from skillery.api.mcp.requests import visit_of
 from skillery.api.mcp.tools import call_tool, encoded, is_large, list_tools
-from skillery.api.mcp.visits import visit_of
-from skillery.api.rpc.calling import perform
+from skillery.api.rpc.dispatch import perform
 
 Context = ServerRequestContext[Any, Any]
 SKILLS_EXTENSION = "io.modelcontextprotocol/skills"

@@ -13,8 +13,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from skillery.api.errors import encode
-from skillery.api.mcp.visits import Visit
-from skillery.api.rpc.calling import perform
+from skillery.api.mcp.requests import Visit
+from skillery.api.rpc.dispatch import perform
 from skillery.api.rpc.methods import METHODS
 
 MOST_TOOLS = 1000

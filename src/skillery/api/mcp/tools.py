@@ -15,12 +15,12 @@ from mcp_types import INVALID_PARAMS, CallToolRequestParams, PaginatedRequestPar
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from skillery.api.errors import encode, error_object
+from skillery.api.mcp.images import with_pictures
 from skillery.api.mcp.large_messages import MOST_OF_SDK
 from skillery.api.mcp.methods import COMPLETE, FRESHNESS
-from skillery.api.mcp.pictures import with_pictures
+from skillery.api.mcp.requests import ON_REQUEST, CallKey, Visit, visit_of
 from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
-from skillery.api.mcp.visits import ON_REQUEST, CallKey, Visit, visit_of
-from skillery.api.rpc.calling import Parts, perform
+from skillery.api.rpc.dispatch import Parts, perform
 from skillery.api.rpc.environment_params import shown_properties
 from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import tool

@@ -20,7 +20,7 @@ from skillery.api.errors import (
 )
 from skillery.api.http import Part
 from skillery.api.json_texts import TextRefusal, check_text
-from skillery.api.rpc.calling import Caller, Parts, perform
+from skillery.api.rpc.dispatch import Caller, Parts, perform
 from skillery.api.services import Services
 
 MOST_CALLS = 100

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from skillery.api.rpc.params import Params, shown
-from skillery.environments.defined import Defined, Named
+from skillery.environments.definitions import Defined, Named
 from skillery.formats.requirements import package_of
 
 MOST_SHOWN = 20

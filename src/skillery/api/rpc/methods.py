@@ -6,7 +6,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from skillery.api.rpc import environment_params, params, tool_params
-from skillery.api.rpc.calls import administration, blobs, discovery, environments, lifecycle, pins, runs, skills, tools
+from skillery.api.rpc.calls import (
+    administration,
+    blobs,
+    discovery,
+    environments,
+    labels_and_locks,
+    lifecycle,
+    runs,
+    skills,
+    tools,
+)
 from skillery.api.services import Services
 from skillery.backends import Identity, Scope
 
@@ -50,12 +60,12 @@ METHODS: dict[str, Method] = {
     "get_run": Method(runs.get_run, params.GetRun, "read", audits=""),
     "list_runs": Method(runs.list_runs, params.ListRuns, "read", audits=""),
     "cancel_run": Method(runs.cancel_run, params.CancelRun, "run", audits="run_id"),
-    "set_label": Method(pins.set_label, params.SetLabel, "publish", audits="name"),
-    "rollback_label": Method(pins.rollback_label, params.RollbackLabel, "publish", audits="name"),
-    "remove_label": Method(pins.remove_label, params.RemoveLabel, "publish", audits="name"),
-    "list_labels": Method(pins.list_labels, params.ListLabels, "read", audits=""),
-    "resolve_skills": Method(pins.resolve_skills, params.ResolveSkills, "read", audits=""),
-    "verify_lock": Method(pins.verify_lock, params.VerifyLock, "read", audits=""),
+    "set_label": Method(labels_and_locks.set_label, params.SetLabel, "publish", audits="name"),
+    "rollback_label": Method(labels_and_locks.rollback_label, params.RollbackLabel, "publish", audits="name"),
+    "remove_label": Method(labels_and_locks.remove_label, params.RemoveLabel, "publish", audits="name"),
+    "list_labels": Method(labels_and_locks.list_labels, params.ListLabels, "read", audits=""),
+    "resolve_skills": Method(labels_and_locks.resolve_skills, params.ResolveSkills, "read", audits=""),
+    "verify_lock": Method(labels_and_locks.verify_lock, params.VerifyLock, "read", audits=""),
     "search_skills": Method(skills.search_skills, params.SearchSkills, "read", audits=""),
     "check_skill": Method(skills.check_skill, params.CheckSkill, "publish", audits=""),
     "waive_finding": Method(lifecycle.waive_finding, params.WaiveFinding, "review", audits="name"),

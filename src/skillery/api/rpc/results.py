@@ -12,15 +12,15 @@ from msgspec import UNSET, Meta, UnsetType
 from skillery.api.rpc.answer import Answer, Cursor, Object, WhoDid
 from skillery.api.rpc.methods import Method
 from skillery.api.rpc.run_results import ListedRuns, OfferedTools, Run, RunRecord, ToolResult
-from skillery.blobs import NewBlob
+from skillery.contents.blobs import NewBlob
 from skillery.formats.permissions import PermissionsDiff
-from skillery.garbage.collecting import Swept
-from skillery.quotas import Used
+from skillery.identity.quotas import Used
+from skillery.identity.tokens import Token
+from skillery.maintenance.garbage.collector import Swept
 from skillery.registry import CheckedExample, CheckFinding, Waiver
 from skillery.registry.audit_trail import AuditEntry
-from skillery.registry.locking import Locked
+from skillery.registry.locks import Locked
 from skillery.registry.usage import Usage
-from skillery.tokens import Token
 
 Kind = Literal["action", "instruction"]
 Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]

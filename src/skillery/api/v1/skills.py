@@ -13,7 +13,7 @@ from skillery import registry
 from skillery.api.exports import answer_archive
 from skillery.api.http import admit, only
 from skillery.api.services import Services
-from skillery.api.v1.asking import (
+from skillery.api.v1.requests import (
     REASON,
     Asked,
     Headers,
@@ -39,7 +39,7 @@ WAITING = {"draft", "in_review"}
 LISTING = ("list_skills", "", "names")
 
 
-async def skills_door(services: Services, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+async def skills_endpoint(services: Services, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
     """`/v1/skills`."""
     only(scope, "GET", "HEAD", "POST")
     segments(scope, 2)
@@ -55,7 +55,7 @@ async def skills_door(services: Services, scope: Any, receive: Any, send: Any, h
     await send_answer(send, await _listed(asked, query_of(scope, "beta", "limit", "after", "page", "source")))
 
 
-async def skill_door(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+async def skill_endpoint(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
     """`/v1/skills/{skill_id}`."""
     only(scope, "GET", "HEAD", "DELETE")
     headers = with_token(headers)
@@ -70,7 +70,7 @@ async def skill_door(services: Services, scope: Any, _receive: Any, send: Any, h
     await send_answer(send, await _skill(asked, parse_skill_name(skill_id), Latest()))
 
 
-async def content_door(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+async def content_endpoint(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
     """`/v1/skills/{skill_id}/content` and `/v1/skills/{skill_id}/versions/{version}/content`: a zip."""
     only(scope, "GET", "HEAD")
     headers = with_token(headers)

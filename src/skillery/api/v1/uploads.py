@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from skillery.api.imports import spool
-from skillery.api.refusing import is_refusal, note_refusal
-from skillery.api.v1.asking import Asked
+from skillery.api.refusals import is_refusal, note_refusal
 from skillery.api.v1.forms import archive_in, boundary_of
+from skillery.api.v1.requests import Asked
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.importing import Begun, SkillReport, Wish
 

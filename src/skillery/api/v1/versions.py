@@ -11,7 +11,7 @@ import msgspec
 from skillery import registry
 from skillery.api.http import admit, only
 from skillery.api.services import Services
-from skillery.api.v1.asking import (
+from skillery.api.v1.requests import (
     REASON,
     Asked,
     Headers,
@@ -34,7 +34,7 @@ from skillery.formats.version_spec import Exact, VersionSpec, parse_version_spec
 from skillery.importing import Wish
 
 
-async def versions_door(services: Services, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+async def versions_endpoint(services: Services, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
     """`/v1/skills/{skill_id}/versions`."""
     only(scope, "GET", "HEAD", "POST")
     headers = with_token(headers)
@@ -55,7 +55,7 @@ async def versions_door(services: Services, scope: Any, receive: Any, send: Any,
     await send_answer(send, await _listed_versions(asked, name, query))
 
 
-async def version_door(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+async def version_endpoint(services: Services, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
     """`/v1/skills/{skill_id}/versions/{version}`."""
     only(scope, "GET", "HEAD", "DELETE")
     headers = with_token(headers)

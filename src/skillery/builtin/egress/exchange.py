@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from skillery.builtin.egress import heads
+from skillery.builtin.egress import http_heads
 from skillery.builtin.egress.clienthello import BadHello, server_name
-from skillery.builtin.egress.heads import BadHead, Body, Request
+from skillery.builtin.egress.http_heads import BadHead, Body, Request
 from skillery.builtin.egress.log import Event, sentence
 from skillery.builtin.egress.policy import Denied, Target, parse_target, shown
 from skillery.builtin.egress.streams import PIECE, Caps, Spent, Stream, both, carry_in, carry_out
@@ -59,19 +59,19 @@ class Exchange:
         seconds = self._run.caps.head_seconds
         try:
             async with asyncio.timeout(seconds):
-                head = await self._client.until(heads.END, heads.MAX_HEAD)
+                head = await self._client.until(http_heads.END, http_heads.MAX_HEAD)
         except TimeoutError:
             raise BadHead(f"it was not there after {seconds:.0f} seconds") from None
         if head is None:
-            raise BadHead(f"a head of more than {heads.MAX_HEAD} bytes")
-        return heads.parse_request(head)
+            raise BadHead(f"a head of more than {http_heads.MAX_HEAD} bytes")
+        return http_heads.parse_request(head)
 
     async def _refuse(self, denied: Denied) -> None:
         host = self._where[0]
         reason = denied.reason if host in denied.reason else f"{host}: {denied.reason}"
         self._run.tell(Event(*self._where, False, reason, denied.advice))
         if self._speaks == "http":
-            await self._client.send(heads.refusal(denied.status, sentence(reason, denied.advice)))
+            await self._client.send(http_heads.refusal(denied.status, sentence(reason, denied.advice)))
         elif self._speaks == "tls":
             await self._client.send(ACCESS_DENIED_ALERT)
         await self._client.end_gently(FAREWELL_SECONDS)
@@ -109,15 +109,15 @@ class Exchange:
     # -- plain http --------------------------------------------------------------------------------------------
 
     async def _forward(self, request: Request) -> None:
-        target, path = heads.forward_target(request)
+        target, path = http_heads.forward_target(request)
         self._where = (target.host, target.port)
-        body = heads.body_of(request)
+        body = http_heads.body_of(request)
         rule = self._run.admit(target)
         upstream = await self._run.connect(target)
         try:
             if any(value.lower() == b"100-continue" for value in request.values(b"expect")):
                 await self._client.send(CONTINUE)
-            head = heads.forwarded_head(request, target, path)
+            head = http_heads.forwarded_head(request, target, path)
             await self._carry(rule, self._ask(head, body, upstream), upstream, inward_ends=True)
             await self._client.end_gently(FAREWELL_SECONDS)  # it may still be sending what nobody waited for
         finally:
@@ -143,7 +143,7 @@ class Exchange:
 
     async def _send_chunks(self, upstream: Stream) -> None:
         """Chunks read strictly and written anew; what stands between and behind them goes nowhere."""
-        while size := heads.chunk_size(await self._line()):
+        while size := http_heads.chunk_size(await self._line()):
             await upstream.send(b"%x\r\n" % size)
             await self._send_length(size, upstream)
             if await self._line():
@@ -167,7 +167,7 @@ class Exchange:
             head = await upstream_head(upstream)
             self._spent.into(len(head))
             try:
-                status, answered = heads.answered_head(head)
+                status, answered = http_heads.answered_head(head)
             except BadHead as problem:
                 raise Denied(f"{self._where[0]}: {problem}", status=502) from None
             if status == 101:
@@ -209,7 +209,7 @@ def check_connect(request: Request, target: Target) -> None:
 
 async def upstream_head(upstream: Stream) -> bytes:
     try:
-        head = await upstream.until(heads.END, heads.MAX_HEAD)
+        head = await upstream.until(http_heads.END, http_heads.MAX_HEAD)
     except EOFError:
         raise Denied("the host closed the connection without an answer", status=502) from None
     if head is None:

@@ -20,11 +20,11 @@ import sys
 import msgspec
 
 from skillery.builtin.egress.log import Event
-from skillery.builtin.egress.look_ups import LookUpThreads, RunLookUps
+from skillery.builtin.egress.lookups import LookUpThreads, RunLookUps
 from skillery.builtin.egress.orders import GOODBYE, Order
 from skillery.builtin.egress.policy import Policy
 from skillery.builtin.egress.proxy import RunProxy
-from skillery.builtin.egress.resolving import AddressRules, FixedHosts
+from skillery.builtin.egress.resolver import AddressRules, FixedHosts
 
 MAX_ORDER = 1 << 20
 NOBODY = 65_534

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from skillery.builtin.egress.exchange import Exchange
 from skillery.builtin.egress.log import OTHERS, Event
 from skillery.builtin.egress.policy import Denied, Policy, Target
-from skillery.builtin.egress.resolving import AddressRules, Resolver, checked_addresses, dial
+from skillery.builtin.egress.resolver import AddressRules, Resolver, checked_addresses, dial
 from skillery.builtin.egress.streams import Caps, Spent, Stream
 
 PAUSE_SECONDS = 0.1

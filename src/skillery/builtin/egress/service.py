@@ -13,11 +13,11 @@ from functools import partial
 import msgspec
 
 from skillery.backends import NetworkUse
-from skillery.builtin.egress.handing import receive_listener
+from skillery.builtin.egress.listeners import receive_listener
 from skillery.builtin.egress.log import Event, Uses
 from skillery.builtin.egress.orders import GOODBYE, Order
 from skillery.builtin.egress.policy import Policy
-from skillery.builtin.egress.resolving import AddressRules
+from skillery.builtin.egress.resolver import AddressRules
 from skillery.builtin.egress.streams import Caps
 from skillery.builtin.python_runner.setup import BrokenSetup
 

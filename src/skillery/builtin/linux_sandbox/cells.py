@@ -21,7 +21,7 @@ from skillery.builtin.linux_sandbox.links import Packets
 from skillery.builtin.linux_sandbox.watchdog import descendants
 from skillery.builtin.python_runner.logs import LogPipe
 from skillery.builtin.python_runner.wire import Channel
-from skillery.threads import Workers
+from skillery.context.threads import Workers
 
 STATUS = struct.Struct("=i")
 FAILURE = calls.FAILURE

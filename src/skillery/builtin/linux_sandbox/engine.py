@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 
 from skillery.backends import Failure, Job, Log, Outcome, RunHost
-from skillery.builtin.egress.handing import ENVIRONMENT as PROXY_ENVIRONMENT
-from skillery.builtin.egress.handing import PORT as PROXY_PORT
+from skillery.builtin.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
+from skillery.builtin.egress.listeners import PORT as PROXY_PORT
 from skillery.builtin.egress.service import Egress, EgressBroken, Session
 from skillery.builtin.linux_sandbox import watchdog
 from skillery.builtin.linux_sandbox.cells import Cell, Demand
-from skillery.builtin.linux_sandbox.environments import Environments
 from skillery.builtin.linux_sandbox.groups import ControlGroups
 from skillery.builtin.linux_sandbox.plan import cpu_seconds, given, shape
 from skillery.builtin.linux_sandbox.pool import Pool
+from skillery.builtin.linux_sandbox.warm_environments import Environments
 from skillery.builtin.linux_sandbox.zygotes import CannotMount, CannotStart, ZygoteLost
-from skillery.builtin.python_runner.course import Course, run_whole
 from skillery.builtin.python_runner.dialogue import Dialogue, Places, job_header
+from skillery.builtin.python_runner.run_session import RunSession, run_whole
 from skillery.builtin.python_runner.setup import BrokenSetup, copy_seconds
 from skillery.builtin.python_runner.wire import Channel
 
@@ -30,7 +30,7 @@ LOG_SECONDS = 2.0
 OOM_INTERVAL = 0.1
 
 
-class Means(msgspec.Struct, frozen=True):
+class HostCapabilities(msgspec.Struct, frozen=True):
     """What this host has, found out once at start, and the places for runs in it."""
 
     root: bool
@@ -66,15 +66,15 @@ class Means(msgspec.Struct, frozen=True):
 class Run:
     """One job on its way. `live`, then `end` whatever happened, then `outcome`."""
 
-    def __init__(self, means: Means, job: Job, host: RunHost) -> None:
-        self._means = means
+    def __init__(self, capabilities: HostCapabilities, job: Job, host: RunHost) -> None:
+        self._capabilities = capabilities
         self._job = job
         self._host = host
         self._demand = Demand(shape(job.limits), PROXY_PORT if job.network else None)
         self._way_out: Session | None = None
         self._cell: Cell | None = None
-        self._pool = means.pool
-        self._course = Course(job.limits)
+        self._pool = capabilities.pool
+        self._session = RunSession(job.limits)
 
     # -- set-up ------------------------------------------------------------------------------------------------
 
@@ -86,18 +86,18 @@ class Run:
                 dialogue = await self._set_up()
         except (BrokenSetup, CannotStart, CannotMount, EgressBroken) as problem:
             if not self._oom_kills():  # else the outcome names the limit
-                self._course.stopped = Failure("SandboxError", str(problem))
+                self._session.stopped = Failure("SandboxError", str(problem))
         except TimeoutError:
-            self._course.stopped = Failure("SandboxError", f"the sandbox was not ready after {seconds:.0f} seconds")
+            self._session.stopped = Failure("SandboxError", f"the sandbox was not ready after {seconds:.0f} seconds")
         except OSError as error:
-            self._course.stopped = not_started(error)
+            self._session.stopped = not_started(error)
         else:
-            await self._course.follow(dialogue, self._end_of_code, self._exceeds_memory)
+            await self._session.follow(dialogue, self._end_of_code, self._exceeds_memory)
 
     async def _set_up(self) -> Dialogue:
         """Until the code could start. A place that is lost before that is nothing to the run: it takes another."""
         for attempt in range(ATTEMPTS):
-            self._pool = self._means.pool_for(self._job, attempt)
+            self._pool = self._capabilities.pool_for(self._job, attempt)
             try:
                 dialogue = await self._enter(self._entries())
             except ZygoteLost as lost:
@@ -110,8 +110,8 @@ class Run:
 
     def _entries(self) -> list[dict[str, Any]]:
         """Its packages are there already where they are imported; beside others all are mounted, over those."""
-        is_there = self._pool is not self._means.pool and len(self._job.packages) == 1
-        return given(self._job, root=self._means.root, packages=not is_there)
+        is_there = self._pool is not self._capabilities.pool and len(self._job.packages) == 1
+        return given(self._job, root=self._capabilities.root, packages=not is_there)
 
     async def _enter(self, entries: list[dict[str, Any]]) -> Dialogue:
         cell = self._cell = await self._pool.take(self._demand)
@@ -133,7 +133,7 @@ class Run:
     async def _open_channel(self, cell: Cell) -> Channel:
         """Raises EgressBroken, ZygoteLost."""
         if self._job.network:  # then the first thing on it is for the proxy
-            job, egress = self._job, self._means.egress
+            job, egress = self._job, self._capabilities.egress
             self._way_out = await egress.open_over(
                 cell.bare_channel, job.network, cell.log.note, private=job.private_network, identity=job.identity
             )
@@ -168,7 +168,7 @@ class Run:
 
     async def _exceeds_memory(self) -> None:
         """Returns when the run has used more memory than it may."""
-        if not self._means.memory_held and self._cell is not None:
+        if not self._capabilities.memory_held and self._cell is not None:
             await watchdog.exceeds(self._cell.pid, self._job.limits.memory_mb << 20)
             return
         while self._oom_kills() == 0:  # noqa: ASYNC110 - it is the kernel that counts
@@ -184,19 +184,21 @@ class Run:
         oom_killed, log = False, Log()
         if self._cell is not None:
             await self._cell.end()
-            if self._course.status is None:
-                self._course.status = await self._end_of_code()
+            if self._session.status is None:
+                self._session.status = await self._end_of_code()
             oom_killed = self._oom_kills() > 0
         network = await self._way_out.close() if self._way_out is not None else ()
         if self._cell is not None:
             log = await self._cell.log.finish(LOG_SECONDS)
             self._pool.drop(self._cell)
-        return self._course.outcome(log=log, degraded=self._means.degraded, oom_killed=oom_killed, network=network)
+        return self._session.outcome(
+            log=log, degraded=self._capabilities.degraded, oom_killed=oom_killed, network=network
+        )
 
 
 def not_started(error: OSError) -> Failure:
     return Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
 
 
-async def run_job(means: Means, job: Job, host: RunHost) -> Outcome:
-    return await run_whole(Run(means, job, host))
+async def run_job(capabilities: HostCapabilities, job: Job, host: RunHost) -> Outcome:
+    return await run_whole(Run(capabilities, job, host))

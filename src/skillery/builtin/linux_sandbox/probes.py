@@ -13,7 +13,7 @@ from typing import Any
 
 from skillery.backends import CodeCall, Job, Limits, Outcome, Probe
 from skillery.builtin.linux_sandbox import groups, seccomp
-from skillery.builtin.linux_sandbox.cell import trying
+from skillery.builtin.linux_sandbox.cell import host_tests
 from skillery.builtin.linux_sandbox.plan import Filters, is_beneath, make_plan, prefixes, tree_limits
 from skillery.builtin.linux_sandbox.zygotes import HERE, base_python
 from skillery.builtin.python_runner import languages
@@ -133,7 +133,7 @@ def all_probes(run_jobs: languages.RunJobs | None = None) -> list[Probe]:
     if not machine.ok:
         return [machine]
     plan = json.dumps(probe_plan()).encode()
-    found = [machine, interpreter_probe(), *(tried(name, plan) for name in trying.TRIES), *cgroup_probes()]
+    found = [machine, interpreter_probe(), *(tried(name, plan) for name in host_tests.TRIES), *cgroup_probes()]
     if not watchdog_possible():
         fix = "make cgroups writable, or use a kernel with CONFIG_PROC_CHILDREN"
         required = not next(probe.ok for probe in found if probe.name == "cgroup memory")

@@ -12,14 +12,14 @@ import skillery
 from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, Warm
 from skillery.builtin.egress.service import Egress
 from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
+from skillery.builtin.linux_sandbox.bytecode import compile_ahead
 from skillery.builtin.linux_sandbox.cell import landlock
-from skillery.builtin.linux_sandbox.compiling import compile_ahead
-from skillery.builtin.linux_sandbox.engine import Means, run_job
-from skillery.builtin.linux_sandbox.environments import Environments
+from skillery.builtin.linux_sandbox.engine import HostCapabilities, run_job
 from skillery.builtin.linux_sandbox.plan import RUNTIME, make_plan
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedPool
 from skillery.builtin.linux_sandbox.uids import Uids
+from skillery.builtin.linux_sandbox.warm_environments import Environments
 from skillery.builtin.linux_sandbox.zygotes import base_python
 from skillery.builtin.python_runner.dialogue import NoHost
 from skillery.errors import SandboxUnavailable
@@ -55,20 +55,20 @@ class LinuxSandbox:
         self._warmth = warmth
         self._allow_degraded = place.allow_degraded
         self._private = (str(place.home), str(Path(skillery.__file__).parents[1]))
-        self._means: Means | None = None
+        self._capabilities: HostCapabilities | None = None
         self._starting = asyncio.Lock()
 
     @property
     def capabilities(self) -> frozenset[str]:
-        held = self._means is not None and self._means.memory_held
+        held = self._capabilities is not None and self._capabilities.memory_held
         return CAPABILITIES | {Capability.MEMORY_TREE} if held else CAPABILITIES
 
     async def start(self) -> None:
         async with self._starting:
-            if self._means is None:
-                self._means = await self._find_means()
+            if self._capabilities is None:
+                self._capabilities = await self._find_capabilities()
 
-    async def _find_means(self) -> Means:
+    async def _find_capabilities(self) -> HostCapabilities:
         machine = probes.machine_probe()
         if not machine.ok:
             raise SandboxUnavailable(f"the sandbox `linux` cannot run on {machine.detail}: {machine.fix}")
@@ -76,17 +76,17 @@ class LinuxSandbox:
         if not interpreter.ok:
             raise SandboxUnavailable(f"the sandbox `linux` cannot use {interpreter.detail}: {interpreter.fix}")
         compile_ahead(Path(cell.__file__).parent, RUNTIME)
-        means = self.look_around(self._warmth, self._bounds)
+        capabilities = self.look_around(self._warmth, self._bounds)
         try:
-            self._refuse_what_is_weak(means)
-            await self._insist(means)
-            await means.pool.start()
+            self._refuse_what_is_weak(capabilities)
+            await self._insist(capabilities)
+            await capabilities.pool.start()
         except BaseException:
-            await means.close()
+            await capabilities.close()
             raise
-        return means
+        return capabilities
 
-    def look_around(self, warmth: Warmth, bounds: Bounds | None = None) -> Means:
+    def look_around(self, warmth: Warmth, bounds: Bounds | None = None) -> HostCapabilities:
         """What there is, and places for runs that nobody else uses; to be closed. With `bounds` what jobs preload is
         kept, unless each run is to have its own zygote."""
         found = groups.find()
@@ -101,7 +101,7 @@ class LinuxSandbox:
         def open_pool(environment: Environment, spoiled: Callable[[str], None]) -> PreloadedPool:
             return PreloadedPool(python, plan, self._uids, found, warmth, environment, bounds or Bounds(), spoiled)
 
-        return Means(
+        return HostCapabilities(
             root=root,
             groups=found,
             landlock=has_landlock,
@@ -110,20 +110,20 @@ class LinuxSandbox:
             environments=Environments(open_pool, bounds) if bounds and warmth.recycle_runs > 1 else None,
         )
 
-    def _refuse_what_is_weak(self, means: Means) -> None:
+    def _refuse_what_is_weak(self, capabilities: HostCapabilities) -> None:
         if self._allow_degraded:
             return
-        if not means.landlock:
+        if not capabilities.landlock:
             raise SandboxUnavailable(f"the sandbox `linux` needs Landlock: {probes.LANDLOCK_FIX}")
-        if not means.memory_held and not probes.watchdog_possible():
+        if not capabilities.memory_held and not probes.watchdog_possible():
             raise SandboxUnavailable(
                 "nothing here can hold the memory of a run: make cgroups writable for the server, use a kernel with "
                 "CONFIG_PROC_CHILDREN, or set allow_degraded"
             )
 
-    async def _insist(self, means: Means) -> None:
+    async def _insist(self, capabilities: HostCapabilities) -> None:
         """One whole run that does nothing says more than any list; the list says why where it fails."""
-        outcome = await run_job(means, probes.NO_OP, NoHost())
+        outcome = await run_job(capabilities, probes.NO_OP, NoHost())
         if outcome.result == b"true":
             return
         missing = [probe for probe in await asyncio.to_thread(probes.all_probes) if probe.required and not probe.ok]
@@ -136,32 +136,32 @@ class LinuxSandbox:
 
     async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Independent of what is in use, so that it can be asked for from any thread."""
-        means = self.look_around(COLD)
+        capabilities = self.look_around(COLD)
         try:
-            return [await run_job(means, job, NoHost()) for job in jobs]
+            return [await run_job(capabilities, job, NoHost()) for job in jobs]
         finally:
-            await means.close()
+            await capabilities.close()
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
         await self.start()
-        if self._means is None:
+        if self._capabilities is None:
             raise SandboxUnavailable("the sandbox `linux` is closed")
-        return await run_job(self._means, job, host)
+        return await run_job(self._capabilities, job, host)
 
     def figures(self) -> dict[str, float]:
         """See `skillery.backends.Measured`."""
-        if self._means is None:
+        if self._capabilities is None:
             return {}
-        environments = self._means.environments
-        return self._means.pool.figures() | (environments.figures() if environments is not None else {})
+        environments = self._capabilities.environments
+        return self._capabilities.pool.figures() | (environments.figures() if environments is not None else {})
 
     def warm(self) -> list[Warm]:
         """See `skillery.backends.KeepsWarm`."""
-        environments = self._means.environments if self._means is not None else None
+        environments = self._capabilities.environments if self._capabilities is not None else None
         return environments.warm() if environments is not None else []
 
     async def close(self) -> None:
         await self.egress.close()
-        if self._means is not None:
-            await self._means.close()
-        self._means = None
+        if self._capabilities is not None:
+            await self._capabilities.close()
+        self._capabilities = None

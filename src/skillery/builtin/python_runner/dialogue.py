@@ -15,10 +15,10 @@ from skillery.backends import BlobWriter, CodeCall, Failure, Job, RunHost, Skill
 from skillery.builtin.python_runner.programs import program_of
 from skillery.builtin.python_runner.setup import send_files, wait_ready
 from skillery.builtin.python_runner.wire import Channel, ChannelAbused, Message, one_piece
+from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
 from skillery.formats.json_values import slow_numbers
 from skillery.formats.media_types import kind_of_output
-from skillery.threads import BIG_TEXT, JSON
 
 logger = logging.getLogger(__name__)
 MEBIBYTE = 1 << 20

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.failing import CheckFailed
+from skillery.cli.failures import CheckFailed
 from skillery.cli.options import Target, home_options, json_option, token_option
-from skillery.cli.printing import clean, print_json
+from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
     from skillery.cli.demo.background import Server
@@ -57,7 +57,7 @@ def _own_token(auth: str, target: Target) -> str | None:
         return None
     from skillery.audit import local_actor
     from skillery.cli.tokens import opened
-    from skillery.tokens import create_token
+    from skillery.identity.tokens import create_token
 
     make = partial(
         create_token,

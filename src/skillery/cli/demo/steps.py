@@ -12,8 +12,8 @@ import msgspec
 from skillery.app.bundled import bundled_folders
 from skillery.cli.client import Client
 from skillery.cli.demo import samples
-from skillery.cli.failing import CheckFailed
-from skillery.cli.printing import as_json
+from skillery.cli.failures import CheckFailed
+from skillery.cli.output import as_json
 from skillery.errors import StartupError
 
 GUIDE_TITLE = "# Skills Protocol Overview"

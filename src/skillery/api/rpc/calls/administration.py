@@ -6,15 +6,15 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from skillery import tokens
 from skillery.api.rpc import params
 from skillery.api.services import Services
 from skillery.backends import Identity, KeepsTokens
+from skillery.identity import tokens
+from skillery.identity.tokens import CreatedToken, Token
 from skillery.registry import (
     audit_trail,
 )
 from skillery.registry.audit_trail import parse_filter
-from skillery.tokens import CreatedToken, Token
 
 
 async def collect_garbage(services: Services, identity: Identity, asked: params.CollectGarbage) -> Any:

@@ -7,13 +7,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from skillery import access, quotas
 from skillery.api.answers import expect_result
 from skillery.api.rpc import params
 from skillery.api.rpc.calls.values import decoded, given, identity_name
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.formats.names import parse_namespace
+from skillery.identity import access, quotas
 
 
 async def create_blob(services: Services, identity: Identity, asked: params.CreateBlob) -> Any:

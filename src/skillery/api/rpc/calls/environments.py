@@ -9,7 +9,7 @@ import msgspec
 from skillery.api.rpc import environment_params
 from skillery.api.services import Services
 from skillery.backends import Identity, KeepsWarm, Warm
-from skillery.environments.showing import DescribedEnvironment, Environment, EnvironmentPage, WarmProcess
+from skillery.environments.queries import DescribedEnvironment, Environment, EnvironmentPage, WarmProcess
 
 E = TypeVar("E", bound=Environment)
 

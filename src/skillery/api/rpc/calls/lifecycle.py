@@ -14,10 +14,10 @@ from skillery.api.rpc import params
 from skillery.api.rpc.calls.values import opaque_id, sentence
 from skillery.api.services import Services
 from skillery.backends import Identity
-from skillery.formats.moments import parse_until
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.paths import parse_path
 from skillery.formats.semver import Version
+from skillery.formats.timestamps import parse_until
 from skillery.registry import (
     NewVersion,
     Waiver,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 CHANNEL = 3
-CHANNEL_BEFORE, LOG, GATE, NULL, DOORS = 203, 201, 205, 206, 207
-"""Where the zygote puts what it was given for a run, before it forks: out of the way of everything else. DOORS is the
+CHANNEL_BEFORE, LOG, GATE, NULL, GROUPS = 203, 201, 205, 206, 207
+"""Where the zygote puts what it was given for a run, before it forks: out of the way of everything else. GROUPS is the
 first of several."""
 SIG_BLOCK = 0
 TMPFS = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -124,7 +124,7 @@ class Part:
 
 def join_groups(doors: int) -> None:
     """Before anything else: what we use from here on counts, and our view of cgroups begins there."""
-    for door in range(DOORS, DOORS + doors):
+    for door in range(GROUPS, GROUPS + doors):
         kernel.call("cgroup", kernel.SYS_WRITE, door, b"0", 1, answer=1)
     kernel.unshare(kernel.NEWCGROUP)
 

@@ -109,7 +109,7 @@ class Forks:
             inmate.CHANNEL_BEFORE,
             inmate.LOG,
             inmate.GATE,
-            *range(inmate.DOORS, inmate.DOORS + len(doors)),
+            *range(inmate.GROUPS, inmate.GROUPS + len(doors)),
         )
         for descriptor, place in zip((control, channel, log, gate, *doors), places, strict=True):
             os.dup2(descriptor, place, inheritable=False)

@@ -1,0 +1,89 @@
+"""What the server says of itself: `GET /openrpc.json` of its methods, `GET /v1/openapi.json` of its doors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import msgspec
+from litestar.openapi.spec import (
+    Components,
+    Info,
+    License,
+    OpenAPI,
+    PathItem,
+    Reference,
+    Schema,
+    SecurityScheme,
+    Server,
+)
+from litestar.openapi.spec.enums import OpenAPIType
+
+from skillery import __version__
+from skillery.api.errors import encode
+from skillery.api.http import authenticate, only, send_bytes
+from skillery.api.operations import SCHEME, TEMPLATE, Answer, Operation, described, types_of
+from skillery.api.services import Services
+
+Object = dict[str, Any]
+OPENRPC = (Operation("GET", "/openrpc.json", "Every method, as OpenRPC", {200: Answer("The document.", Object)}),)
+OPENAPI = (Operation("GET", "/v1/openapi.json", "Every door, as OpenAPI", {200: Answer("The document.", Object)}),)
+
+
+async def send_openrpc(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    only(scope, "GET", "HEAD")
+    await authenticate(services, scope, headers)
+    from skillery.api.rpc.openrpc import document
+
+    # The Host has been looked at: it is one of this server's.
+    server = {"name": "this server", "url": f"{scope['scheme']}://{headers['host']}/rpc"}
+    await send_bytes(send, 200, encode(document() | {"servers": [server]}))
+
+
+def openapi_endpoint(operations: list[Operation]) -> Callable[..., Any]:
+    """The door that tells of all these."""
+
+    @cache
+    def made() -> bytes:
+        return encode(openapi_document(operations))
+
+    async def send_openapi(services: Services, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+        only(scope, "GET", "HEAD")
+        await authenticate(services, scope, headers)
+        await send_bytes(send, 200, made())
+
+    return send_openapi
+
+
+def openapi_document(operations: list[Operation]) -> dict[str, Any]:
+    types = types_of(operations)
+    schemas, components = msgspec.json.schema_components(types, ref_template=TEMPLATE)
+    schema_of = {id(kind): _shown(schema) for kind, schema in zip(types, schemas, strict=True)}
+    paths: dict[str, PathItem] = {}
+    for one in operations:
+        item = paths.setdefault(one.path, PathItem())
+        setattr(item, one.method.lower(), described(one, schema_of))
+    document = OpenAPI(
+        info=Info(
+            title="Skillery",
+            version=__version__,
+            description="The doors beside JSON-RPC, whose methods /openrpc.json tells of.",
+            license=License(name="Apache-2.0", identifier="Apache-2.0"),
+        ),
+        servers=[Server(url="/")],
+        paths=paths,
+        components=Components(
+            security_schemes={SCHEME: SecurityScheme(type="http", scheme="bearer", description="Where auth is tokens.")}
+        ),
+    ).to_schema()
+    document["components"]["schemas"] = components
+    return document
+
+
+def _shown(schema: Object) -> Schema | Reference:
+    """Structs stand among the components; an answer is one, an object of anything, a list of these, or anything."""
+    if "$ref" in schema:
+        return Reference(schema["$ref"])
+    items = _shown(schema["items"]) if "items" in schema else None
+    return Schema(type=OpenAPIType(schema["type"]) if schema else None, items=items)

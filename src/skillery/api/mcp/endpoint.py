@@ -1,0 +1,158 @@
+"""`POST /mcp`: who may knock is checked here as at every door; what is said then is the SDK's to read.
+
+No request depends on another: any server of a database answers any of them. What clients of before 2026-07-28 are given
+as a session is a name for what they call, and nothing is kept under it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from skillery.api.answers import held_answer
+from skillery.api.errors import INVALID_PARAMS, plain_error
+from skillery.api.http import HttpRefusal, authenticate, check_json, only, read_body
+from skillery.api.mcp.large_messages import without_arguments
+from skillery.api.mcp.requests import SCOPE_KEY, Calls, Visit, asked_tools
+from skillery.api.services import Services
+from skillery.errors import InvalidParams
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+SESSION = b"mcp-session-id"
+INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
+
+
+class _Message(msgspec.Struct):
+    """As much of a message as the door has to know."""
+
+    method: str = ""
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Cancelled(msgspec.Struct):
+    request_id: str | int = msgspec.field(name="requestId")
+
+
+_message = msgspec.json.Decoder(_Message)
+_cancelled = msgspec.json.Decoder(_Cancelled)
+
+
+class McpEndpoint:
+    """The SDK's transport over services, made when the first request comes. `close` it where it was used."""
+
+    def __init__(self) -> None:
+        self._calls = Calls()
+        self._opening: asyncio.Task[StreamableHTTPSessionManager] | None = None
+        self._open: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    async def answer(self, services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        only(scope, "POST")
+        check_json(headers)
+        identity = await authenticate(services, scope, headers)
+        asked = _asked(scope)
+        manager = await self._manager(services.max_mcp_body_bytes)
+        with services.bodies.hold() as held, services.answers.hold() as room:
+            visit = Visit(services, identity, self._calls, headers, asked, room, held)
+            held_answer.set(room)
+            whole = await read_body(receive, headers, services.max_mcp_body_bytes, held)
+            body, visit.arguments = await without_arguments(whole)
+            del whole
+            message = _peek(body)
+            if message.method == CANCELLED:
+                self._take_back(visit, message)
+            if message.method == INITIALIZE and visit.session is None:
+                send = _with_session(send)
+            await manager.handle_request(_scope_of(scope, visit), _again(body, receive), visit.splices.into(send))
+
+    async def close(self) -> None:
+        self._closing.set()
+        if self._open is not None:
+            await asyncio.wait({self._open})
+
+    async def _manager(self, max_body_bytes: int) -> StreamableHTTPSessionManager:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._make(max_body_bytes))
+        return await asyncio.shield(self._opening)
+
+    async def _make(self, max_body_bytes: int) -> StreamableHTTPSessionManager:
+        # In a thread: everybody else is answered meanwhile.
+        await asyncio.to_thread(_import_sdk)
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+        from skillery.api.mcp.server import make_server
+
+        # Hosts and origins have been looked at: `check_browser`.
+        manager = StreamableHTTPSessionManager(make_server(), stateless=True, max_request_body_size=max_body_bytes)
+        ready = asyncio.Event()
+        self._open = asyncio.create_task(self._hold(manager, ready))
+        await ready.wait()
+        return manager
+
+    async def _hold(self, manager: StreamableHTTPSessionManager, ready: asyncio.Event) -> None:
+        """Its task group is left by the task that entered it."""
+        async with manager.run():
+            ready.set()
+            await self._closing.wait()
+
+    def _take_back(self, visit: Visit, message: _Message) -> None:
+        """What 2025's clients send on a way of its own; later ones close the answer instead."""
+        try:
+            request_id = _cancelled.decode(message.params).request_id
+        except msgspec.DecodeError:
+            return
+        if visit.session is not None:
+            runs = self._calls.runs_of((visit.identity.name, visit.session, request_id))
+            self._calls.take_back(visit.services, visit.identity, runs)
+
+
+def _import_sdk() -> None:
+    import skillery.api.mcp.server  # noqa: F401
+
+
+def _asked(scope: Any) -> tuple[str, ...]:
+    try:
+        return asked_tools(scope.get("query_string", b""))
+    except InvalidParams as error:
+        refused = plain_error(INVALID_PARAMS, error.message, "invalid_params", error.hint)
+        raise HttpRefusal(400, refused) from None
+
+
+def _peek(body: bytes) -> _Message:
+    try:
+        return _message.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Message()
+
+
+def _scope_of(scope: Any, visit: Visit) -> dict[str, Any]:
+    """As the SDK reads it: it compares headers with what the body says, and uvicorn leaves blanks at their ends."""
+    return {**scope, "headers": [(name, value.strip()) for name, value in scope["headers"]], SCOPE_KEY: visit}
+
+
+def _again(body: bytes, receive: Any) -> Any:
+    """`receive` of a request whose body has been read."""
+    given = False
+
+    async def receive_again() -> Any:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
+
+
+def _with_session(send: Any) -> Any:
+    async def send_with_session(message: Any) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 200:
+            message = message | {"headers": [*message["headers"], (SESSION, secrets.token_hex(16).encode())]}
+        await send(message)
+
+    return send_with_session

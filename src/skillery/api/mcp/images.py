@@ -1,0 +1,55 @@
+"""Pictures that a run has left, for a model to look at: images of MCP beside its answer."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+
+from skillery.api.errors import encode
+from skillery.api.mcp.requests import Visit
+from skillery.api.rpc.dispatch import Caller, perform
+from skillery.backends import Identity
+
+SHOWN = {"image/png", "image/jpeg"}
+MOST_PICTURES = 4
+MOST_BYTES = 512 * 1024
+"""Of all together: a larger one is read as any blob is."""
+MOST_PIXELS = 8000
+"""Of each side of a PNG."""
+
+
+async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
+    """The result of a tool, and the first small pictures among the files of its run, where the caller may read them."""
+    shown: list[dict[str, str]] = []
+    room = MOST_BYTES if may_read(visit.identity) else 0
+    for file in _files(result["structuredContent"]):
+        if file["kind"] in SHOWN and file["size_bytes"] <= room and len(shown) < MOST_PICTURES:
+            asked = msgspec.Raw(encode({"blob_id": file["blob_id"], "mode": "full"}))
+            answer, _ = await perform(visit.services, visit.identity, "read_blob", asked, None)
+            blob = msgspec.json.decode(b"".join(answer)) if answer is not None else {}
+            if blob.get("encoding") == "base64" and not blob["truncated"] and is_picture(file["kind"], blob["content"]):
+                room -= file["size_bytes"]
+                shown.append({"type": "image", "data": blob["content"], "mimeType": file["kind"]})
+    return result | {"content": [*result["content"], *shown]} if shown else result
+
+
+def is_picture(kind: str, content: str) -> bool:
+    """Whether it begins and ends as one, and is of a size that models take. The name of a file alone says its kind, and
+    an image that is none would make the whole conversation one that models refuse."""
+    data = base64.b64decode(content)
+    if kind == "image/jpeg":
+        return data.startswith(b"\xff\xd8\xff") and data.rstrip(b"\0").endswith(b"\xff\xd9")
+    width, height = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+    is_whole = data.startswith(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR") and data.endswith(b"IEND\xaeB`\x82")
+    return is_whole and 0 < width <= MOST_PIXELS and 0 < height <= MOST_PIXELS
+
+
+def may_read(identity: Caller) -> bool:
+    return isinstance(identity, Identity) and bool({"read", "admin"} & identity.scopes)
+
+
+def _files(structured: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the answer of a run: methods that start none have no such files."""
+    return structured.get("files", []) if "run_id" in structured else []

@@ -1,0 +1,103 @@
+"""Who is at the door: what a request of MCP may call, and how its runs are taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from skillery.api.answers import HeldAnswer
+from skillery.api.budgets import HeldBody
+from skillery.api.mcp.large_results import Splices
+from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.errors import InvalidParams
+from skillery.formats.names import parse_skill_name
+
+SCOPE_KEY = "skillery.visit"
+ON_REQUEST = ("create_skill", "search_skills")
+"""Methods that a connection may ask for besides the eight tools."""
+MOST_SKILLS = 32
+CallKey = tuple[str, str, str | int]
+"""Identity, session, and the id that the client gave its request."""
+
+
+class Calls:
+    """Tool calls under way whose client may take them back by name: those of clients that keep a session."""
+
+    def __init__(self) -> None:
+        self._runs: dict[CallKey, list[str]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, key: CallKey, runs: list[str]) -> None:
+        self._runs[key] = runs
+
+    def end(self, key: CallKey) -> None:
+        self._runs.pop(key, None)
+
+    def runs_of(self, key: CallKey) -> list[str]:
+        return self._runs.get(key, [])
+
+    def take_back(self, services: Services, identity: Identity, run_ids: list[str]) -> None:
+        """Goes on after the request that asked for it."""
+        for run_id in run_ids:
+            task = asyncio.create_task(services.runner.take_back(identity, run_id))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+class Visit:
+    """One request of MCP."""
+
+    def __init__(
+        self,
+        services: Services,
+        identity: Identity,
+        calls: Calls,
+        headers: Mapping[str, str],
+        asked: tuple[str, ...],
+        held: HeldAnswer,
+        body: HeldBody,
+    ) -> None:
+        self.services = services
+        self.identity = identity
+        self.calls = calls
+        self.key = headers.get("idempotency-key")
+        self.session = headers.get("mcp-session-id")
+        self.methods = frozenset(asked) & frozenset(ON_REQUEST)
+        """Methods that its client wants as tools, too."""
+        self.skills = tuple(name for name in asked if name not in ON_REQUEST)
+        """Whose Skill Tools it wants as tools of its own."""
+        self.arguments: msgspec.Raw | None = None
+        """Of the tool that is called, if they are too large for the SDK."""
+        self.held = held
+        self.body = body
+        self.splices = Splices(held.sent)
+
+
+def visit_of(context: Any) -> Visit:
+    """Of a request that the SDK hands on."""
+    visit: Visit = context.request.scope[SCOPE_KEY]
+    return visit
+
+
+def asked_tools(query: bytes) -> tuple[str, ...]:
+    """`?tools=search_skills,create_skill,skill-a,skill-b`. Raises InvalidParams."""
+    given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
+    unknown = sorted(given.keys() - {"tools"})
+    if unknown:
+        raise InvalidParams(
+            f"there is no parameter {unknown[0][:40]!r}",
+            hint=f"/mcp takes tools: {', '.join(ON_REQUEST)}, and names of skills.",
+        )
+    names = [name.strip() for part in given.get("tools", []) for name in part.split(",")]
+    asked = tuple(dict.fromkeys(name for name in names if name))
+    if len(asked) > MOST_SKILLS:
+        raise InvalidParams(f"'tools' names {len(asked)} skills", hint=f"At most {MOST_SKILLS}.", param="tools")
+    for name in asked:
+        if name not in ON_REQUEST:
+            parse_skill_name(name)
+    return asked

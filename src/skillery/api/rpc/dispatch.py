@@ -1,0 +1,186 @@
+"""One call of a method, whatever endpoint it came to: decode, authorise, call, encode; the outcome is noted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from skillery.api.answers import held_answer
+from skillery.api.errors import METHOD_NOT_FOUND, encode, error_object, plain_error, unexpected
+from skillery.api.refusals import is_refusal, note_refusal, subject_of
+from skillery.api.rpc.methods import CALLABLE, Method
+from skillery.api.rpc.param_errors import explain, known_params
+from skillery.api.rpc.params import Params
+from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.context.request import current
+from skillery.context.threads import BIG_TEXT, JSON, without_collecting
+from skillery.context.tracing import span
+from skillery.errors import InvalidParams, SkilleryError, Unavailable
+from skillery.formats.json_pieces import JsonPieces, is_exactly
+from skillery.formats.wording import nearest
+from skillery.identity import access
+from skillery.identity.idempotency import canonical, digest_of
+
+UNKNOWN = "unknown"
+NULL = b"null"
+BIG_PARAMS = 64 * 1024
+Caller = Identity | Unavailable
+"""Unavailable where it cannot be found out now who calls: every call is answered with it."""
+RawParams = msgspec.Raw | msgspec.UnsetType
+Parts = Sequence[bytes | memoryview]
+"""JSON in parts."""
+
+
+async def perform(
+    services: Services,
+    identity: Caller,
+    name: str,
+    params: RawParams,
+    key: str | None,
+    methods: Mapping[str, Method] = CALLABLE,
+) -> tuple[Parts | None, dict[str, Any]]:
+    """Return the result as JSON and {}, or None and an error object.
+
+    With a key, a call of a method that honours one is made once. The result is counted in `held_answer`.
+    """
+    failed: dict[str, Any] = {}
+    finished: Parts | None = None
+    begun = time.perf_counter()
+    known = name if name in methods else UNKNOWN  # another is somebody's text, of which there is no end
+    with span("rpc", **{"rpc.method": known}) as traced:
+        try:
+            finished = _kept(await _call_method(services, identity, name, params, key, methods))
+        except _Unknown as unknown:
+            failed = unknown.error
+        except SkilleryError as error:
+            failed = error_object(error)
+        except Exception as error:  # noqa: BLE001 - the last resort: it is logged, and the caller gets an answer
+            failed = unexpected(error)
+        if failed and traced is not None:
+            traced.set_attribute("rpc.jsonrpc.error_code", failed["code"])
+    held = held_answer.get()
+    if failed and held is not None:
+        held.drop()
+    request = current.get()
+    if request is not None:
+        request.calls.append((known, failed["code"] if failed else 0, time.perf_counter() - begun))
+    return finished, failed
+
+
+def _kept(result: Any) -> Parts:
+    """Encode a result and count its bytes. Raises AnswerTooLarge, Busy."""
+    parts = encoded_parts(result)
+    held = held_answer.get()
+    if held is not None:
+        held.keep(sum(map(len, parts)))
+    return parts
+
+
+def encoded_parts(result: Any) -> Parts:
+    """Encode a result. What is JSON already is not copied."""
+    if isinstance(result, JsonPieces):
+        return result
+    return [memoryview(result)] if isinstance(result, msgspec.Raw) else [encode(result)]
+
+
+class _Unknown(Exception):
+    def __init__(self, error: dict[str, Any]) -> None:
+        self.error = error
+
+
+async def _call_method(
+    services: Services,
+    identity: Caller,
+    name: str,
+    raw: RawParams,
+    key: str | None,
+    methods: Mapping[str, Method],
+) -> Any:
+    if isinstance(identity, Unavailable):
+        raise identity
+    method = methods.get(name)
+    if method is None:
+        near = nearest(name, methods)
+        hint = f"Did you mean '{near}'?" if near else f"There are {', '.join(methods)}."
+        raise _Unknown(plain_error(METHOD_NOT_FOUND, f"there is no method {name[:80]!r}", "method_not_found", hint))
+    try:
+        if method.needs is not None:
+            access.require(identity, method.needs)
+        _begin(name, method)
+        params = decode_params(method, raw)
+        if key is None or not method.once:
+            return await method.call(services, identity, params)
+        return await _call_once(services, identity, name, method, params, key)
+    except SkilleryError as error:
+        if is_refusal(error, method.audits):
+            given = b"" if raw is msgspec.UNSET else raw
+            note_refusal(services, identity, name, subject_of(given, method.audits or ""), error)
+        raise
+
+
+def _begin(name: str, method: Method) -> None:
+    """Raises Busy if there is no room for the answer of a call that changes something: it is not refused later."""
+    held = held_answer.get()
+    if held is not None:
+        held.begin(name, is_refusable=not (method.once or method.audits))
+
+
+async def _call_once(
+    services: Services, identity: Identity, name: str, method: Method, params: Any, key: str
+) -> msgspec.Raw:
+    async def work() -> bytes:
+        return encode(await method.call(services, identity, params))
+
+    asked = await _digest_of(name, params)
+    return msgspec.Raw(await services.once.call(identity, key, asked, work))
+
+
+async def _digest_of(method: str, params: Any) -> str:
+    """What a call asks, however its JSON was written, with or without what is the default."""
+    text = encode(params)
+    if len(text) > BIG_TEXT:
+        text = await JSON.run(canonical, text)
+        return await asyncio.to_thread(digest_of, method.encode(), text)
+    return digest_of(method.encode(), canonical(text))
+
+
+def decode_params(method: Method, raw: RawParams) -> Any:
+    """Raises InvalidParams that names the parameter and, for an unknown one, the nearest that there is."""
+    text = msgspec.Raw(b"{}") if raw is msgspec.UNSET else raw
+    if bytes(memoryview(text)[:1]) == b"[":
+        raise InvalidParams("params go by name here", hint='Write "params": {"name": value, …}.')
+    text = _without_nulls(method, text)
+    try:
+        with without_collecting() if len(text) > BIG_PARAMS else nullcontext():
+            return _decoder(method.params).decode(text)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise explain(error, method.params, text) from None
+
+
+def _without_nulls(method: Method, text: msgspec.Raw) -> msgspec.Raw:
+    """An explicit null equals a parameter that was left out; an unknown one stays, to be refused."""
+    if len(text) <= BIG_PARAMS and b"null" not in bytes(text):
+        return text
+    if is_exactly(text, NULL):
+        return msgspec.Raw(b"{}")
+    try:
+        given = known_params(method.params).decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    found = msgspec.structs.asdict(given)
+    if not any(is_exactly(value, NULL) for value in found.values()):
+        return text
+    kept = {key: value for key, value in found.items() if value is not msgspec.UNSET and not is_exactly(value, NULL)}
+    return msgspec.Raw(encode(kept))
+
+
+@cache
+def _decoder(params: type[Params]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(params)

@@ -1,0 +1,114 @@
+"""The doors of `/v1/skills`, and what OpenAPI tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from litestar.openapi.spec import Parameter, Schema
+from litestar.openapi.spec.enums import OpenAPIType
+
+from skillery.api.operations import BINARY, Answer, Body, Operation, in_query
+from skillery.api.services import Services
+from skillery.api.v1.requests import DEFAULT_LIMIT, MOST_LISTED, Headers
+from skillery.api.v1.shapes import Deleted, Skill, Skills, SkillVersion, SkillVersions
+from skillery.api.v1.skills import content_endpoint, skill_endpoint, skills_endpoint
+from skillery.api.v1.versions import version_endpoint, versions_endpoint
+from skillery.backends import Scope
+
+_ZIP = Answer("A zip of its files, at its root.", kinds=("application/zip",))
+_SAME = Answer("It is what If-None-Match says.", kinds=())
+_FORM = Body(
+    "multipart/form-data",
+    Schema(
+        type=OpenAPIType.OBJECT,
+        properties={"files[]": Schema(type=OpenAPIType.ARRAY, items=BINARY, min_items=1)},
+        required=["files[]"],
+    ),
+    "Its files, each with its path as filename (my-skill/SKILL.md), or one zip of them.",
+)
+_PAGE = (
+    in_query("limit", "", OpenAPIType.INTEGER, minimum=1, maximum=MOST_LISTED, default=DEFAULT_LIMIT),
+    in_query("after", "last_id of the page before."),
+    in_query("page", "next_page of the page before."),
+)
+_SOURCE = (in_query("source", "Everything here is 'custom'."),)
+_NAMESPACE = (in_query("namespace", "What it is put below."),)
+_ORDER = (in_query("order", "Newest first.", enum=["desc"]),)
+_UPLOAD = (400, 404, 408, 409, 413, 415, 422)
+
+
+class V1Endpoint(NamedTuple):
+    paths: tuple[str, ...]
+    """As Litestar writes them."""
+    methods: tuple[str, ...]
+    door: Callable[[Services, Any, Any, Any, Headers], Awaitable[None]]
+    operations: tuple[Operation, ...]
+
+
+def _told(
+    method: str,
+    path: str,
+    summary: str,
+    answer: Any,
+    needs: Scope,
+    *errors: int,
+    parameters: tuple[Parameter, ...] = (),
+    body: Body | None = None,
+) -> Operation:
+    shown = answer if isinstance(answer, Answer) else Answer(summary, answer)
+    answers = {200: shown, 304: _SAME} if shown is _ZIP else {200: shown}
+    return Operation(
+        method, path, summary, answers, (400, *errors), needs, parameters=parameters, body=body, tag="/v1/skills"
+    )
+
+
+_ALL, _ONE = "/v1/skills", "/v1/skills/{skill_id}"
+_ITS, _ITS_ONE = f"{_ONE}/versions", f"{_ONE}/versions/{{version}}"
+V1_ENDPOINTS = (
+    V1Endpoint(
+        (_ALL,),
+        ("GET", "HEAD", "POST"),
+        skills_endpoint,
+        (
+            _told("GET", _ALL, "Skills, by name", Skills, "read", parameters=(*_PAGE, *_SOURCE)),
+            _told("POST", _ALL, "A new skill", Skill, "publish", *_UPLOAD, parameters=_NAMESPACE, body=_FORM),
+        ),
+    ),
+    V1Endpoint(
+        ("/v1/skills/{skill_id:str}",),
+        ("GET", "HEAD", "DELETE"),
+        skill_endpoint,
+        (
+            _told("GET", _ONE, "A skill", Skill, "read", 404),
+            _told("DELETE", _ONE, "Yank every version of a skill", Deleted, "publish", 404, 409),
+        ),
+    ),
+    V1Endpoint(
+        ("/v1/skills/{skill_id:str}/versions",),
+        ("GET", "HEAD", "POST"),
+        versions_endpoint,
+        (
+            _told("GET", _ITS, "Versions, newest first", SkillVersions, "read", 404, parameters=(*_PAGE, *_ORDER)),
+            _told("POST", _ITS, "A new version of a skill", SkillVersion, "publish", *_UPLOAD, body=_FORM),
+        ),
+    ),
+    V1Endpoint(
+        ("/v1/skills/{skill_id:str}/versions/{version:str}",),
+        ("GET", "HEAD", "DELETE"),
+        version_endpoint,
+        (
+            _told("GET", _ITS_ONE, "A version", SkillVersion, "read", 404),
+            _told("DELETE", _ITS_ONE, "Yank a version", Deleted, "publish", 404, 409),
+        ),
+    ),
+    V1Endpoint(
+        ("/v1/skills/{skill_id:str}/content", "/v1/skills/{skill_id:str}/versions/{version:str}/content"),
+        ("GET", "HEAD"),
+        content_endpoint,
+        (
+            _told("GET", f"{_ONE}/content", "The files of the latest version", _ZIP, "read", 404),
+            _told("GET", f"{_ITS_ONE}/content", "The files of a version", _ZIP, "read", 404),
+        ),
+    ),
+)

@@ -1,0 +1,115 @@
+"""What the doors of `/v1/skills` share: who asks, what for, and what is looked up for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, unquote_to_bytes
+
+import msgspec
+
+from skillery import registry
+from skillery.api.errors import NOT_FOUND, encode, plain_error
+from skillery.api.http import HttpRefusal, send_bytes
+from skillery.api.refusals import is_refusal, note_refusal
+from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.errors import InvalidParams, SkilleryError
+from skillery.formats.version_spec import VersionSpec
+from skillery.formats.wording import quoted
+
+DEFAULT_LIMIT = 20
+MOST_LISTED = 100
+REASON = "Deleted at /v1/skills."
+Headers = dict[str, str]
+
+
+class Asked(NamedTuple):
+    """One request, once it is known who makes it."""
+
+    services: Services
+    identity: Identity
+    headers: Headers
+
+    @property
+    def key(self) -> bytes:
+        return self.services.cursor_key
+
+
+async def describe(asked: Asked, name: str, spec: VersionSpec) -> dict[str, Any]:
+    work = partial(
+        registry.describe_skill,
+        identity=asked.identity,
+        storage=asked.services.storage,
+        name=name,
+        spec=spec,
+        detail="manifest",
+    )
+    described = await asked.services.database.read(work)
+    skill: dict[str, Any] = msgspec.json.decode(described)["skill"]
+    return skill
+
+
+async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[dict[str, Any]]:
+    """Raises SkillNotFound."""
+    page = await asyncio.to_thread(asked.services.database.read_now, partial(versions_page, asked, name, limit, cursor))
+    rows: list[dict[str, Any]] = page["versions"]
+    return rows
+
+
+def versions_page(asked: Asked, name: str, limit: int, cursor: str, connection: Any) -> dict[str, Any]:
+    return registry.list_versions(
+        connection, asked.identity, asked.key, name=name, status="", namespace="", limit=limit, cursor=cursor
+    )
+
+
+async def yanked(asked: Asked, subject: str, work: Callable[[Any], None]) -> None:
+    try:
+        await asked.services.database.write(work)
+    except SkilleryError as error:
+        if is_refusal(error, "name"):
+            note_refusal(asked.services, asked.identity, "yank_version", subject, error)
+        raise
+
+
+def with_token(headers: Headers) -> Headers:
+    """A client of Anthropic's has its key in a header of its own."""
+    if "authorization" in headers or "x-api-key" not in headers:
+        return headers
+    return headers | {"authorization": f"Bearer {headers['x-api-key']}"}
+
+
+def segments(scope: Any, *counts: int) -> list[str]:
+    """Of the address, each decoded by itself. Raises HttpRefusal 404."""
+    raw = scope["raw_path"].partition(b"?")[0].strip(b"/").split(b"/")
+    try:
+        found = [unquote_to_bytes(part).decode() for part in raw]
+    except UnicodeDecodeError:
+        found = []
+    if len(found) not in counts or any("/" in part or "\0" in part for part in found):
+        raise HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found"))
+    return found
+
+
+def query_of(scope: Any, *known: str) -> dict[str, str]:
+    """Raises InvalidParams for a parameter that is none of these."""
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    unknown = sorted(query.keys() - set(known))
+    if unknown:
+        raise InvalidParams(f"there is no parameter {quoted(unknown[0])}", hint=f"There are {', '.join(known)}.")
+    return {key: values[-1] for key, values in query.items()}
+
+
+def limit_of(query: dict[str, str]) -> int:
+    text = query.get("limit", str(DEFAULT_LIMIT))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST_LISTED):
+        raise InvalidParams(
+            f"the parameter 'limit' is {quoted(text)}", hint=f"It is 1 to {MOST_LISTED}.", param="limit"
+        )
+    return int(text)
+
+
+async def send_answer(send: Any, answer: Any) -> None:
+    await send_bytes(send, 200, encode(answer))

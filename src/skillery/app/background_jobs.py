@@ -1,0 +1,86 @@
+"""What a server does by itself, now and then: says that it lives, closes what others left, forgets old keys and tools
+of sessions that are over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from sqlalchemy import Connection
+
+from skillery.database import Database
+from skillery.errors import SkilleryError
+from skillery.identity.idempotency import forget_keys
+from skillery.registry.session_tools import forget_session_tools
+from skillery.runs import Runner
+from skillery.runs.leftovers import DEAD, close_lost, close_of_dead, note_seen
+
+log = logging.getLogger(__name__)
+BEAT_SECONDS = 10.0
+FIRST_SECONDS = 1.0
+FORGET_SECONDS = 3600.0
+BATCH = 500
+"""Rows that are deleted in one transaction: nobody waits for long, and with SQLite everybody waits."""
+
+
+class Upkeep:
+    def __init__(self, database: Database, runner: Runner, server: str) -> None:
+        self._database = database
+        self._runner = runner
+        self._server = server
+        self._task: asyncio.Task[None] | None = None
+        self._beating_since: float | None = None
+        """None where the last beat failed or came late: then it is no wonder that nobody else was seen."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._go_on())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _go_on(self) -> None:
+        forgotten: float | None = None
+        while True:
+            # Not at once: a command that works on the home by itself has other things to do.
+            started = time.monotonic()
+            await asyncio.sleep(BEAT_SECONDS if forgotten is not None else FIRST_SECONDS)
+            if time.monotonic() - started > DEAD.total_seconds() / 2:
+                self._beating_since = None
+            try:
+                await self._beat()
+                if forgotten is None or started - forgotten > FORGET_SECONDS:
+                    forgotten = started
+                    await self._forget()
+            except SkilleryError as error:
+                self._beating_since = None
+                log.debug("upkeep: %s", error.message)
+            except Exception:
+                log.exception("upkeep failed")
+
+    async def _beat(self) -> None:
+        now = time.monotonic()
+        under_way = self._runner.under_way()
+        lost = await self._database.write(partial(_seen, server=self._server, under_way=under_way))
+        if lost:
+            log.warning("%d runs that could not be recorded when they ended are recorded as failed", lost)
+        self._beating_since = self._beating_since or now
+        if now - self._beating_since > DEAD.total_seconds():
+            dead = await self._database.write(close_of_dead)
+            if dead:
+                log.warning("%d runs of servers that are gone are recorded as failed", dead)
+
+    async def _forget(self) -> None:
+        """Keys that are a day old, and tools whose session is over."""
+        for forget in (forget_keys, forget_session_tools):
+            while await self._database.write(partial(forget, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others are let in between
+                await asyncio.sleep(0.05)
+
+
+def _seen(connection: Connection, server: str, under_way: Sequence[str]) -> int:
+    note_seen(connection, server)
+    return close_lost(connection, server, under_way)

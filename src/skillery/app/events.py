@@ -1,0 +1,24 @@
+"""What the server itself does when a version is published, next to the hooks of plugins."""
+
+from __future__ import annotations
+
+from skillery.backends import Events, Finding, FinishedRun, Publication
+from skillery.exports import Preparing
+
+
+class PreparingEvents:
+    """The Events of the plugins. Each published skill is also prepared for the indexes of Agent Skills."""
+
+    def __init__(self, events: Events, preparing: Preparing) -> None:
+        self._events = events
+        self._preparing = preparing
+
+    async def before_publish(self, publication: Publication) -> list[Finding]:
+        return await self._events.before_publish(publication)
+
+    async def after_publish(self, publication: Publication) -> None:
+        self._preparing.note(publication.name)
+        await self._events.after_publish(publication)
+
+    async def run_finished(self, run: FinishedRun) -> None:
+        await self._events.run_finished(run)

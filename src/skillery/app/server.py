@@ -1,0 +1,157 @@
+"""`skillery serve`: from settings to a server that answers, and down again in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import uvicorn
+from litestar import Litestar
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from skillery.app.composition import create_app, open_services
+from skillery.app.connections import Admission, Bounds, Connection, ConnectionCount
+from skillery.app.descriptors import share_out
+from skillery.app.garbage_schedule import sweep_now_and_then
+from skillery.app.home import Home
+from skillery.backends import Authenticator, KeepsTokens
+from skillery.errors import StartupError
+from skillery.plugins import Plugins
+from skillery.settings import Settings
+
+log = logging.getLogger(__name__)
+ANSWER_SECONDS = 3
+"""After the grace period: for the answers of the runs that were killed at its end."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with the signals left to us: it would end the process by the signal it got, and 0 is promised."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_start = on_start
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_start()
+
+
+async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, str | None], None]) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StartupError.
+
+    `announce(url, token)` is called once requests are answered; `token` is the admin's token that a first start makes
+    where the authenticator wants one.
+    """
+    home = Home(settings.home)
+    most = share_out(settings.runs_at_once, settings.max_connections).connections
+    try:
+        with _bound(settings) as listener:
+            url = _url(settings.host, listener.getsockname()[1])
+
+            def on_start() -> None:
+                home.announce(url)
+                announce(url, token)
+
+            async with open_services(settings, plugins, home) as services:
+                await services.sandbox.start()
+                services.named.start()
+                # Last, so that a start that fails has used up no token.
+                token = await _first_token(services.authenticator)
+                server = _Server(_config(settings, create_app(services), _admission(settings, most)), on_start)
+                ending: list[asyncio.Task[None]] = []
+                loop = asyncio.get_running_loop()
+                sweeping = loop.create_task(sweep_now_and_then(services.collector, settings.gc.interval_minutes))
+
+                def stop() -> None:
+                    # The second signal does not wait for those who are still connected.
+                    if not server.should_exit:
+                        log.info(
+                            "stopping: runs may finish for %g s; a second signal ends them", settings.grace_seconds
+                        )
+                    server.force_exit = server.should_exit
+                    server.should_exit = True
+                    grace = 0.0 if server.force_exit else settings.grace_seconds
+                    ending.append(loop.create_task(services.runner.close(grace)))
+
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    loop.add_signal_handler(number, stop)
+                try:
+                    await server.serve(sockets=[listener])
+                    await asyncio.gather(*ending)
+                finally:
+                    sweeping.cancel()
+    finally:
+        home.close()
+
+
+async def _first_token(authenticator: Authenticator) -> str | None:
+    if not isinstance(authenticator, KeepsTokens):
+        return None
+    return await asyncio.to_thread(authenticator.first_token)
+
+
+def _admission(settings: Settings, ceiling: int) -> Admission:
+    proxies = ProxyHeadersMiddleware(_nothing, list(settings.trusted_proxies)).trusted_hosts
+    return Admission(
+        ConnectionCount(),
+        most=settings.max_connections,
+        most_of_address=settings.max_connections_per_address,
+        ceiling=ceiling,
+        # Exactly those whose X-Forwarded-For is believed.
+        is_exempt=lambda host: host in proxies,
+    )
+
+
+async def _nothing(*_: Any) -> None:
+    """An ASGI application that is never called."""
+
+
+def _config(settings: Settings, app: Litestar, admission: Admission) -> uvicorn.Config:
+    connection: Any = partial(Connection, admission=admission, bounds=Bounds())
+    return uvicorn.Config(
+        app,
+        http=connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        server_header=False,
+        # Left to itself it believes whoever calls from this machine.
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        timeout_graceful_shutdown=math.ceil(settings.grace_seconds) + ANSWER_SECONDS,
+    )
+
+
+@contextlib.contextmanager
+def _bound(settings: Settings) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host.strip("[]"), settings.port))
+        except OSError as error:
+            raise StartupError(
+                f"cannot bind {settings.host}:{settings.port}: {error.strerror or error}; "
+                "choose another address with --host and --port"
+            ) from None
+        yield listener
+    finally:
+        listener.close()
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host.strip('[]')}]:{port}" if ":" in host else f"http://{host}:{port}"

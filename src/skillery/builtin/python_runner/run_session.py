@@ -1,0 +1,121 @@
+"""How a run goes once its code may start, whatever holds it in: it is listened to, stopped at a limit, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from skillery.backends import Failure, Limits, Log, NetworkUse, Outcome
+from skillery.builtin.python_runner.dialogue import Dialogue
+from skillery.builtin.python_runner.process_ends import ended_early, finish_whole
+
+
+class RunSession:
+    """`follow`, where the code could start; then `outcome`, with what is known of the end."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._dialogue: Dialogue | None = None
+        self._duration_ms = 0.0
+        self.stopped: Failure | None = None
+        """Why it was ended, or did not start."""
+        self.status: int | None = None
+        """The wait status of the code's process, where it ended before it had said how it went."""
+
+    async def follow(
+        self,
+        dialogue: Dialogue,
+        ended: Callable[[], Awaitable[int | None]],
+        exceeds: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Until the code has ended, or a limit has ended it: the wall clock, or memory, where `exceeds` returns. The
+        clock stops when the last byte of the result is in; checking it is not the code's time.
+
+        `ended` waits for the end of the code's process, and answers its wait status where it is known.
+        """
+        self._dialogue = dialogue
+        started = time.monotonic()
+        listening = asyncio.ensure_future(self._listen(dialogue, ended))
+        guarding = asyncio.ensure_future(exceeds()) if exceeds else None
+        heard = asyncio.ensure_future(dialogue.heard.wait())
+        watched = {listening, guarding} if guarding else {listening}
+        timeout = self._limits.timeout_ms
+        try:
+            clocked: set[asyncio.Future[Any]] = {*watched, heard}
+            done, _ = await asyncio.wait(clocked, timeout=timeout / 1000, return_when=asyncio.FIRST_COMPLETED)
+            self._duration_ms = (time.monotonic() - started) * 1000
+            if done == {heard}:
+                done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            if listening in done:
+                listening.result()
+            elif guarding is not None and guarding in done:
+                guarding.result()
+                self.stopped = self._too_much_memory()
+            else:
+                self.stopped = Failure("TimeoutError", f"the run took longer than {timeout} ms")
+        finally:
+            for task in (*watched, heard):
+                task.cancel()
+            await asyncio.gather(*watched, heard, return_exceptions=True)
+
+    async def _listen(self, dialogue: Dialogue, ended: Callable[[], Awaitable[int | None]]) -> None:
+        await dialogue.listen()
+        if dialogue.result is None and dialogue.failure is None:
+            # It closed the channel, or has ended: only the end counts.
+            self.status = await ended()
+
+    def _too_much_memory(self) -> Failure:
+        limit = self._limits.memory_mb
+        return Failure("MemoryLimitExceeded", f"the run and its processes used more than {limit} MiB of memory")
+
+    def outcome(
+        self,
+        *,
+        log: Log,
+        degraded: tuple[str, ...],
+        oom_killed: bool = False,
+        network: tuple[NetworkUse, ...] = (),
+    ) -> Outcome:
+        dialogue, failure = self._dialogue, self._failure(oom_killed=oom_killed)
+        return Outcome(
+            result=dialogue.result if dialogue and failure is None else None,
+            failure=failure,
+            summary=dialogue.summary if dialogue else None,
+            log=log,
+            duration_ms=self._duration_ms,
+            degraded=degraded,
+            network=network,
+        )
+
+    def _failure(self, *, oom_killed: bool) -> Failure | None:
+        if self.stopped is not None:
+            return self.stopped
+        if oom_killed:
+            return self._too_much_memory()
+        if self._dialogue is not None and self._dialogue.failure is not None:
+            return self._dialogue.failure
+        if self._dialogue is not None and self._dialogue.result is not None:
+            return None
+        if self.status is None:
+            return Failure("SandboxError", "the sandbox was ended from outside")
+        return ended_early(self.status)
+
+
+class Run(Protocol):
+    """One job on its way: `live`, then `end` whatever happened."""
+
+    async def live(self) -> None: ...
+
+    async def end(self) -> Outcome: ...
+
+
+async def run_whole(run: Run) -> Outcome:
+    """Being cancelled must not leave half of a run behind."""
+    try:
+        await run.live()
+    except BaseException:
+        await finish_whole(run.end())
+        raise
+    return await finish_whole(run.end())

@@ -1,0 +1,113 @@
+"""From --url, --home and --config to a client: of a server, or of this process where no server holds the home."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from skillery.cli.client import Client, client_of
+from skillery.cli.options import Target
+from skillery.errors import StartupError
+
+if TYPE_CHECKING:
+    from skillery.app.home import Home
+    from skillery.settings import Settings
+
+T = TypeVar("T")
+WAIT_SECONDS = 15.0
+
+
+def with_client(
+    target: Target,
+    work: Callable[[Client], Coroutine[Any, Any, T]],
+    *,
+    sandbox: bool = False,
+    environments: bool = False,
+) -> T:
+    """What `work` makes of a client. `sandbox`: it runs code, so a home without a server gets its sandbox started.
+    `environments`: such a home begins to install those that have a name."""
+
+    async def connected() -> T:
+        async with connect(target, sandbox=sandbox, environments=environments) as client:
+            return await work(client)
+
+    return asyncio.run(connected())
+
+
+@asynccontextmanager
+async def connect(target: Target, *, sandbox: bool = False, environments: bool = False) -> AsyncIterator[Client]:
+    """Raises StartupError where there is nobody to talk to and the home cannot be opened."""
+    async with AsyncExitStack() as stack:
+        if target.url:
+            yield await stack.enter_async_context(client_of(target.url, target.token))
+            return
+        settings = target.load().settings
+        show_log(settings)
+        found = await _server_or_home(settings)
+        if isinstance(found, str):
+            yield await stack.enter_async_context(client_of(found, target.token))
+            return
+        stack.callback(found.close)
+        yield await stack.enter_async_context(_in_process(settings, found, target.token, sandbox, environments))
+
+
+@asynccontextmanager
+async def _in_process(
+    settings: Settings, home: Home, token: str | None, sandbox: bool, environments: bool
+) -> AsyncIterator[Client]:
+    import msgspec
+
+    from skillery.app.composition import create_app, open_services
+    from skillery.cli.in_process import BASE_URL, InProcessTransport
+    from skillery.plugins import load_plugins
+
+    # Whoever interrupts a command means now.
+    settings = msgspec.structs.replace(settings, grace_seconds=0.0)
+    plugins = load_plugins(settings.plugins_folder)
+    async with open_services(settings, plugins, home) as services:
+        if sandbox:
+            await services.sandbox.start()
+        if environments:
+            services.named.start()
+        transport = InProcessTransport(create_app(services))
+        async with client_of(BASE_URL, token, transport) as client:
+            yield client
+
+
+async def _server_or_home(settings: Settings) -> str | Home:
+    """The address of the server that holds the home, else the home, held by this process.
+
+    A server that is starting and another command at work are waited for.
+    """
+    from skillery.app.home import Home, holder_of
+
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        holder = holder_of(settings.home)
+        if holder is not None and holder.url:
+            return holder.url
+        try:
+            return Home(settings.home)
+        except StartupError:
+            if holder_of(settings.home) is None or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.05)
+
+
+def show_log(settings: Settings) -> None:
+    """Warnings of this process to stderr, one line each; everything where the settings say debug."""
+    debug = settings.log_level == "debug"
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines("%(levelname)s: %(message)s") if not debug else logging.Formatter())
+    logging.basicConfig(level="DEBUG" if debug else "WARNING", handlers=[handler], force=True)
+
+
+class _Lines(logging.Formatter):
+    """Without tracebacks: a person at a command line gets the reason, `debug` shows the rest."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name that logging calls
+        return f"{ei[0].__name__}: {ei[1]}"

@@ -1,0 +1,228 @@
+"""The files of a folder, and of the skills that its links lead to.
+
+A link is looked up in the file system: `os.path.realpath` knows where it leads. If the target lies in the folder, the
+link is noted with the path of the target. If it lies outside, is a skill or holds skills, and may be followed, its
+files become entries too, at a path that no file of the folder can have.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from skillery.errors import StartupError
+from skillery.importing.entries import MAX_DEPTH, Entry, shown
+from skillery.importing.left_out import JUNK_FOLDERS, LeftOut, junk
+from skillery.importing.links import CIRCLE, NOTHING, OUT, OUTSIDE, Links, is_below
+from skillery.importing.roots import agent_folder
+
+MOST_FILES = 1_000_000
+"""That a folder may hold; far more are no folder of skills."""
+MOST_LOOKED_AT = 10_000
+"""Files that are looked at behind one link for a skill."""
+ELSEWHERE = f"{OUT} and its repository: import that folder too, or give --follow-links"
+NO_SKILL = f"{OUT}, and to no skill"
+
+
+class Policy(NamedTuple):
+    """Which links to skills are followed."""
+
+    areas: tuple[str, ...]
+    """The imported folders, without links in their paths."""
+    anywhere: bool
+
+    @classmethod
+    def of(cls, paths: Sequence[Path], *, anywhere: bool) -> Policy:
+        return cls(tuple(os.path.realpath(path) for path in paths if path.is_dir()), anywhere)
+
+    def allows(self, link: str, target: str) -> bool:
+        """`link` is the real folder of the link. Its repository is imported from, and so are the agent folders next to
+        it: `npx skills` links `.claude/skills/NAME` to `.agents/skills/NAME`, in a home as in a project."""
+        if self.anywhere or any(_is_in(target, area) for area in self.areas):
+            return True
+        repository, base = _repository(link), _above_agent_folder(link)
+        if repository is not None and _is_in(target, repository):
+            return True
+        return (
+            base is not None and _is_in(target, base) and agent_folder(f"{os.path.relpath(target, base)}/x") is not None
+        )
+
+
+class Walked(NamedTuple):
+    entries: list[Entry]
+    links: Links
+    special: list[LeftOut]
+    """Pipes, devices, junk folders, and what cannot be read."""
+
+
+def walk(path: Path, policy: Policy) -> Walked:
+    """Raises StartupError if the folder cannot be read, or is too large."""
+    try:
+        return _Walk(policy).all(path)
+    except OSError as error:
+        raise StartupError(f"cannot read '{error.filename}': {error.strerror}") from None
+
+
+class _Walk:
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._entries: list[Entry] = []
+        self._special: list[LeftOut] = []
+        self._leads: dict[str, str] = {}
+        self._lost: dict[str, str] = {}
+        self._at: dict[str, str] = {}
+        """By its real path where the folder, or a target outside of it, stands among the entries."""
+        self._waiting: list[str] = []
+
+    def all(self, path: Path) -> Walked:
+        root = os.path.realpath(path)
+        self._at[root] = ""
+        self._walk(root)
+        for folder in self._waiting:  # grows while it is walked
+            try:
+                self._walk(folder)
+            except (OSError, StartupError):
+                self._lose(self._at[folder])
+        return Walked(self._entries, Links(self._leads, self._lost), self._special)
+
+    def _walk(self, folder: str) -> None:
+        links = list(self._files(folder, self._at[folder]))
+        for link in links:
+            self._look_up(folder, link)
+
+    def _files(self, root: str, at: str) -> Iterator[Entry]:
+        """Add the entries of one folder, and yield its links."""
+        for entry in _entries(root, [] if at else self._special):
+            moved = entry._replace(path=_joined(at, entry.path))
+            self._entries.append(moved)
+            if len(self._entries) > MOST_FILES:
+                raise StartupError(f"'{root}' has too many files to be a folder of skills")
+            if moved.target:
+                yield moved
+
+    def _lose(self, at: str) -> None:
+        """A target that cannot be read: no link leads there."""
+        for link in [link for link, lead in self._leads.items() if is_below(lead, at)]:
+            del self._leads[link]
+            self._lost[link] = "leads to what cannot be read"
+
+    def _look_up(self, root: str, link: Entry) -> None:
+        try:
+            real = os.path.realpath(link.place, strict=True)
+        except OSError as error:
+            self._lost[link.path] = CIRCLE if error.errno == errno.ELOOP else NOTHING
+            return
+        lead = self._known(real)
+        if lead is None:
+            self._lead_out(root, link, real)
+        else:
+            self._leads[link.path] = lead
+
+    def _known(self, real: str) -> str | None:
+        """Where a target stands among the entries."""
+        for above in (real, *map(str, Path(real).parents)):
+            if above in self._at:
+                inside = os.path.relpath(real, above) if real != above else ""
+                return None if junk(inside) else _joined(self._at[above], inside)
+        return None
+
+    def _lead_out(self, root: str, link: Entry, real: str) -> None:
+        """A link out of the folder that it was found in."""
+        if _is_in(root, real):
+            self._lost[link.path] = CIRCLE
+        elif not self._policy.allows(os.path.realpath(link.place.parent), real):
+            self._lost[link.path] = ELSEWHERE
+        elif Path(real).is_dir():
+            self._lead_to_folder(link, real)
+        elif link.place.name.casefold() == "skill.md" and Path(real).is_file():
+            self._lead_to_file(link, Path(real))
+        else:
+            self._lost[link.path] = NO_SKILL
+
+    def _lead_to_folder(self, link: Entry, real: str) -> None:
+        if not _holds_skill(real):
+            self._lost[link.path] = NO_SKILL
+            return
+        self._leads[link.path] = self._at[real] = f"{OUTSIDE}{len(self._at)}"
+        self._waiting.append(real)
+
+    def _lead_to_file(self, link: Entry, real: Path) -> None:
+        """A SKILL.md elsewhere. A folder with nothing but the link stands for the whole skill."""
+        if real.name.casefold() == "skill.md" and len(list(link.place.parent.iterdir())) == 1:
+            self._lead_to_folder(link, str(real.parent))
+            self._leads[link.path] = _joined(self._at[str(real.parent)], real.name)
+            return
+        at = self._at[str(real)] = f"{OUTSIDE}{len(self._at)}/{real.name}"
+        self._entries.append(Entry(at, real.stat().st_size, False, "", real))
+        self._leads[link.path] = at
+
+
+def _entries(root: str, special: list[LeftOut]) -> Iterator[Entry]:
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        for one in sorted(os.scandir(Path(root, folder)), key=lambda one: one.name):
+            path = _joined(folder, one.name)
+            if path.count("/") > MAX_DEPTH:
+                raise StartupError(f"'{root}' has too many folders in folders to be a folder of skills")
+            if not one.is_dir(follow_symlinks=False):
+                entry = _entry(Path(root, path), path, one.stat(follow_symlinks=False))
+                if isinstance(entry, Entry):
+                    yield entry
+                else:
+                    special.append(entry)
+            elif one.name in JUNK_FOLDERS:
+                # Not walked through: it stands for all that is in it.
+                special.append(LeftOut(shown(path), "junk", "left behind by a system or an interpreter"))
+            else:
+                waiting.append(path)
+
+
+def _entry(full: Path, path: str, status: os.stat_result) -> Entry | LeftOut:
+    if stat.S_ISLNK(status.st_mode):
+        return Entry(path, 0, False, str(full.readlink()), full)
+    if not stat.S_ISREG(status.st_mode):
+        return LeftOut(shown(path), "special", "no file, folder or link")
+    if not os.access(full, os.R_OK):
+        return LeftOut(shown(path), "special", "it may not be read")
+    return Entry(path, status.st_size, bool(status.st_mode & 0o111), "", full)
+
+
+def _holds_skill(folder: str) -> bool:
+    """Whether there is a SKILL.md in a folder or in those below it, also behind the links in it."""
+    left = MOST_LOOKED_AT
+    for path, folders, files in os.walk(folder):
+        left -= len(folders) + len(files) + 1
+        if left < 0:
+            return False
+        if any(name.casefold() == "skill.md" or name == "skill.toml" for name in files):
+            return True
+        if any(Path(path, name, "SKILL.md").is_file() for name in folders):
+            return True
+        folders[:] = [name for name in folders if name not in JUNK_FOLDERS]
+    return False
+
+
+def _repository(folder: str) -> str | None:
+    """The folder with `.git` that a folder lies in."""
+    here = Path(folder)
+    return next((str(one) for one in (here, *here.parents) if (one / ".git").exists()), None)
+
+
+def _above_agent_folder(folder: str) -> str | None:
+    """`/home/ann` for `/home/ann/.claude/skills`."""
+    here = Path(folder)
+    hidden = (one for one in (here, *here.parents) if one.name.startswith("."))
+    return next((str(one.parent) for one in hidden), None)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return is_below(path, folder.rstrip("/"))
+
+
+def _joined(folder: str, path: str) -> str:
+    return f"{folder}/{path}" if folder and path else folder or path

@@ -1,0 +1,34 @@
+"""`skillery gc`: remove what nothing refers to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.output import clean, print_json
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@target_options
+@json_option
+def gc(dry_run: bool, target: Target, as_json: bool) -> None:
+    """Remove what nothing refers to any more: blobs whose time is over, contents of nothing, unused copies.
+
+    A server does so by itself every gc.interval_minutes.
+    """
+    from skillery.cli.connection import with_client
+
+    answer = with_client(target, lambda client: client.call("collect_garbage", dry_run=dry_run))
+    print_sweep(answer, dry_run, as_json)
+
+
+def print_sweep(answer: dict[str, Any], dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+        return
+    done = "would go" if dry_run else "removed"
+    for step, one in answer["removed"].items():
+        click.echo(clean(f"{step.replace('_', ' ')}: {one['count']} {done}, {one['bytes']} bytes"))

@@ -1,0 +1,314 @@
+"""`skillery import` and `skillery sync`: POST /import, for folders and archives."""
+
+from __future__ import annotations
+
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import msgspec
+
+from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, AnsweredError
+from skillery.cli.import_report import Sections, print_end, progress
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.output import clean, print_json
+from skillery.cli.sources import default_source, name_of, shown
+from skillery.errors import StartupError
+
+if TYPE_CHECKING:
+    from skillery.cli.archives import Folder
+    from skillery.cli.client import Client
+
+Params = Callable[[Path], dict[str, str]]
+"""The parameters of POST /import for each path."""
+
+
+NOTHING_FOUND = 4
+"""Exit code of an import that finds no skill."""
+
+
+def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--namespace", metavar="NS", help="Put the skills below this namespace: pdf becomes NS.pdf."),
+        click.option(
+            "--permissions",
+            metavar="FILE",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="[permissions] for skills without a skill.toml, as TOML or JSON.",
+        ),
+        click.option(
+            "--dry-run", is_flag=True, help="Say what would be published and run the examples; change nothing."
+        ),
+        click.option(
+            "--source",
+            metavar="NAME",
+            help="Where the skills come from; the registry knows a skill by its source and its path.  [default: the "
+            "remote of the repository, otherwise the name of the folder or archive]",
+        ),
+        click.option(
+            "--packages",
+            type=click.Choice(["infer", "declared"]),
+            help="infer: lock the packages that Python files import and the skill does not declare; declared: do not "
+            "look for them.  [default: the server's]",
+        ),
+        click.option(
+            "--nested",
+            type=click.Choice(["keep", "split"]),
+            default="keep",
+            show_default=True,
+            help="A SKILL.md below another skill's folder: a file of that skill, or a skill of its own.",
+        ),
+        click.option(
+            "--follow-links", is_flag=True, help="Follow links to skills anywhere on this machine; archives never do."
+        ),
+        click.option("--watch", is_flag=True, help="Go on: import again whenever something has changed."),
+        click.option(
+            "--every", default=2.0, show_default=True, metavar="SECONDS", help="With --watch: how often to look."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("import")
+@click.argument(
+    "paths", metavar="PATH|ARCHIVE...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
+)
+@_shared
+@click.option(
+    "--take-over",
+    "take_over",
+    multiple=True,
+    metavar="NAME",
+    help="Publish the skill that asks for NAME as the next version of NAME, although that belongs to another source. "
+    "Repeatable.",
+)
+@target_options
+@json_option
+def import_(
+    paths: Sequence[Path],
+    namespace: str | None,
+    permissions: Path | None,
+    dry_run: bool,
+    source: str | None,
+    take_over: Sequence[str],
+    packages: str | None,
+    nested: str,
+    follow_links: bool,
+    watch: bool,
+    every: float,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Import the skills in each PATH: a folder with a SKILL.md or many of them, a .zip, .skill, .tar.gz or .tgz.
+
+    What is wrong with a SKILL.md is mended in reading, and said; the bytes are stored as they are. A skill that is
+    refused does not keep the others back. What has not changed since the last import is not published again.
+    """
+    given = {"take_over": ",".join(take_over)} if take_over else {}
+    params = _params(namespace, permissions, dry_run, packages, nested) | given
+    sources = Sources(paths, follow_links)
+    _run(target, sources, _with_source(params, source, paths), as_json, every if watch else None, dry_run)
+
+
+@click.command()
+@click.argument(
+    "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+@_shared
+@click.option("--prune", is_flag=True, help="Yank what DIR does not hold any more; otherwise it is only said.")
+@target_options
+@json_option
+def sync(
+    folders: Sequence[Path],
+    namespace: str | None,
+    permissions: Path | None,
+    dry_run: bool,
+    source: str | None,
+    packages: str | None,
+    nested: str,
+    follow_links: bool,
+    watch: bool,
+    every: float,
+    prune: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Keep the registry in step with each DIR: import what is new or changed, and say what was removed."""
+    params = _params(namespace, permissions, dry_run, packages, nested) | ({"prune": "true"} if prune else {})
+    told = _with_source(params, source, folders)
+    sources = Sources(folders, follow_links)
+    _run(target, sources, told, as_json, every if watch else None, dry_run, in_step=True)
+
+
+def _params(
+    namespace: str | None, permissions: Path | None, dry_run: bool, packages: str | None, nested: str
+) -> dict[str, str]:
+    given = {
+        "namespace": namespace or "",
+        "dry_run": "true" if dry_run else "",
+        "packages": packages or "",
+        "nested": nested if nested != "keep" else "",
+    }
+    if permissions is not None:
+        given["permissions"] = msgspec.json.encode(_read_permissions(permissions)).decode()
+    return {key: value for key, value in given.items() if value}
+
+
+def _with_source(params: dict[str, str], source: str | None, paths: Sequence[Path]) -> Params:
+    """Return the parameters of each path. Raise UsageError if one source is given for several paths."""
+    if source and len(paths) > 1:
+        raise click.UsageError("--source names the source of one path: import several paths one after the other")
+
+    def told(path: Path) -> dict[str, str]:
+        return {**params, **({"source": source} if source else {"default_source": default_source(path)})}
+
+    return told
+
+
+def _read_permissions(path: Path) -> Any:
+    """The table `permissions`, or the whole file where it is that table."""
+    try:
+        text = path.read_text("utf-8")
+        found = msgspec.json.decode(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+    except OSError as error:
+        raise StartupError(f"cannot read '{path}': {error.strerror}") from None
+    except (ValueError, msgspec.DecodeError) as error:
+        raise click.BadParameter(f"'{path}' is neither TOML nor a JSON object: {error}") from None
+    permissions = found.get("permissions", found) if isinstance(found, dict) else found
+    if not isinstance(permissions, dict):
+        raise click.BadParameter(f"'{path}' holds no table of permissions")
+    return permissions
+
+
+def _run(
+    target: Target,
+    sources: Sources,
+    params: Params,
+    as_json: bool,
+    every: float | None,
+    dry_run: bool,
+    in_step: bool = False,
+) -> None:
+    """Once; with `every`, again and again whenever something has changed, until it is interrupted."""
+    if every is None:
+        _exit(_import_all(target, sources, params, as_json, in_step), dry_run)
+        return
+    seen: list[str] = []
+    while True:
+        now = sources.fingerprints()
+        if now != seen:
+            seen = now
+            try:
+                _import_all(target, sources, params, as_json, in_step)
+            except StartupError as error:
+                # The server may be back the next time.
+                seen = []
+                click.echo(clean(str(error)), err=True)
+            sys.stdout.flush()
+        time.sleep(max(0.1, every))
+
+
+def _exit(answers: Sequence[Mapping[str, Any]], dry_run: bool) -> None:
+    if any("error" in answer or answer["counts"].get("refused") or answer["stopped"] for answer in answers):
+        raise click.exceptions.Exit(CHECK_FAILED if dry_run else ANSWERED_ERROR)
+    # A folder in step may have lost all its skills, and then says so.
+    if not any(answer["total"] or answer["removed"] for answer in answers):
+        raise click.exceptions.Exit(NOTHING_FOUND)
+
+
+def _import_all(target: Target, sources: Sources, params: Params, as_json: bool, in_step: bool) -> list[dict[str, Any]]:
+    from skillery.cli.connection import with_client
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        split = params(sources.paths[0]).get("nested") == "split"
+        each = zip(sources.paths, sources.look_through(split=split), strict=True)
+        return [await _import(client, path, folder, params(path), as_json, in_step) for path, folder in each]
+
+    answers = with_client(target, work)
+    if as_json:
+        print_json(answers)
+    return answers
+
+
+class Sources(NamedTuple):
+    """What is imported together."""
+
+    paths: Sequence[Path]
+    follow_links: bool
+
+    def look_through(self, *, split: bool) -> list[Folder | None]:
+        """None for archives. Of one name in several folders the later one counts."""
+        from skillery.cli.archives import look_through
+        from skillery.cli.overrides import override
+
+        folders = [
+            look_through(path, self.paths, anywhere=self.follow_links, split=split) if path.is_dir() else None
+            for path in self.paths
+        ]
+        return folders if len(folders) == 1 else override(folders, [name_of(path) for path in self.paths])
+
+    def fingerprints(self) -> list[str]:
+        """Return other texts when something has changed."""
+        from skillery.cli.archives import fingerprint
+
+        return [
+            fingerprint(path, self.paths, anywhere=self.follow_links) if path.is_dir() else str(path.stat().st_mtime_ns)
+            for path in self.paths
+        ]
+
+
+async def _import(
+    client: Client, path: Path, folder: Folder | None, params: dict[str, str], as_json: bool, in_step: bool
+) -> dict[str, Any]:
+    """Return what the server said of all of it, `skills` only as JSON."""
+    from skillery.cli.archives import file_chunks, packed
+    from skillery.cli.overrides import counting, overridden_skills
+
+    not_sent = overridden_skills(folder)
+    chunks = packed(folder) if folder else file_chunks(path)
+    answer: dict[str, Any] = {"path": shown(str(path)), "source": params.get("source") or params["default_source"]}
+    skills: list[Mapping[str, Any]] = []
+    sections = Sections()
+    left_out = _left_out(folder)
+    with progress(as_json) as told:
+        try:
+            async for key, said in client.import_archive(chunks, name=name_of(path), **params):
+                said = {**said, **left_out(said)} if key == "skill" else counting(said, not_sent)  # noqa: PLW2901
+                for one in [said, *(not_sent if key == "begun" else ())]:
+                    is_skill = key == "skill" or one is not said
+                    told("skill" if is_skill else key, one)
+                    if is_skill:
+                        sections.add(one)
+                        skills += [one] if as_json else []
+                    else:
+                        answer |= one
+        except AnsweredError as error:
+            answer["error"] = error.error
+    if folder is not None and "total" in answer:
+        answer |= {
+            "left_out": msgspec.to_builtins(folder.left_out),
+            "other_files": folder.found.other_files,
+            "searched": [shown(str(path / one)) for one in folder.found.searched],
+        }
+    sections.end(answer)
+    if as_json:
+        return {**answer, "sections": sections.listed, "skills": skills}
+    print_end(answer, sections, in_step=in_step)
+    return answer
+
+
+def _left_out(folder: Folder | None) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """What of a skill was left out before it was sent."""
+
+    def look(said: Mapping[str, Any]) -> dict[str, Any]:
+        if folder is None or said["path"] not in folder.found.roots:
+            return {}
+        left_out = msgspec.to_builtins(folder.finder.skill(said["path"]).left_out)
+        return {"left_out": left_out} if left_out else {}
+
+    return look

@@ -1,0 +1,146 @@
+"""`skillery install`: the bundles of a lock as folders, all of them or none, each proved by its digest."""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.failures import CheckFailed
+from skillery.cli.locks import LOCKFILE, lockfile_text, print_entries, read_lockfile, refuse_problems, resolved
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.output import print_json
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
+
+# No skill has a name that begins with a dot.
+RECORD = f".{LOCKFILE}"
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
+@click.option("--locked", is_flag=True, help="Just what the lock file says, and nothing where it no longer holds.")
+@click.option("--file", "file", metavar="FILE", default=LOCKFILE, show_default=True, help="The lock file.")
+@target_options
+@json_option
+def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target: Target, as_json: bool) -> None:
+    """Write each skill as DIR/NAME: those of the lock file with --locked, else those that are named.
+
+    DIR then holds them and nothing else: it is built beside and put in place whole, if the digest of every skill is
+    that of the files as they were written. A DIR that holds anything which `install` did not write is refused.
+    """
+    from skillery.cli.connection import with_client
+
+    if locked == bool(skills):
+        raise click.UsageError("name the skills to install, or give --locked for those of a lock file")
+    given = read_lockfile(Path(file)) if locked else None
+
+    async def write_all(client: Client, built: Path) -> list[dict[str, str]]:
+        entries = given if given is not None else await resolved(client, skills)
+        refuse_problems(await client.call("verify_lock", lock=entries))
+        for entry in entries:
+            await _write_skill(client, entry, built)
+        return entries
+
+    with _building(folder.absolute()) as built:
+        entries = with_client(target, lambda client: write_all(client, built))
+        (built / RECORD).write_text(lockfile_text(entries))
+    if as_json:
+        print_json({"folder": str(folder), "lock": entries})
+    else:
+        print_entries(entries)
+
+
+@contextmanager
+def _building(place: Path) -> Iterator[Path]:
+    """A new folder that becomes `place` at the end, whole; not where anything goes wrong. Raises CheckFailed."""
+    _check_folder(place)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # Beside it, so that a rename puts it in place.
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as beside:
+            built, old = Path(beside) / "new", Path(beside) / "old"
+            built.mkdir()
+            yield built
+            _check_folder(place)
+            _put_in_place(built, place, old)
+    except OSError as error:
+        raise CheckFailed(f"cannot install into '{place}': {error.strerror}; nothing was installed") from None
+
+
+def _check_folder(folder: Path) -> None:
+    """Raises CheckFailed where it holds something that would be lost."""
+    try:
+        there = sorted(path.name for path in folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CheckFailed(f"cannot install into '{folder}': {error.strerror}") from None
+    if folder.is_symlink():
+        raise CheckFailed(f"'{folder}' is a link: name the folder itself")
+    ours = {RECORD, *_recorded(folder)}
+    foreign = [name for name in there if name not in ours]
+    if foreign:
+        raise CheckFailed(
+            f"'{folder}' holds what `skillery install` did not write ({', '.join(foreign[:5])}): name another folder"
+        )
+
+
+def _recorded(folder: Path) -> list[str]:
+    record = folder / RECORD
+    return [entry["name"] for entry in read_lockfile(record)] if record.is_file() else []
+
+
+async def _write_skill(client: Client, entry: Mapping[str, str], built: Path) -> None:
+    from skillery.formats.names import parse_skill_name
+    from skillery.formats.paths import parse_path
+
+    # A server that cannot be trusted must not write elsewhere either.
+    name = parse_skill_name(entry["name"])
+    described = await client.call("describe_skill", name=name, version=entry["version"], detail="full")
+    for file in described["skill"]["files"]:
+        path = parse_path(file["path"])
+        read = await client.call("read_skill_file", name=name, version=entry["version"], path=path)
+        target = built / name / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(_content(read))
+        target.chmod(0o755 if file["executable"] else 0o644)
+    found = _digest_on_disk(built / name)
+    if found != entry["digest"].strip().lower():
+        raise CheckFailed(
+            f"'{name}' {entry['version']} is not what was locked: its files have the digest {found}, locked is "
+            f"{entry['digest']}; nothing was installed"
+        )
+
+
+def _content(read: Mapping[str, Any]) -> bytes:
+    content: str = read["content"]
+    return base64.b64decode(content) if read["encoding"] == "base64" else content.encode()
+
+
+def _digest_on_disk(folder: Path) -> str:
+    from skillery.formats.bundle import BundleFile, digest_of
+
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return digest_of(
+        BundleFile(path.relative_to(folder).as_posix(), path.read_bytes(), bool(path.stat().st_mode & 0o100))
+        for path in paths
+    )
+
+
+def _put_in_place(built: Path, place: Path, old: Path) -> None:
+    if place.exists():
+        place.rename(old)
+    try:
+        built.rename(place)
+    except OSError:
+        if old.exists():
+            old.rename(place)
+        raise

@@ -1,0 +1,269 @@
+"""`skillery plugins`, `doctor`, `config show`: what this installation is made of, and whether it works."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from skillery.backends import Probe
+from skillery.cli.failures import CHECK_FAILED
+from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.output import as_json as as_json_text
+from skillery.cli.output import clean, is_terminal, print_json, print_rows
+from skillery.cli.programs import SeenProgram, print_programs, seen_programs
+from skillery.errors import SkilleryError, StartupError
+
+if TYPE_CHECKING:
+    from skillery.backends import Sandbox
+    from skillery.plugins import Plugins
+    from skillery.settings import Settings
+
+MOMENTS = ("before_publish", "after_publish", "run_finished")
+_SECRET = re.compile(r"(password|secret|token|key)(?!_file$)", re.IGNORECASE)
+HIDDEN = "***"
+
+
+@click.command()
+@home_options
+@json_option
+def plugins(target: Target, as_json: bool) -> None:
+    """Show every plugin that was found, what it offers, and what the settings choose."""
+    from skillery.plugins import load_plugins
+
+    settings = target.load().settings
+    found = _plugins(load_plugins(settings.plugins_folder), settings)
+    if as_json:
+        print_json({"plugins": found})
+        return
+    print_rows(
+        ["plugin", "offers", "chosen", "listens to"],
+        [
+            (
+                one["name"],
+                ", ".join(f"{offer['kind']} {offer['name']}" for offer in one["offers"]),
+                ", ".join(f"{offer['kind']} {offer['name']}" for offer in one["offers"] if offer["chosen"]),
+                ", ".join(one["moments"]),
+            )
+            for one in found
+        ],
+    )
+
+
+def _plugins(plugins: Plugins, settings: Settings) -> list[dict[str, Any]]:
+    chosen = {
+        "sandbox": settings.sandbox,
+        "storage": settings.storage,
+        "authenticator": settings.auth,
+        "secrets": settings.secrets,
+    }
+    manager = plugins.manager
+    found: dict[str, dict[str, Any]] = {
+        name: {"name": name, "offers": [], "moments": []} for name, _ in manager.list_name_plugin()
+    }
+    for kind, name in chosen.items():
+        for implementation in getattr(manager.hook, f"skillery_{kind}").get_hookimpls():
+            offer = implementation.function()
+            found[implementation.plugin_name]["offers"].append(
+                {"kind": kind, "name": offer.name, "chosen": offer.name == name, "unsafe": offer.unsafe}
+            )
+    for moment in MOMENTS:
+        for implementation in getattr(manager.hook, moment).get_hookimpls():
+            found[implementation.plugin_name]["moments"].append(moment)
+    return sorted(found.values(), key=lambda one: str(one["name"]))
+
+
+@click.command()
+@home_options
+@json_option
+def doctor(target: Target, as_json: bool) -> None:
+    """Try everything that a server needs here, and say how to mend what does not work."""
+    from skillery.plugins import load_plugins
+
+    settings = target.load().settings
+    loaded = load_plugins(settings.plugins_folder)
+    probes = [_python(), _home(settings), _database(settings), _secrets(loaded, settings), _packages(settings)]
+    probes += _sandbox(loaded, settings)
+    able, ready, programs = _capabilities(loaded, settings)
+    probes.append(ready)
+    healthy = all(probe.ok or not probe.required for probe in probes)
+    if as_json:
+        print_json(
+            {"ok": healthy, "sandbox": settings.sandbox, "capabilities": able, "probes": probes, "programs": programs}
+        )
+    else:
+        _print_probes(probes, settings)
+        print_programs(programs)
+    if not healthy:
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+def _print_probes(probes: list[Probe], settings: Settings) -> None:
+    rows = [(_mark(probe), probe.name, probe.detail, "" if probe.ok else probe.fix) for probe in probes]
+    print_rows(["", "what", "found", "fix"], rows, title=f"sandbox {settings.sandbox}, home {settings.home}")
+    failed = [probe for probe in probes if not probe.ok]
+    if any(probe.required for probe in failed):
+        click.echo("Some of what is required does not work here.", err=True)
+    elif failed:
+        click.echo("All that is required works; runs are degraded where it says so.", err=True)
+    elif is_terminal():
+        click.echo("Everything works.")
+
+
+def _mark(probe: Probe) -> str:
+    if probe.ok:
+        return "ok"
+    return "FAILED" if probe.required else "degraded"
+
+
+def _python() -> Probe:
+    return Probe(
+        "python", sys.version_info >= (3, 11), platform.python_version(), "Run Skillery on Python 3.11 or newer."
+    )
+
+
+def _home(settings: Settings) -> Probe:
+    """Made where it is not there: whether that works is the question."""
+    fix = "Choose a home that this user can write, with --home or SKILLERY_HOME."
+    try:
+        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile(dir=settings.home):
+            pass
+    except OSError as error:
+        return Probe("home", False, f"{settings.home}: {error.strerror}", fix)
+    return Probe("home", True, f"{settings.home} can be written")
+
+
+def _database(settings: Settings) -> Probe:
+    from skillery.database import Database, migrate
+
+    fix = "Look at the setting 'database', and whether the database runs."
+    try:
+        database = Database(settings.database_url)
+        try:
+            if database.is_sqlite and not Path(database.url.database or "").exists():
+                return Probe("database", True, "the first start makes it")
+            revision = migrate.current(database)
+        finally:
+            database.close()
+    except StartupError as error:
+        return Probe("database", False, str(error), fix)
+    behind = "" if revision == migrate.head() else ", the next start migrates it"
+    return Probe("database", True, f"reachable, at revision {revision or 'none'}{behind}")
+
+
+def _secrets(plugins: Plugins, settings: Settings) -> Probe:
+    from skillery.database import Database
+
+    fix = "Look at the setting 'secrets' and its section [backends.secrets.<name>]."
+    try:
+        database = Database(settings.database_url)
+        try:
+            plugins.open("secrets", settings, database)
+        finally:
+            database.close()
+    except (StartupError, SkilleryError) as error:
+        return Probe("secrets", False, str(error), fix)
+    return Probe("secrets", True, settings.secrets)
+
+
+def _packages(settings: Settings) -> Probe:
+    """Whether what skills and environments need can be had: a source, and uv."""
+    from skillery.app.named_environments import defined_in
+
+    wanted = settings.packages
+    try:
+        named = len(defined_in(settings))
+    except StartupError as error:
+        return Probe("packages", False, str(error), "Look at the settings [environments.<name>] and [packages].")
+    if not (wanted.index_urls or wanted.wheelhouse):
+        return Probe("packages", True, "none: neither packages.index_urls nor packages.wheelhouse is set")
+    if wanted.wheelhouse and not Path(wanted.wheelhouse).expanduser().is_dir():
+        fix = "Look at the setting 'packages.wheelhouse'."
+        return Probe("packages", False, f"there is no folder '{wanted.wheelhouse}'", fix)
+    try:
+        from uv import find_uv_bin
+
+        program = find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        return Probe("packages", False, "uv is missing, which locks packages", "pip install 'skillery[packages]'")
+    hosts = ", ".join(urlsplit(address).hostname or "an index" for address in wanted.index_urls)
+    source = f"the wheelhouse {wanted.wheelhouse}" if wanted.wheelhouse else f"from {hosts}"
+    return Probe("packages", True, f"{source}, by {program}; named environments: {named}")
+
+
+def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:
+    try:
+        sandbox = plugins.open("sandbox", settings)
+        probes: list[Probe] = sandbox.probe()
+    except (StartupError, SkilleryError) as error:
+        return [Probe("sandbox", False, str(error), "Choose a sandbox that works here, with the setting 'sandbox'.")]
+    return probes
+
+
+def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Probe, list[SeenProgram]]:
+    """What runs can ask of the sandbox here, and which programs they see: it has to be started to know."""
+    import asyncio
+
+    async def started() -> tuple[list[str], list[SeenProgram]]:
+        sandbox: Sandbox = plugins.open("sandbox", settings)
+        try:
+            await sandbox.start()
+            return sorted(map(str, sandbox.capabilities)), await seen_programs(sandbox)
+        finally:
+            await sandbox.close()
+
+    try:
+        able, programs = asyncio.run(started())
+    except (StartupError, SkilleryError) as error:
+        return [], Probe("capabilities", False, str(error), "see what is missing above"), []
+    return able, Probe("capabilities", True, ", ".join(able)), programs
+
+
+@click.group()
+def config() -> None:
+    """What the settings are."""
+
+
+@config.command("show")
+@home_options
+@json_option
+def show(target: Target, as_json: bool) -> None:
+    """Print each setting, its value, and where that came from."""
+    values = [(value.name, _shown(value.name, value.value), value.source) for value in target.load().values()]
+    if as_json:
+        print_json({name: {"value": value, "source": source} for name, value, source in values})
+        return
+    print_rows(
+        ["setting", "value", "from"],
+        [
+            (name, clean(value) if isinstance(value, str) else as_json_text(value, -1), source)
+            for name, value, source in values
+        ],
+    )
+
+
+def _shown(name: str, value: Any) -> Any:
+    """The value, with nothing in it that lets somebody in."""
+    if name == "database" and isinstance(value, str):
+        return hide_password(value)
+    if name.startswith("backends.") and _SECRET.search(name.rpartition(".")[2]):
+        return HIDDEN
+    return msgspec.to_builtins(value)
+
+
+def hide_password(url: str) -> str:
+    """A database URL without its password, whether or not it is a valid one."""
+    scheme, separator, rest = url.partition("://")
+    user_info, at, place = rest.rpartition("@")
+    user, colon, _password = user_info.partition(":")
+    if separator and at and colon:
+        url = f"{scheme}://{user}:{HIDDEN}@{place}"
+    return re.sub(r"(?<=[?&]password=)[^&]*", HIDDEN, url)

@@ -1,0 +1,114 @@
+"""Of folders that are imported together, the later override the earlier: which skills of which folder that concerns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from skillery.cli.archives import Counting, Folder
+from skillery.errors import SkilleryError, StartupError
+from skillery.formats.foreign_skill import alias_key, read_foreign_skill
+from skillery.formats.lenient_skill_md import read_skill_md
+from skillery.formats.repairs import Repairs
+from skillery.formats.skill_toml import toml_manifest
+from skillery.importing.finder import SKILL_MD, SKILL_TOML, FoundSkill
+
+_MOST_BYTES = 1024 * 1024
+"""Of a file that says what its skill is called."""
+
+
+class _Skill(NamedTuple):
+    path: str
+    """Where it lies, for a report."""
+    found: FoundSkill
+
+
+def override(folders: Sequence[Folder | None], names: Sequence[str]) -> list[Folder | None]:
+    """Return each folder without what a later one has too. `names` are those of the folders, for a skill at their root.
+    None is an archive, which is not looked into."""
+    later: dict[str, _Skill] = {}
+    left: list[Folder | None] = []
+    for folder, name in zip(reversed(folders), reversed(names), strict=True):
+        left.append(_without(folder, name, later) if folder is not None else None)
+    return left[::-1]
+
+
+def _without(folder: Folder, name: str, later: dict[str, _Skill]) -> Folder:
+    """Add the other skills of the folder to `later`."""
+    overridden: dict[str, Counting] = {}
+    own: dict[str, _Skill] = {}
+    for root, stated in _stated(folder, name).items():
+        skill, key = _Skill(str(folder.path / root), folder.finder.skill(root)), alias_key(stated)
+        if key in later:
+            overridden[root] = Counting(stated, later[key].path, _is_same(skill.found, later[key].found))
+        else:
+            own.setdefault(key, skill)
+    later |= own
+    return folder.without(overridden)
+
+
+def _is_same(one: FoundSkill, other: FoundSkill) -> bool:
+    """Whether two skills are one, behind a link or copied."""
+    if one.files.keys() != other.files.keys():
+        return False
+    pairs = [(entry, other.files[path]) for path, entry in one.files.items()]
+    if any((entry.size, entry.executable) != (twin.size, twin.executable) for entry, twin in pairs):
+        return False
+    return all(entry.place == twin.place or _bytes(entry.place) == _bytes(twin.place) for entry, twin in pairs)
+
+
+def overridden_skills(folder: Folder | None) -> list[dict[str, Any]]:
+    """Return what of a folder is not sent, as the server reports of skills."""
+    if folder is None:
+        return []
+    left = [
+        {"path": root, "outcome": "merged" if one.is_same else "overridden", "stated": one.stated, "by": one.by}
+        for root, one in folder.overridden.items()
+    ]
+    return left + [{"path": link.path, "outcome": "merged", "by": link.by or "."} for link in folder.found.merged]
+
+
+def counting(said: Mapping[str, Any], left: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return what the server said of all skills, with those that it was not sent."""
+    if "total" in said:
+        return {**said, "total": said["total"] + len(left)}
+    if "counts" in said and left:
+        counts = Counter(said["counts"]) + Counter(one["outcome"] for one in left)
+        return {**said, "counts": dict(counts)}
+    return said
+
+
+def _stated(folder: Folder, name: str) -> dict[str, str]:
+    """By its folder what each skill calls itself, where that can be read."""
+    roots = folder.found.roots
+    folders = frozenset(root.rpartition("/")[2] for root in roots)
+    said = {root: _name(folder.finder.skill(root), name, folders) for root in roots}
+    return {root: one for root, one in said.items() if one is not None}
+
+
+def _name(skill: FoundSkill, archive_name: str, folders: frozenset[str]) -> str | None:
+    try:
+        if SKILL_TOML in skill.files:
+            name = toml_manifest(_content(skill, SKILL_TOML)).get("name")
+            return name if isinstance(name, str) else None
+        if SKILL_MD not in skill.files:
+            return None
+        read = read_skill_md(_content(skill, SKILL_MD))
+        return read_foreign_skill(read.skill_md, skill.folder or archive_name, folders, Repairs()).stated
+    except SkilleryError:
+        # The server says what is wrong with it.
+        return None
+
+
+def _content(skill: FoundSkill, path: str) -> bytes:
+    return _bytes(skill.files[path].place, _MOST_BYTES)
+
+
+def _bytes(place: Path, most: int = -1) -> bytes:
+    try:
+        with place.open("rb") as file:
+            return file.read(most)
+    except OSError as error:
+        raise StartupError(f"cannot read '{place}': {error.strerror}") from None

@@ -1,0 +1,42 @@
+"""`skillery quota`: how much of each quota is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.output import print_json, print_rows
+
+OF_IDENTITY = ("blobs", "blob_bytes", "runs_per_minute", "concurrent_runs")
+
+
+@click.command()
+@click.option("--identity", metavar="NAME", help="Whose. Another's takes the scope admin.  [default: your own]")
+@click.option("--namespace", metavar="NAMESPACE", help="Of which namespace.  [default: those of your grants]")
+@target_options
+@json_option
+def quota(identity: str | None, namespace: str | None, target: Target, as_json: bool) -> None:
+    """Say how much is used, and how much may be."""
+    from skillery.cli.connection import with_client
+
+    answer: dict[str, Any] = with_client(
+        target, lambda client: client.call("get_usage", identity=identity, namespace=namespace)
+    )
+    if as_json:
+        print_json(answer)
+        return
+    print_rows(["of", "quota", "used", "limit"], _rows(answer))
+
+
+def _rows(answer: dict[str, Any]) -> Iterator[tuple[str, str, int, object]]:
+    for name in OF_IDENTITY:
+        yield answer["identity"], name, answer[name]["used"], _limit(answer[name])
+    for one in answer["namespaces"]:
+        yield one["namespace"], "bundle_bytes", one["bundle_bytes"]["used"], _limit(one["bundle_bytes"])
+
+
+def _limit(used: dict[str, Any]) -> object:
+    return "none" if used["limit"] is None else used["limit"]

@@ -1,0 +1,78 @@
+"""A registry for a command that lives long: held while it is spoken to, and left to others in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from skillery.cli.client import Client
+from skillery.cli.connection import connect
+from skillery.cli.options import Target
+from skillery.errors import StartupError
+
+LINGER_SECONDS = 5.0
+"""After the last word; opening a home again takes most of a second, and others wait three times as long for it."""
+
+
+class Reach:
+    """Whoever holds the home when it is spoken to: a server, or this process for as long as it takes. `close` it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._speaking = 0
+        self._letting_go: asyncio.TimerHandle | None = None
+        self._holder: asyncio.Task[None] | None = None
+        self._client: asyncio.Future[Client] | None = None
+        self._release = asyncio.Event()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """Raises StartupError."""
+        self._speaking += 1
+        if self._letting_go is not None:
+            self._letting_go.cancel()
+        try:
+            if self._client is None:
+                self._begin()
+            assert self._client is not None
+            yield await asyncio.shield(self._client)
+        except StartupError:
+            # It may have gone: somebody else is looked for next time.
+            self._let_go()
+            raise
+        finally:
+            self._speaking -= 1
+            if not self._speaking:
+                self._letting_go = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._let_go)
+
+    async def close(self) -> None:
+        self._let_go()
+        if self._holder is not None:
+            await asyncio.wait({self._holder})
+
+    def _begin(self) -> None:
+        client, self._release = asyncio.get_running_loop().create_future(), asyncio.Event()
+        self._client = client
+        self._holder = asyncio.create_task(self._hold(client, self._release, self._holder))
+
+    def _let_go(self) -> None:
+        self._client = None
+        self._release.set()
+
+    async def _hold(
+        self, client: asyncio.Future[Client], release: asyncio.Event, before: asyncio.Task[None] | None
+    ) -> None:
+        """What one task opens, the same one closes."""
+        if before is not None:
+            await asyncio.wait({before})
+        try:
+            async with connect(self._target, sandbox=True) as found:
+                client.set_result(found)
+                await release.wait()
+        except Exception as error:
+            if client.done():
+                raise
+            client.set_exception(error)
+            if self._client is client:
+                self._client = None

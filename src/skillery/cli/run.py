@@ -1,0 +1,331 @@
+"""`skillery run` and `code`: the methods execute_skill and run_code."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from skillery.backends import Language
+from skillery.cli.failures import RUN_FAILED
+from skillery.cli.files import download_files, file_options, read_files, upload_files
+from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.output import as_json as as_json_text
+from skillery.cli.output import clean, print_fields, print_json
+
+if TYPE_CHECKING:
+    from skillery.cli.client import Client
+
+BLOB_ID = "blob:"
+ENDINGS: dict[str, Language] = {".js": "javascript", ".mjs": "javascript", ".sh": "bash"}
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """What a run is given: args, and files or blob ids, each with the arg that is to hold its id."""
+
+    args: dict[str, Any]
+    blobs: tuple[tuple[str | None, str], ...]
+
+
+def input_options(command: Any) -> Any:
+    for option in (
+        click.option("--timeout-ms", type=int, help="Wall clock for the run.  [default: the server's]"),
+        click.option(
+            "--blob",
+            "blobs",
+            multiple=True,
+            metavar="[ARG=]FILE",
+            help="Upload FILE (or name a blob by its id) as an input blob; with ARG= that arg is set to its id.",
+        ),
+        click.option("--args-json", metavar="JSON", help="All args as one object; @FILE reads it from a file."),
+        click.option(
+            "--arg",
+            "pairs",
+            multiple=True,
+            metavar="K=V",
+            help="One arg. V is taken as JSON where it is JSON, else as text; K=@FILE is the text of a file.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("name", metavar="NAME[@VERSION]")
+@click.argument("argv", metavar="[-- ARGV…]", nargs=-1)
+@input_options
+@click.option("--version", help="Version, range or digest.  [default: the latest release]")
+@click.option(
+    "--script",
+    metavar="PATH",
+    help="Run this file of a skill without an entrypoint, in an empty folder: the skill lies in /skills/NAME, and what "
+    "is left in out/ is kept. What follows NAME are its arguments (after -- where they look like options); --arg K=V "
+    "is for argv, stdin and env.",
+)
+@click.option(
+    "--module", metavar="NAME", help="As --script, for a module: scripts.x runs scripts/x.py as python -m does."
+)
+@click.option(
+    "--cwd",
+    type=click.Choice(["workspace", "skill"]),
+    help="Where the script or module starts: in /workspace, or in the read-only folder of its skill.  "
+    "[default: workspace]",
+)
+@click.option("--stdin", type=click.File("rb"), metavar="FILE", help="What the script reads; - is this command's own.")
+@click.option(
+    "--environment",
+    metavar="NAME",
+    help="Packages of a skill that declares none; '' is none.  [default: the server's]",
+)
+@file_options
+@target_options
+@json_option
+def run(
+    name: str,
+    argv: Sequence[str],
+    version: str | None,
+    script: str | None,
+    module: str | None,
+    cwd: str | None,
+    stdin: Any,
+    environment: str | None,
+    files: Sequence[str],
+    out: Path | None,
+    pairs: Sequence[str],
+    args_json: str | None,
+    blobs: Sequence[str],
+    timeout_ms: int | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Execute a skill in a fresh sandbox."""
+    from skillery.cli.connection import with_client
+
+    name, version = name_and_version(name, version)
+    inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
+    is_script = script is not None or module is not None
+    if is_script:
+        inputs = msgspec.structs.replace(inputs, args=_of_script(argv, stdin) | inputs.args)
+    elif argv or stdin is not None:
+        what = f"'{argv[0]}'" if argv else "--stdin"
+        raise click.UsageError(f"{what} goes with --script PATH or --module NAME; args of an entrypoint are --arg K=V")
+
+    async def execute(client: Client) -> dict[str, Any]:
+        args, blob_ids = await upload_inputs(client, inputs)
+        answer: dict[str, Any] = await client.call(
+            "execute_skill",
+            name=name,
+            version=version,
+            args=args,
+            input_blobs=blob_ids,
+            timeout_ms=timeout_ms,
+            script=script,
+            environment=environment,
+            module=module,
+            cwd=cwd,
+            files=await upload_files(client, given),
+        )
+        await download_files(client, answer, out)
+        return answer
+
+    _report(with_client(target, execute, sandbox=True), as_json, of_script=is_script)
+
+
+def _of_script(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {"argv": list(argv)} if argv else {}
+    return given if stdin is None else {**given, "stdin": text_in(stdin.read(), stdin.name)}
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.File("rb"))
+@click.option("--mount", "mounts", multiple=True, metavar="NAME[@VERSION]", help="A skill that the code may import.")
+@input_options
+@click.option("--entrypoint", help="The function to call.  [default: main]")
+@click.option(
+    "--language",
+    type=click.Choice(typing.get_args(Language)),
+    help="What FILE is written in.  [default: by its ending; .js, .mjs, .sh, else python]",
+)
+@click.option(
+    "--environment", metavar="NAME", help="Packages that Python code may import; '' is none.  [default: the server's]"
+)
+@file_options
+@target_options
+@json_option
+def code(
+    file: Any,
+    mounts: Sequence[str],
+    pairs: Sequence[str],
+    args_json: str | None,
+    blobs: Sequence[str],
+    entrypoint: str | None,
+    language: Language | None,
+    environment: str | None,
+    files: Sequence[str],
+    out: Path | None,
+    timeout_ms: int | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Run the code in FILE (- is stdin; Python, JavaScript or bash) in a fresh sandbox."""
+    from skillery.cli.connection import with_client
+
+    inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
+    source = text_in(file.read(), file.name)
+
+    async def run_code(client: Client) -> dict[str, Any]:
+        args, blob_ids = await upload_inputs(client, inputs)
+        answer: dict[str, Any] = await client.call(
+            "run_code",
+            language=language or ENDINGS.get(Path(file.name).suffix, "python"),
+            code=source,
+            entrypoint=entrypoint,
+            args=args,
+            mount_skills=list(mounts),
+            input_blobs=blob_ids,
+            limits=None if timeout_ms is None else {"timeout_ms": timeout_ms},
+            environment=environment,
+            files=await upload_files(client, given),
+        )
+        await download_files(client, answer, out)
+        return answer
+
+    _report(with_client(target, run_code, sandbox=True), as_json)
+
+
+def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -> Inputs:
+    """Raises UsageError for what is not of the form that --help gives, and for a file that cannot be read."""
+    args = _args_object(args_json) if args_json is not None else {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"--arg '{pair}': write KEY=VALUE")
+        args[key] = text_of(value[1:], "--arg") if value.startswith("@") else _value(value)
+    named = tuple(_blob(text) for text in blobs)
+    for _, file in named:
+        if not file.startswith(BLOB_ID) and not Path(file).is_file():
+            raise click.UsageError(f"--blob: there is no file '{file}'")
+    return Inputs(args, named)
+
+
+def _args_object(text: str) -> dict[str, Any]:
+    if text.startswith("@"):
+        text = text_of(text[1:], "--args-json")
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise click.UsageError(f"--args-json is no JSON object: {error}") from None
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
+
+
+def _blob(text: str) -> tuple[str | None, str]:
+    """A file is taken as it is called, also where its name holds an `=`."""
+    arg, equals, file = text.partition("=")
+    if not equals or text.startswith(BLOB_ID) or Path(text).is_file():
+        return None, text
+    return arg, file
+
+
+def text_of(path: str, option: str) -> str:
+    try:
+        return text_in(Path(path).read_bytes(), path)
+    except OSError as error:
+        raise click.UsageError(f"{option}: cannot read '{path}': {error.strerror}") from None
+
+
+def text_in(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise click.UsageError(f"'{name}' is not UTF-8 text; give binary content with --blob") from None
+
+
+async def upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any], list[str]]:
+    """The args, those that name a blob filled in, and the ids of all input blobs."""
+    from skillery.cli.blobs import kind_of, upload_file
+
+    args, blob_ids = dict(inputs.args), []
+    for arg, file in inputs.blobs:
+        blob_id = file
+        if not file.startswith(BLOB_ID):
+            blob_id = (await upload_file(client, Path(file), kind_of(file)))["blob_id"]
+        blob_ids.append(blob_id)
+        if arg is not None:
+            args[arg] = blob_id
+    return args, blob_ids
+
+
+def _report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False) -> None:
+    """Print how a run ended; raises Exit where it failed, or the script that it ran did."""
+    failed = answer["status"] != "completed"
+    ended = answer["output"] if of_script and isinstance(answer["output"], dict) else {}
+    if as_json:
+        print_json(answer)
+    elif failed:
+        _print_failure(answer)
+    elif "exit_code" in ended:
+        _print_script(answer, ended)
+    else:
+        _print_success(answer)
+    if failed or ended.get("exit_code"):
+        raise click.exceptions.Exit(RUN_FAILED)
+
+
+def _print_success(answer: Mapping[str, Any]) -> None:
+    fields: list[tuple[str, object]] = [
+        ("summary", answer["summary"]),
+        ("output", answer["output"] if not isinstance(answer["output"], str) else as_json_text(answer["output"])),
+        *outputs(answer),
+    ]
+    if answer["logs_preview"]:
+        fields.append(("logs", answer["logs_preview"]))
+    if answer.get("environment"):
+        fields.append(("environment", answer["environment"]["name"]))
+    if answer.get("degraded"):
+        fields.append(("degraded", ", ".join(answer["degraded"])))
+    print_fields([*fields, ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms")])
+
+
+def outputs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Its blobs: those that have a name are files."""
+    files = {file["blob_id"]: file for file in answer.get("files", ())}
+    others = [("blob", blob_id) for blob_id in answer["output_blobs"] if blob_id not in files]
+    return [*(("file", f"{file['path']} {file['blob_id']}") for file in files.values()), *others]
+
+
+def _print_script(answer: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
+    """What it wrote, as it wrote it; the log would be the same once more."""
+    print_fields(
+        [
+            ("summary", answer["summary"]),
+            *[(name, ended[name]) for name in ("stdout", "stderr") if ended.get(name)],
+            *[("file", f"{file['path']} {file['blob_id']}") for file in ended.get("files", ())],
+            *([("hint", ended["hint"])] if ended.get("hint") else []),
+            *([("degraded", ", ".join(answer["degraded"]))] if answer.get("degraded") else []),
+            ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms"),
+        ]
+    )
+
+
+def _print_failure(answer: Mapping[str, Any]) -> None:
+    error = answer["error"]
+    click.echo(
+        f"{click.style('failed:', fg='red', bold=True)} {clean(error['type'])}: {clean(error['message'])}", err=True
+    )
+    if error.get("traceback"):
+        click.echo(clean(error["traceback"]).rstrip("\n"), err=True)
+    if answer["logs_preview"]:
+        click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=True)
+    for label, value in outputs(answer):
+        click.echo(f"{label}: {clean(value)}", err=True)
+    click.echo(f"run: {clean(answer['run_id'])}", err=True)

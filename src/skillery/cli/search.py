@@ -1,0 +1,62 @@
+"""`skillery search`: the method search_skills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.output import clean, print_json, print_rows
+
+
+@click.command()
+@click.argument("words", metavar="WORD...", nargs=-1, required=True)
+@click.option("--kind", type=click.Choice(["action", "instruction"]), help="Only skills of this kind.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only skills with this tag; several: with all.")
+@click.option("--namespace", help="Only the skills in this namespace and below it.")
+@click.option("--limit", type=click.IntRange(1, 100), help="At most so many.  [default: 20]")
+@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@target_options
+@json_option
+def search(
+    words: Sequence[str],
+    kind: str | None,
+    tags: Sequence[str],
+    namespace: str | None,
+    limit: int | None,
+    cursor: str | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Find skills by words in their names, tags, descriptions and SKILL.md, the best first.
+
+    Skills with most of the words are found. Word forms and typos do not matter; the last word may be unfinished.
+    What was found stands between « and ».
+    """
+    from skillery.cli.connection import with_client
+
+    asked: dict[str, Any] = {
+        "query": " ".join(words),
+        "kind": kind,
+        "tags": list(tags),
+        "namespace": namespace,
+        "limit": limit,
+        "cursor": cursor,
+    }
+    answer: dict[str, Any] = with_client(target, lambda client: client.call("search_skills", **asked))
+    if as_json:
+        print_json(answer)
+        return
+    columns = ("name", "version", "kind", "snippet")
+    print_rows(columns, [[*(skill[one] for one in columns[:-1]), _shown(skill)] for skill in answer["skills"]])
+    if not answer["skills"]:
+        click.echo("Nothing was found.", err=True)
+    if answer["next_cursor"]:
+        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+
+
+def _shown(skill: dict[str, Any]) -> str:
+    copies = skill.get("copies", 1)
+    return str(skill["snippet"]) + (f" ({copies} copies)" if copies > 1 else "")

@@ -1,0 +1,337 @@
+"""Blobs: opaque handles to large data. Each has a random id and a row of its own; equal contents are stored once."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, bindparam, insert, or_, select, update
+
+from skillery import audit
+from skillery.backends import Identity, Storage
+from skillery.contents.store import Content, Incoming, open_content
+from skillery.database import Database, Statement, in_utc
+from skillery.database.tables import blobs
+from skillery.errors import BlobNotFound, BlobTooLarge, InvalidParams
+from skillery.formats.ids import new_blob_id
+from skillery.identity.quotas import Quotas, check_blob, past_room, room_for_blob
+
+Mode = Literal["sample_head", "sample_tail", "full"]
+MAX_READ_BYTES = 1024 * 1024
+SAMPLE_BYTES = 2000
+# type "/" subtype, then parameters: RFC 2045 §5.1 over printable ASCII, so that it can stand in a header.
+_KIND = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+*-]+( *;[ -~]*)?", re.ASCII)
+
+
+class BlobRow(NamedTuple):
+    id: str
+    kind: str
+    size_bytes: int
+    sha256: str
+    is_text: bool
+    owner: str
+    expires_at: datetime | None = None
+    path: str | None = None
+    """What the run that wrote it calls it."""
+
+
+class Output(NamedTuple):
+    """Of which run a blob is the output, in which place among its others, and what the run calls it."""
+
+    run_id: str
+    position: int
+    path: str | None = None
+
+
+class NewBlob(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `create_blob` answers."""
+
+    blob_id: str
+    size_bytes: int
+    expires_at: datetime | None = None
+    """Left out where it is kept until somebody deletes it."""
+
+
+class Lifetimes(msgspec.Struct, frozen=True):
+    """How long blobs are kept where nobody says; None is until somebody deletes them."""
+
+    inputs: timedelta | None = None
+    """What callers bring."""
+    outputs: timedelta | None = None
+    """What runs write."""
+
+
+First = Callable[[Connection, Content, NewBlob], NewBlob]
+
+_BLOB = Statement(
+    select(
+        blobs.c.id,
+        blobs.c.kind,
+        blobs.c.size_bytes,
+        blobs.c.sha256,
+        blobs.c.is_text,
+        blobs.c.owner,
+        blobs.c.expires_at,
+        blobs.c.path,
+    ).where(blobs.c.id == bindparam("id"))
+)
+
+
+_ADD = insert(blobs)
+
+
+class Blobs:
+    """Puts blobs into the registry and gets them out again."""
+
+    def __init__(self, database: Database, storage: Storage, lifetimes: Lifetimes, quotas: Quotas) -> None:
+        self._database = database
+        self._storage = storage
+        self._lifetimes = lifetimes
+        self._quotas = quotas
+
+    # -- in ------------------------------------------------------------------------------------------------------
+
+    async def create_blob(self, identity: Identity, content: bytes, kind: str, ttl: timedelta | None = None) -> NewBlob:
+        """Store a content that is in memory already, for `ttl` where one is given. Raises InvalidParams for a kind that
+        is no MIME type, QuotaExceeded."""
+        parse_kind(kind)
+        return await asyncio.to_thread(self._store_whole, identity, content, kind, ttl)
+
+    async def receive(
+        self,
+        identity: Identity,
+        chunks: AsyncIterator[bytes],
+        kind: str,
+        ttl: timedelta | None = None,
+        first: First | None = None,
+        *,
+        is_again: bool = False,
+    ) -> NewBlob:
+        """Store a content of any size as it comes, at constant memory. A stream that breaks off leaves nothing, and one
+        that passes a quota is not read to its end.
+
+        `first` says in the transaction that would record the blob which blob it is: this one, or one from before;
+        `is_again` that it will be one from before, for which there has been room.
+        """
+        parse_kind(kind)
+        incoming = self.incoming(await self._database.read(partial(self._check_room, identity, is_again)))
+        try:
+            async for chunk in chunks:
+                await asyncio.to_thread(incoming.write, chunk)
+            return await asyncio.to_thread(self._commit_input, incoming, identity, kind, ttl, first)
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(incoming.abort))
+            raise
+
+    def incoming(self, check: Callable[[int], None] | None = None) -> Incoming:
+        return Incoming(self._database, self._storage, check)
+
+    def commit_output(self, incoming: Incoming, identity: Identity, kind: str, output: Output) -> BlobRow:
+        """Blocking: keep what a run wrote, and the host for it; its run has a row already. Raises QuotaExceeded."""
+        return self._commit(incoming, identity, kind, self._lifetimes.outputs, output)
+
+    async def keep_beside(self, identity: Identity, content: bytes, kind: str) -> BlobRow:
+        """Store a content of the server's own making about a run, none of its outputs. Raises QuotaExceeded."""
+
+        def work() -> BlobRow:
+            incoming = self.incoming()
+            try:
+                incoming.write(content)
+                return self._commit(incoming, identity, kind, self._lifetimes.outputs)
+            except BaseException:
+                incoming.abort()
+                raise
+
+        return await asyncio.to_thread(work)
+
+    def _check_room(self, identity: Identity, is_again: bool, connection: Connection) -> Callable[[int], None]:
+        limit = self._quotas.of(identity.name).blob_bytes
+        # What is sent again takes no more room, and is no larger than it was.
+        room = (limit or None) if is_again else room_for_blob(connection, self._quotas, identity.name)
+
+        def check(size_bytes: int) -> None:
+            if room is not None and size_bytes > room:
+                raise past_room(identity.name, size_bytes, room, limit)
+
+        return check
+
+    def _store_whole(self, identity: Identity, content: bytes, kind: str, ttl: timedelta | None) -> NewBlob:
+        incoming = self.incoming()
+        try:
+            incoming.write(content)
+            return self._commit_input(incoming, identity, kind, ttl)
+        except BaseException:
+            incoming.abort()
+            raise
+
+    def _commit_input(
+        self, incoming: Incoming, identity: Identity, kind: str, ttl: timedelta | None, first: First | None = None
+    ) -> NewBlob:
+        answered: list[NewBlob] = []
+
+        def is_new(connection: Connection, content: Content, row: BlobRow) -> bool:
+            made = NewBlob(row.id, row.size_bytes, row.expires_at)
+            answered.append(first(connection, content, made) if first else made)
+            return answered[-1].blob_id == row.id
+
+        self._commit(incoming, identity, kind, ttl or self._lifetimes.inputs, is_new=is_new)
+        return answered[-1]
+
+    def _commit(
+        self,
+        incoming: Incoming,
+        identity: Identity,
+        kind: str,
+        lifetime: timedelta | None,
+        output: Output | None = None,
+        is_new: Callable[[Connection, Content, BlobRow], bool] = lambda *_: True,
+    ) -> BlobRow:
+        blob_id, now = new_blob_id(), datetime.now(UTC)
+        expires_at = now + lifetime if lifetime else None
+
+        def row_of(content: Content) -> BlobRow:
+            path = output.path if output else None
+            size, sha256, is_text = content.size_bytes, content.sha256, content.is_text
+            return BlobRow(blob_id, kind, size, sha256, is_text, identity.name, expires_at, path)
+
+        def add(connection: Connection, content: Content) -> None:
+            row = row_of(content)
+            if not is_new(connection, content, row):
+                return
+            check_blob(connection, self._quotas, identity.name, content.size_bytes)
+            run_id, position = (output.run_id, output.position) if output else (None, None)
+            connection.execute(_ADD, row._asdict() | {"run_id": run_id, "position": position, "created_at": now})
+
+        return row_of(incoming.commit(add))
+
+    async def delete_blob(self, identity: Identity, blob_id: str) -> BlobRow:
+        """From now on it is not found; a sweep takes it away. Raises BlobNotFound."""
+        return await self._database.write(partial(delete_blob, identity=identity, blob_id=blob_id))
+
+    # -- out -----------------------------------------------------------------------------------------------------
+
+    async def find_blob(self, identity: Identity, blob_id: str) -> BlobRow:
+        """Raises BlobNotFound; ids are opaque, so that is the answer to anything that is not one."""
+        return await self._database.read(partial(find_blob, identity=identity, blob_id=blob_id))
+
+    async def read_blob(
+        self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None, *, expect: Callable[[int], None]
+    ) -> dict[str, Any]:
+        """`content, encoding, truncated, kind, size_bytes, expires_at`; never splits a character.
+
+        `expect` is called with the size of the content before it is read. Raises BlobNotFound, BlobTooLarge (`full`
+        without `max_bytes` of more than 1 MiB).
+        """
+        blob = await self.find_blob(identity, blob_id)
+        if mode == "full" and max_bytes is None and blob.size_bytes > MAX_READ_BYTES:
+            raise BlobTooLarge(
+                f"{blob.id} has {blob.size_bytes} bytes, more than a full read answers ({MAX_READ_BYTES})",
+                hint=f"Download it from /blobs/{blob.id}, or read a sample of it.",
+                size_bytes=blob.size_bytes,
+                limit=MAX_READ_BYTES,
+                download=f"/blobs/{blob.id}",
+            )
+        wanted = min(max_bytes or (MAX_READ_BYTES if mode == "full" else SAMPLE_BYTES), blob.size_bytes)
+        expect(wanted)
+        start = blob.size_bytes - wanted if mode == "sample_tail" else 0
+        data = await asyncio.to_thread(self.read_range, blob, start, wanted)
+        if blob.is_text:
+            data = _whole_characters(data)
+        return {
+            "content": data.decode() if blob.is_text else base64.b64encode(data).decode(),
+            "encoding": "utf-8" if blob.is_text else "base64",
+            "truncated": len(data) < blob.size_bytes,
+            "kind": blob.kind,
+            "size_bytes": blob.size_bytes,
+            **({"expires_at": blob.expires_at} if blob.expires_at else {}),
+        }
+
+    def read_range(self, blob: BlobRow, start: int, length: int) -> bytes:
+        """Blocking: `length` bytes from `start`."""
+        with self.open(blob) as stream:
+            stream.seek(start)
+            return stream.read(length)
+
+    def open(self, blob: BlobRow) -> BinaryIO:
+        """Blocking: a seekable stream of the content."""
+        return self._database.read_now(lambda connection: open_content(connection, self._storage, blob.sha256))
+
+    def local_path(self, blob: BlobRow) -> Path | None:
+        """Blocking: the content as a file of this machine, where the storage has one."""
+        return self._storage.local_path(blob.sha256)
+
+
+def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> BlobRow:
+    if "\0" in blob_id:
+        raise InvalidParams("a blob id holds no NUL", hint="Pass the blob_id that create_blob answered.")
+    rows = _BLOB.rows(connection, id=blob_id)
+    # A blob belongs to its identity; somebody else's is not there. Nor is one whose time is over.
+    if rows and (rows[0][5] == identity.name or "admin" in identity.scopes):
+        blob_id, kind, size, sha256, is_text, owner, expiry, path = rows[0]
+        expires_at = in_utc(expiry) if expiry else None
+        if expires_at is None or expires_at > datetime.now(UTC):
+            return BlobRow(blob_id, kind, size, sha256, bool(is_text), owner, expires_at, path)
+    raise BlobNotFound(f"there is no blob '{blob_id}'", hint="create_blob or POST /blobs stores one.", blob_id=blob_id)
+
+
+def delete_blob(connection: Connection, identity: Identity, blob_id: str) -> BlobRow:
+    """Its time is over now, and the rest is as for any other: a run that was given it before is not disturbed."""
+    blob = find_blob(connection, identity=identity, blob_id=blob_id)
+    connection.execute(update(blobs).where(blobs.c.id == blob.id).values(expires_at=datetime.now(UTC)))
+    before = {"owner": blob.owner, "kind": blob.kind, "size_bytes": blob.size_bytes}
+    audit.record(connection, identity, "delete_blob", blob.id, before=before)
+    return blob
+
+
+def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
+    """The blobs of these runs are nobody's output any more; they stay until their own time is over."""
+    connection.execute(update(blobs).where(blobs.c.run_id.in_(run_ids)).values(run_id=None, position=None))
+
+
+def output_blobs(connection: Connection, run_id: str) -> dict[str, Any]:
+    """As `outputs_of`, of what a run wrote and is still there."""
+    is_there = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > datetime.now(UTC))
+    found = select(*(blobs.c[name] for name in BlobRow._fields)).where(blobs.c.run_id == run_id, is_there)
+    return outputs_of([BlobRow(*row) for row in connection.execute(found.order_by(blobs.c.position))])
+
+
+def outputs_of(written: Sequence[BlobRow]) -> dict[str, Any]:
+    """`output_blobs`, the ids in the order in which a run wrote them; and `files`, what is known of those that have a
+    path, where there are any."""
+    files = [
+        {"path": row.path, "blob_id": row.id, "kind": row.kind, "size_bytes": row.size_bytes}
+        for row in written
+        if row.path is not None
+    ]
+    return {"output_blobs": [row.id for row in written], **({"files": files} if files else {})}
+
+
+def parse_kind(kind: str) -> str:
+    """Raises InvalidParams unless it is a MIME type of at most 255 characters."""
+    if len(kind) <= 255 and _KIND.fullmatch(kind):
+        return kind
+    raise InvalidParams(
+        f"'kind' is no MIME type: {kind[:80]!r}", hint="Write type/subtype, for example text/csv.", param="kind"
+    )
+
+
+def _whole_characters(data: bytes) -> bytes:
+    """Without the parts of a character that a cut left at either end (RFC 3629: 10xxxxxx continues one)."""
+    start = 0
+    while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
+        start += 1
+    data = data[start:]
+    for back in range(1, min(4, len(data)) + 1):
+        lead = data[-back]
+        if lead & 0xC0 == 0x80:
+            continue
+        needed = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+        return data if back >= needed else data[:-back]
+    return data

@@ -1,0 +1,160 @@
+"""Contents by digest, for files of skills and blobs alike: small ones in the database, large ones in the storage.
+
+The order that keeps the promise: a content first, the row that names it last. A crash in between leaves a content that
+nothing refers to, never a reference to a content that is not there. skillery.contents.uploads keeps a sweep from
+taking it away in between.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import io
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from sqlalchemy import Connection, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from skillery.backends import Storage, Upload
+from skillery.contents.uploads import uploading
+from skillery.database import Database
+from skillery.database.tables import objects
+from skillery.errors import ContentMissing
+
+INLINE_BYTES = 64 * 1024
+CHUNK_BYTES = 1024 * 1024
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What is known of a content once it is stored."""
+
+    sha256: str
+    size_bytes: int
+    is_text: bool
+    """The whole of it is UTF-8."""
+
+
+class Incoming:
+    """A content on its way in, of any size, at constant memory. Blocking: use it from a worker thread.
+
+    `write` what comes, then `commit` (durable and recorded when it returns) or `abort`. `check` is told how many bytes
+    there are so far, and raises where these are too many.
+    """
+
+    def __init__(self, database: Database, storage: Storage, check: Callable[[int], None] | None = None) -> None:
+        self._database = database
+        self._storage = storage
+        self._check = check
+        self._small = bytearray()
+        self._upload: Upload | None = None
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._decoder: codecs.IncrementalDecoder | None = codecs.getincrementaldecoder("utf-8")()
+
+    def write(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self._check is not None:
+            self._check(self._size)
+        self._hash.update(chunk)
+        self._watch_text(chunk, final=False)
+        if self._upload is None and len(self._small) + len(chunk) <= INLINE_BYTES:
+            self._small += chunk
+            return
+        if self._upload is None:
+            self._upload = self._storage.begin()
+            self._upload.write(bytes(self._small))
+            self._small.clear()
+        self._upload.write(chunk)
+
+    def commit(self, then: Callable[[Connection, Content], None]) -> Content:
+        """`then` records what refers to the content, in the transaction that records the content itself: one that
+        nothing refers to is swept at any time. Where it raises, nothing is stored."""
+        self._watch_text(b"", final=True)
+        content = Content(self._hash.hexdigest(), self._size, self._decoder is not None)
+        data = bytes(self._small) if self._upload is None else None
+        with uploading(self._database, self._storage, [content.sha256] if self._upload else ()) as settle:
+            if self._upload is not None:
+                self._upload.commit(content.sha256)
+
+            def work(connection: Connection) -> None:
+                settle(connection)
+                record(connection, [(content.sha256, content.size_bytes, data)])
+                then(connection, content)
+
+            self._database.write_now(work)
+        return content
+
+    def abort(self) -> None:
+        if self._upload is not None:
+            self._upload.abort()
+
+    def _watch_text(self, chunk: bytes, *, final: bool) -> None:
+        if self._decoder is None:
+            return
+        try:
+            self._decoder.decode(chunk, final)
+        except UnicodeDecodeError:
+            self._decoder = None
+
+
+# Built once: SQLAlchemy then finds them compiled, which is most of what a small write costs.
+_RECORD = {
+    dialect.__name__.rpartition(".")[2]: dialect.insert(objects).on_conflict_do_nothing(index_elements=["sha256"])
+    for dialect in (sqlite, postgresql)
+}
+
+
+def record(connection: Connection, contents: Iterable[tuple[str, int, bytes | None]]) -> None:
+    """Note contents (digest, size, data where it is inline); nothing happens to those that are known already."""
+    # In one order for everybody: two publishers of the same contents would else wait for each other on Postgres.
+    ordered = sorted(contents, key=lambda content: content[0])
+    rows = [{"sha256": sha256, "size_bytes": size, "data": data} for sha256, size, data in ordered]
+    connection.execute(_RECORD[connection.dialect.name], rows)
+
+
+def put_large(storage: Storage, sha256: str, content: bytes) -> None:
+    """Hand a content over 64 KiB to the storage; durable when it returns."""
+    upload = storage.begin()
+    try:
+        for start in range(0, len(content), CHUNK_BYTES):
+            upload.write(content[start : start + CHUNK_BYTES])
+        upload.commit(sha256)
+    except BaseException:
+        upload.abort()
+        raise
+
+
+def is_inline(size_bytes: int) -> bool:
+    return size_bytes <= INLINE_BYTES
+
+
+def inline_data(connection: Connection, digests: Iterable[str]) -> dict[str, bytes]:
+    """Those of the contents that lie in the database."""
+    rows = connection.execute(
+        select(objects.c.sha256, objects.c.data).where(objects.c.sha256.in_(set(digests)), objects.c.data.is_not(None))
+    )
+    return {row.sha256: bytes(row.data) for row in rows}
+
+
+def open_content(connection: Connection, storage: Storage, sha256: str) -> BinaryIO:
+    """A seekable stream of a content. Raises ContentMissing."""
+    row = connection.execute(select(objects.c.data).where(objects.c.sha256 == sha256)).one_or_none()
+    if row is None:
+        raise ContentMissing("the content is not there")
+    return io.BytesIO(bytes(row.data)) if row.data is not None else storage.open(sha256)
+
+
+def copy_to(stream: BinaryIO, path: Path, mode: int) -> None:
+    """Write a stream to a new file that appears whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    with suppress(FileNotFoundError):
+        partial.unlink()
+    with stream, partial.open("xb") as target:
+        while chunk := stream.read(CHUNK_BYTES):
+            target.write(chunk)
+    partial.chmod(mode)
+    partial.rename(path)

@@ -1,0 +1,145 @@
+"""Migrations: the one linear history under `migrations/`, applied to either database.
+
+Alembic takes a quarter of a second to import; a server whose database is at the head already never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, exc, inspect, text
+
+from skillery.database import Database
+from skillery.database.tables import SEARCH_INDEX, metadata
+from skillery.errors import StartupError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+PACKAGED = Path(__file__).parents[1] / "_migrations"
+IN_CHECKOUT = Path(__file__).parents[3] / "migrations"
+# Any number will do that no other program on the same database uses for its own lock.
+POSTGRES_LOCK = 0x536B696C6C657279 & 0x7FFF_FFFF_FFFF_FFFF
+
+
+def _folder() -> Path:
+    return PACKAGED if PACKAGED.is_dir() else IN_CHECKOUT
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_folder()))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+def revisions() -> list[str]:
+    """Every revision that this release knows, oldest first: the history is linear and its files are numbered."""
+    return sorted(path.name.partition("_")[0] for path in (_folder() / "versions").glob("[0-9]*.py"))
+
+
+def head() -> str:
+    return revisions()[-1]
+
+
+def current(database: Database) -> str | None:
+    """The revision of the database, None for an empty one. Raises StartupError where it cannot be read."""
+    try:
+        with database.engine.connect() as connection:
+            if not inspect(connection).has_table("alembic_version"):
+                return None
+            revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+            return revision
+    except exc.DatabaseError as error:
+        raise StartupError(_reason(database, error)) from None
+
+
+def upgrade(database: Database, revision: str = "head") -> None:
+    """Bring the database to `revision`. Servers that start at once on one Postgres take turns.
+
+    Raises StartupError where the database is unreadable, or newer than this release.
+    """
+    found = current(database)
+    if found is not None and found not in revisions():
+        raise StartupError(
+            f"the database {_where(database)} is at revision {found}, which this release does not know: "
+            "it was written by a newer Skillery; start that release, or restore a backup"
+        )
+    if revision == "head" and found == head():
+        return
+    from alembic import command
+
+    try:
+        with database.engine.begin() as connection:
+            _take_turns(database, connection)
+            command.upgrade(alembic_config(connection), revision)
+    except exc.DatabaseError as error:
+        raise StartupError(_reason(database, error)) from None
+
+
+def create(
+    database: Database, revision: str, fill: Callable[[Connection], None], then: Callable[[Connection], None]
+) -> None:
+    """Make the tables of `revision` in an empty database, let `fill` fill them, bring them to the head and let `then`
+    do the rest: all of it, or nothing.
+
+    Raises StartupError where the database is not empty, or cannot be reached.
+    """
+    from alembic import command
+
+    try:
+        with database.engine.begin() as connection:
+            _take_turns(database, connection)
+            if inspect(connection).get_table_names():
+                raise StartupError(f"the database {_where(database)} is not empty")
+            command.upgrade(alembic_config(connection), revision)
+            fill(connection)
+            if revision != head():
+                command.upgrade(alembic_config(connection), "head")
+            then(connection)
+    except exc.DatabaseError as error:
+        raise StartupError(_reason(database, error)) from None
+
+
+def _take_turns(database: Database, connection: Connection) -> None:
+    if not database.is_sqlite:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": POSTGRES_LOCK})
+
+
+def downgrade(database: Database, revision: str) -> None:
+    from alembic import command
+
+    with database.engine.begin() as connection:
+        command.downgrade(alembic_config(connection), revision)
+
+
+def differences(database: Database) -> list[str]:
+    """How the database differs from `skillery.database.tables`, one line each; empty where it does not."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    with database.engine.connect() as connection:
+        opts = {"compare_type": True, "include_name": is_in_tables}
+        context = MigrationContext.configure(connection, opts=opts)
+        return [str(difference) for difference in compare_metadata(context, metadata)]
+
+
+def is_in_tables(name: str | None, _kind: str = "", _parents: object = None) -> bool:
+    """Whether `skillery.database.tables` knows of what is called so: no Table describes an index for searching."""
+    return not (name or "").startswith(SEARCH_INDEX)
+
+
+def _where(database: Database) -> str:
+    return database.url.render_as_string(hide_password=True)
+
+
+def _reason(database: Database, error: exc.DatabaseError) -> str:
+    cause = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
+    if database.is_sqlite and ("not a database" in cause or "malformed" in cause):
+        return f"the database {_where(database)} is damaged ({cause}); restore a backup, or move the file away"
+    return f"cannot open the database {_where(database)}: {cause}"

@@ -1,0 +1,196 @@
+"""One environment from its lock: its wheels fetched and unpacked in the sandbox, its files linked, and only then its
+name."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from skillery.environments.downloads import Fetched, Incoming, Progress, build_wheel, fetch
+from skillery.environments.errors import BuildFailed, not_written
+from skillery.environments.jobs import Jobs, Stopped, workers
+from skillery.environments.sources import Sources
+from skillery.environments.trees import Tree, Trees, TreeWriter, key_of, link, settle, too_large
+from skillery.environments.uv_errors import cleaned, job_failure
+from skillery.environments.wheels import MOST_FILES, read_wheel
+from skillery.errors import SkilleryError
+from skillery.formats.requirements import InvalidLock, Pin, read_lock
+from skillery.formats.wording import printable
+
+MIB = 1024 * 1024
+PACKAGES, ABOUT = "packages", "environment.json"
+
+
+class Built(msgspec.Struct, frozen=True):
+    """What is known of an environment, written beside its packages."""
+
+    trees: tuple[str, ...]
+    size_bytes: int
+    own_bytes: int = 0
+    """What it takes beside its trees: folders, and copies where the disk has no links."""
+
+
+class _Build(NamedTuple):
+    """What one build works with."""
+
+    aside: Path
+    progress: Progress
+    make_room: Callable[[int, frozenset[str]], None]
+    found: dict[str, str]
+    """Package -> key of its tree."""
+
+
+class Builder:
+    """Builds below one folder: `incoming` is what has no name yet, and goes with the next start."""
+
+    def __init__(self, folder: Path, jobs: Jobs, sources: Sources, seconds: float, max_mb: int) -> None:
+        self._incoming = folder / "incoming"
+        self.trees = Trees(folder / "trees", self._incoming)
+        self._jobs = jobs
+        self._sources = sources
+        self._seconds = seconds
+        self._max_mb = max_mb
+        self.busy: list[dict[str, str]] = []
+        """The trees that builds under way count on."""
+
+    def tidy(self) -> None:
+        """Blocking: what a killed build left goes."""
+        shutil.rmtree(self._incoming, ignore_errors=True)
+
+    async def build(
+        self,
+        lock: bytes,
+        target: Path,
+        progress: Progress,
+        make_room: Callable[[int, frozenset[str]], None],
+        *,
+        anew: bool = False,
+    ) -> Built:
+        """`target` is there afterwards, whole; after an error or a cancelling nothing is. `make_room` is called,
+        blocking, with the bytes that are to come and the trees that must stay. `anew`: nothing that is there counts.
+        Raises BuildFailed."""
+        build = _Build(self._incoming / secrets.token_hex(16), progress, make_room, {})
+        self.busy.append(build.found)
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._build(build, read_lock(lock), target, anew=anew)
+        except TimeoutError:
+            raise BuildFailed(
+                f"installing took longer than {self._seconds:g} s (the setting packages.build_seconds), "
+                f"while {progress.step}"
+            ) from None
+        except InvalidLock as error:
+            raise BuildFailed(f"its lock {error.message}") from None
+        except SkilleryError as error:
+            raise BuildFailed(error.message, passing=True) from None
+        except OSError as error:
+            raise not_written(error) from None
+        finally:
+            self.busy.remove(build.found)
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, build.aside, ignore_errors=True))
+
+    async def _build(self, build: _Build, pins: Sequence[Pin], target: Path, *, anew: bool) -> Built:
+        build.aside.mkdir(parents=True)
+        build.progress.total = len(pins)
+        if not anew:
+            build.found.update({pin.name: key for pin in pins if (key := self.trees.find(pin.hashes))})
+        build.progress.done = len(build.found)
+        missing = [pin for pin in pins if pin.name not in build.found]
+        if missing:
+            await self._bring(build, missing)
+        build.progress.step = "putting them together"
+        return await asyncio.to_thread(self._put_together, build, target)
+
+    def _put_together(self, build: _Build, target: Path) -> Built:
+        keys = tuple(build.found[name] for name in sorted(build.found))
+        about = {key: self.trees.about(key) for key in keys}
+        size = sum(tree.size_bytes for tree in about.values())
+        if size > self._max_mb * MIB:
+            raise too_large(self._max_mb)
+        build.make_room(0, frozenset(keys))
+        made = build.aside / "environment"
+        own = link([self.trees.files(key) for key in keys], made / PACKAGES).size_bytes
+        build.make_room(own, frozenset(keys))
+        built = Built(keys, size, own)
+        (made / ABOUT).write_bytes(msgspec.json.encode(built))
+        settle(made, target, self._incoming)
+        return built
+
+    # -- what is not there yet ---------------------------------------------------------------------------------------
+
+    async def _bring(self, build: _Build, pins: Sequence[Pin]) -> None:
+        """What has come is unpacked while the next is fetched."""
+        build.progress.step = "asking the package index"
+        incoming = Incoming(pins, build.aside, self._max_mb, build.progress)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fetch(self._jobs, self._sources, pins, incoming, self._seconds))
+                while (fetched := await incoming.whole.get()) is not None:
+                    group.create_task(self._take(build, fetched))
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None
+        lacking = next((pin for pin in pins if pin.name not in build.found), None)
+        if lacking is not None:
+            raise BuildFailed(f"{lacking.name} {lacking.version} did not come")
+
+    async def _take(self, build: _Build, fetched: Fetched) -> None:
+        package = f"{fetched.pin.name} {fetched.pin.version}"
+        if not fetched.is_wheel:
+            if not self._sources.is_built(fetched.pin.name):
+                raise BuildFailed(f"{package} has no wheel, and is not built from source here")
+            build.progress.step = f"building {package} from source"
+            wheel = await build_wheel(self._jobs, fetched, build.aside, self._max_mb, self._seconds, build.progress)
+            fetched.path.unlink()
+            fetched = wheel
+        build.progress.step = f"unpacking {package}"
+        await self._unpack(build, fetched)
+        build.progress.done += 1
+
+    async def _unpack(self, build: _Build, fetched: Fetched) -> None:
+        aside, spent = (
+            build.aside / fetched.sha256,
+            sum(self.trees.about(key).size_bytes for key in build.found.values()),
+        )
+        left = self._max_mb * MIB - spent
+        wheel = await asyncio.to_thread(read_wheel, fetched.path, fetched.pin)
+        writer = TreeWriter(wheel, aside, left, self._max_mb)
+        args = {"max_bytes": left, "max_files": MOST_FILES, "workers": workers()}
+        what = f"{wheel.package} could not be unpacked"
+        try:
+            answer = await self._jobs.run(
+                "unpack", args, seconds=self._seconds, receiver=writer, given={"wheel": fetched.path}
+            )
+        except Stopped as stopped:
+            raise job_failure(what, stopped) from None
+        if answer.told:
+            raise self._unfit(wheel.package, what, answer.told)
+        await asyncio.to_thread(self._keep, build, fetched, writer, aside)
+
+    def _keep(self, build: _Build, fetched: Fetched, writer: TreeWriter, aside: Path) -> None:
+        fetched.path.unlink()
+        tree: Tree = writer.finish()
+        key = key_of(fetched.sha256)
+        build.make_room(tree.size_bytes, frozenset(build.found.values()))
+        self.trees.keep(aside, key)
+        build.found[fetched.pin.name] = key
+
+    def _unfit(self, package: str, what: str, told: dict[str, object]) -> BuildFailed:
+        detail = printable(str(told.get("detail", "")), 200)
+        match told.get("reason"):
+            case "too_large":
+                return too_large(self._max_mb, package)
+            case "too_many_files":
+                return BuildFailed(f"{package} has {detail} files, at most {MOST_FILES} are allowed")
+            case "no_file":
+                return BuildFailed(f"{package} has '{detail}', which is a link or no file at all")
+            case "encrypted":
+                return BuildFailed(f"{package} has '{detail}', which is encrypted")
+            case "no_archive":
+                return BuildFailed(f"{package} is no wheel, or a damaged one")
+        return BuildFailed(f"{what}: {cleaned(detail, 200)}")

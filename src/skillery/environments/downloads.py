@@ -1,0 +1,222 @@
+"""The files of a lock, brought here through the sandbox and held against its hashes once more."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import secrets
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from packaging.tags import sys_tags
+
+from skillery.environments.errors import BuildFailed
+from skillery.environments.jobs import Jobs, Receiver, Stopped
+from skillery.environments.sources import Sources, base_python
+from skillery.environments.trees import too_large
+from skillery.environments.uv_errors import build_failure, job_failure, uv_failure
+from skillery.formats.requirements import Pin
+from skillery.formats.wording import printable
+
+MIB = 1024 * 1024
+BUILD_DISK_MB = 4096
+
+
+class Fetched(NamedTuple):
+    """A file whose hash the lock has."""
+
+    pin: Pin
+    sha256: str
+    path: Path
+    name: str
+
+    @property
+    def is_wheel(self) -> bool:
+        return self.name.endswith(".whl")
+
+
+class Progress:
+    """How far a build is: its step in words, and how many packages are there of how many."""
+
+    def __init__(self) -> None:
+        self.step = "waiting for its turn"
+        self.done = 0
+        self.total = 0
+
+
+class Begin(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    file: str
+    size: int
+
+
+class Incoming(Receiver):
+    """Files as they are handed out, one after the other, each put where it is queued once it is whole."""
+
+    def __init__(
+        self, pins: Sequence[Pin], aside: Path, max_mb: int, progress: Progress, *, unlocked: bool = False
+    ) -> None:
+        """`unlocked`: what was built has a hash that nobody has said before."""
+        self._pins = {pin.name: pin for pin in pins}
+        self._aside = aside
+        self._left = max_mb * MIB
+        self._unlocked = unlocked
+        self._loop = asyncio.get_running_loop()
+        self._begun: Begin | None = None
+        self._file: io.BufferedRandom | None = None
+        self._size = 0
+        self._progress = progress
+        self.max_mb = max_mb
+        self.whole: asyncio.Queue[Fetched | None] = asyncio.Queue()
+        """None behind the last."""
+
+    def take(self, kind: str, piece: bytes) -> None:
+        match kind:
+            case "x/begin":
+                self._begin(piece)
+            case "x/piece" if self._file is not None:
+                self._size += len(piece)
+                if self._size > self._left:
+                    raise too_large(self.max_mb)
+                self._file.write(piece)
+            case "x/end" if self._file is not None and self._begun is not None:
+                self._end(self._begun, self._file)
+            case _:
+                raise BuildFailed("the sandbox handed out what nobody asked for")
+
+    def _begin(self, head: bytes) -> None:
+        """A file; or once more the one that broke off."""
+        try:
+            self._begun = begun = msgspec.json.decode(head, type=Begin)
+        except msgspec.MsgspecError:
+            raise BuildFailed("the sandbox handed out what nobody asked for") from None
+        if begun.name not in self._pins:
+            raise BuildFailed(f"{printable(begun.name, 100)} is not in the lock, or came twice")
+        if self._file is not None:
+            self._file.close()
+            Path(self._file.name).unlink()
+        self._size = 0
+        self._file = (self._aside / f"{secrets.token_hex(8)}.part").open("xb+")
+        self._progress.step = f"fetching {begun.name} {printable(begun.version, 100)}"
+
+    def _end(self, begun: Begin, file: io.BufferedRandom) -> None:
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        file.close()
+        self._file = None
+        pin = self._pins.pop(begun.name)
+        if not self._unlocked and f"sha256:{sha256}" not in pin.hashes:
+            raise BuildFailed(other_file(f"{pin.name} {pin.version}"))
+        self._left -= self._size
+        fetched = Fetched(pin, sha256, Path(file.name), begun.file)
+        self._loop.call_soon_threadsafe(self.whole.put_nowait, fetched)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._file is not None:
+            self._file.close()
+        self.whole.put_nowait(None)
+
+
+def other_file(package: str) -> str:
+    return f"{package}: the file that the index has is not the one that was locked (its hash differs)"
+
+
+async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Incoming, seconds: float) -> None:
+    """Each file of them comes to `incoming.whole`, then None. Raises BuildFailed."""
+    args = {
+        "pins": [{"name": pin.name, "version": pin.version, "hashes": bare(pin)} for pin in pins],
+        "tags": supported_tags(),
+        "arguments": [
+            "pip",
+            "compile",
+            "-",
+            "--no-header",
+            "--no-annotate",
+            *sources.kinds(),
+            "--python",
+            base_python(),
+        ],
+        "from_source": bool(sources.from_source),
+        "max_bytes": incoming.max_mb * MIB,
+    }
+    try:
+        answer = await jobs.run("fetch", args, seconds=seconds, receiver=incoming)
+    except Stopped as stopped:
+        raise job_failure("its packages could not be fetched", stopped) from None
+    finally:
+        incoming.close()
+    if answer.told:
+        raise _failure(answer.told, answer.refused, incoming)
+
+
+async def build_wheel(
+    jobs: Jobs, source: Fetched, aside: Path, max_mb: int, seconds: float, progress: Progress
+) -> Fetched:
+    """The wheel that a source archive comes to. Raises BuildFailed."""
+    package = f"{source.pin.name} {source.pin.version}"
+    incoming = Incoming([source.pin], aside, max_mb, progress, unlocked=True)
+    args = {
+        "pin": {"name": source.pin.name, "version": source.pin.version},
+        "file": source.name,
+        "python": base_python(),
+    }
+    given = {"source": source.path}
+    try:
+        answer = await jobs.run("build", args, seconds=seconds, receiver=incoming, given=given, disk_mb=BUILD_DISK_MB)
+    except Stopped as stopped:
+        raise job_failure(f"{package} could not be built from source", stopped) from None
+    finally:
+        incoming.close()
+    if answer.told:
+        raise _failure(answer.told, answer.refused, incoming)
+    built = incoming.whole.get_nowait()
+    if built is None:
+        raise BuildFailed(f"{package} could not be built from source: nothing came of it")
+    return built._replace(sha256=source.sha256)
+
+
+def bare(pin: Pin) -> list[str]:
+    return [one.removeprefix("sha256:") for one in sorted(pin.hashes)]
+
+
+@cache
+def supported_tags() -> list[str]:
+    """Of this interpreter on this machine, the best first."""
+    return [str(tag) for tag in sys_tags()]
+
+
+def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: Incoming) -> BuildFailed:
+    reason, package = str(told.get("reason", "")), printable(str(told.get("package", "")), 200)
+    detail = str(told.get("detail", ""))
+    if refused and reason in {"away", "uv"}:
+        hosts = ", ".join(refused[:3])
+        return BuildFailed(
+            f"{package or 'a package'} lies at {hosts}, where packages may not come from "
+            "(the setting packages.file_hosts)"
+        )
+    match reason:
+        case "hash":
+            return BuildFailed(other_file(package))
+        case "no_wheel":
+            return BuildFailed(f"{package} has no wheel for this server")
+        case "source":
+            return BuildFailed(f"{package} has no wheel, and nothing is built from source here")
+        case "too_large":
+            return too_large(incoming.max_mb, package)
+        case "away":
+            return BuildFailed(
+                f"{package} could not be fetched, after several tries: the package index cannot be reached",
+                passing=True,
+            )
+        case "build":
+            return BuildFailed(f"{package} could not be built from source: {build_failure(detail)}")
+        case "uv":
+            message, passing = uv_failure(detail)
+            return BuildFailed(message, passing=passing)
+    return BuildFailed("its packages could not be fetched")

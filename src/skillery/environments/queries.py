@@ -1,0 +1,285 @@
+"""list_environments and describe_environment: what there is of packages, on this server and on others."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from skillery.backends import Identity, Storage
+from skillery.contents.store import open_content
+from skillery.database import Database, in_utc
+from skillery.database.tables import environments, skill_files
+from skillery.environments.definitions import Defined, Named
+from skillery.environments.named import NamedEnvironments, pins_of
+from skillery.environments.named_rows import NamedLock, Rebuild, content_of_lock, find_rebuilds, names_of_lock
+from skillery.environments.store import Environments
+from skillery.errors import ContentMissing, EnvironmentNotFound, NotAllowed
+from skillery.formats.requirements import LOCK, InvalidLock, read_lock
+from skillery.formats.wording import quoted
+from skillery.identity import access
+from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.versions import versions_with_lock
+
+MOST_VERSIONS = 100
+_LOCK = re.compile(r"[0-9a-f]{64}")
+State = Literal["pending", "building", "ready", "failed"]
+
+
+class LockedPackage(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+
+
+class ShownLock(msgspec.Struct, frozen=True):
+    sha256: str
+    packages: list[LockedPackage] | None
+    """None in lists of what is installed."""
+
+
+class ShownProgress(msgspec.Struct, frozen=True):
+    step: str
+    done: int
+    total: int
+
+
+class OnServer(msgspec.Struct, frozen=True):
+    """What one server has of it."""
+
+    state: Literal["building", "ready", "failed"]
+    message: str
+    size_bytes: int
+    changed_at: datetime | None
+    here: bool
+    """Whether it is the one that answers."""
+    progress: ShownProgress | None = None
+    """Of one that is being built."""
+
+
+class ShownRebuild(msgspec.Struct, frozen=True):
+    """The last time that somebody had it built anew."""
+
+    state: Literal["running", "done", "failed"]
+    message: str
+    by: str
+    began_at: datetime | None
+    ended_at: datetime | None
+
+
+class WarmProcess(msgspec.Struct, frozen=True):
+    """A process that has imported what `preload` says."""
+
+    state: Literal["starting", "ready", "failed"]
+    memory_mb: float
+    message: str
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """Packages that runs find; without a name those of skills alone."""
+
+    name: str | None
+    description: str = ""
+    default: bool = False
+    dependencies: list[str] = []
+    preload: list[str] = []
+    state: State
+    message: str = ""
+    progress: ShownProgress | None = None
+    lock: ShownLock | None
+    size_bytes: int | None = None
+    servers: list[OnServer] = []
+    rebuild: ShownRebuild | None = None
+    warm: WarmProcess | None = None
+
+
+class WithLock(msgspec.Struct, frozen=True):
+    """A version whose packages these are."""
+
+    name: str
+    version: str
+    status: str
+
+
+class DescribedEnvironment(Environment, frozen=True, kw_only=True):
+    used_at: datetime | None
+    versions: list[WithLock]
+
+
+class EnvironmentPage(msgspec.Struct, frozen=True):
+    environments: list[Environment]
+    next_cursor: str | None
+
+
+class Showing:
+    """Answers from the database, and from what this server has in hand."""
+
+    def __init__(
+        self, database: Database, storage: Storage, installed: Environments, named: NamedEnvironments, server: str
+    ) -> None:
+        self._database = database
+        self._storage = storage
+        self._installed = installed
+        self._named = named
+        self._server = server
+
+    async def named(self) -> EnvironmentPage:
+        """All named ones, as the settings have them."""
+        # Rebuilds first: of one that is done, the lock that it made is shown.
+        subjects = [one.name for one in self._named.defined]
+        rebuilds = await self._database.read(partial(find_rebuilds, subjects=subjects))
+        found = [(one, await self._named.read(one)) for one in self._named.defined]
+        digests = [lock.sha256 for _, lock in found if lock]
+        states = await self._database.read(partial(_states_of, digests=digests, server=self._server))
+        shown = [
+            self._of_named(one, lock, states.get(lock.sha256, []) if lock else [], rebuilds.get(one.name))
+            for one, lock in found
+        ]
+        return EnvironmentPage(shown, None)
+
+    async def installed(self, identity: Identity, key: bytes, limit: int, cursor: str) -> EnvironmentPage:
+        """All that servers have or have tried to, by their locks. Raises NotAllowed, InvalidCursor."""
+        if not access.is_admin(identity):
+            raise NotAllowed("only an admin lists what is installed", hint="Leave 'installed' out.", scope="admin")
+        bound_to = ("list_environments", "installed")
+        after = read_cursor(key, bound_to, cursor, 1)[0] if cursor else ""
+        return await self._database.read(partial(self._page, key=key, bound_to=bound_to, after=after, limit=limit))
+
+    async def describe(self, identity: Identity, subject: str) -> DescribedEnvironment:
+        """One by its name or by the SHA-256 of its lock. Raises EnvironmentNotFound."""
+        one = self._named.defined.get(subject)
+        if one is None and not _LOCK.fullmatch(subject):
+            raise environment_not_found(subject, self._named.defined)
+        rebuilds = await self._database.read(partial(find_rebuilds, subjects=[subject]))
+        lock = await self._named.read(one) if one else None
+        sha256 = lock.sha256 if lock else subject
+        content = lock.content if lock else None
+        with_lock = partial(versions_with_lock, identity=identity, sha256=sha256, limit=MOST_VERSIONS)
+        versions = await self._database.read(with_lock) if identity.scopes & {"read", "admin"} else []
+        if one is None:
+            content = await asyncio.to_thread(content_of, self._database, self._storage, subject)
+            if content is None or not (versions or access.is_admin(identity)):
+                raise environment_not_found(subject, self._named.defined)
+        states = await self._database.read(partial(_states_of, digests=[sha256], server=self._server))
+        of_lock = states.get(sha256, []) if content else []
+        if one is not None:
+            shown = self._of_named(one, lock, of_lock, rebuilds.get(subject))
+        else:
+            shown = self._of_lock(sha256, None, of_lock, rebuilds.get(subject), _packages(content or b""))
+        return DescribedEnvironment(
+            **msgspec.structs.asdict(shown),
+            used_at=await asyncio.to_thread(self._used_at, sha256),
+            versions=[WithLock(**version) for version in versions],
+        )
+
+    def _used_at(self, sha256: str) -> datetime | None:
+        return next((one.used_at for one in self._installed.installed() if one.lock == sha256), None)
+
+    def _page(
+        self, connection: Connection, key: bytes, bound_to: tuple[str, ...], after: str, limit: int
+    ) -> EnvironmentPage:
+        locks = select(environments.c.lock_sha256).where(environments.c.lock_sha256 > after).distinct()
+        found = list(connection.scalars(locks.order_by(environments.c.lock_sha256).limit(limit + 1)))
+        page = found[:limit]
+        rebuilds = find_rebuilds(connection, page)
+        states = _states_of(connection, page, self._server)
+        names = names_of_lock(connection, page)
+        shown = [self._of_lock(one, names.get(one), states.get(one, []), rebuilds.get(one), None) for one in page]
+        more = make_cursor(key, bound_to, (page[-1],)) if len(found) > limit else None
+        return EnvironmentPage(shown, more)
+
+    def _of_named(
+        self, one: Named, lock: NamedLock | None, servers: Sequence[OnServer], rebuild: Rebuild | None
+    ) -> Environment:
+        if lock is None:
+            shown = self._unlocked(one)
+        else:
+            shown = self._of_lock(lock.sha256, one.name, servers, rebuild, _packages(lock.content))
+        return msgspec.structs.replace(
+            shown,
+            description=one.description,
+            default=one.default,
+            dependencies=list(one.dependencies),
+            preload=list(one.preload),
+            rebuild=ShownRebuild(*rebuild) if rebuild else None,
+        )
+
+    def _unlocked(self, one: Named) -> Environment:
+        if self._named.is_locking(one.name):
+            return Environment(name=one.name, state="building", progress=ShownProgress("locking", 0, 1), lock=None)
+        failure = self._named.failure(one.name)
+        if failure is not None:
+            return Environment(name=one.name, state="failed", message=failure.message, lock=None)
+        return Environment(name=one.name, state="pending", lock=None)
+
+    def _of_lock(
+        self,
+        sha256: str,
+        name: str | None,
+        servers: Sequence[OnServer],
+        rebuild: Rebuild | None,
+        packages: list[LockedPackage] | None,
+    ) -> Environment:
+        here = next((one for one in servers if one.here), None)
+        return Environment(
+            name=name,
+            # Where there is nothing to install, that is there.
+            state=here.state if here else "ready" if packages == [] else "pending",
+            message=here.message if here else "",
+            progress=here.progress if here else None,
+            lock=ShownLock(sha256, packages),
+            size_bytes=next((one.size_bytes for one in servers if one.state == "ready"), None),
+            servers=list(servers),
+            rebuild=ShownRebuild(*rebuild) if rebuild else None,
+        )
+
+
+def content_of(database: Database, storage: Storage, sha256: str) -> bytes | None:
+    """Blocking: a lock by its digest, of a version or of a named environment; None where there is none."""
+    if not _LOCK.fullmatch(sha256):
+        return None
+
+    def read(connection: Connection) -> bytes | None:
+        named = content_of_lock(connection, sha256)
+        is_lock = select(skill_files.c.version_id).where(skill_files.c.sha256 == sha256, skill_files.c.path == LOCK)
+        if named is not None or connection.execute(is_lock.limit(1)).first() is None:
+            return named
+        with open_content(connection, storage, sha256) as stream:
+            return stream.read()
+
+    try:
+        content = database.read_now(read)
+        return content if content is not None and read_lock(content) else None
+    except (ContentMissing, InvalidLock):
+        return None
+
+
+def environment_not_found(subject: str, defined: Defined) -> EnvironmentNotFound:
+    shown = quoted(subject)
+    what = f"no lock {shown}" if _LOCK.fullmatch(subject) else f"no environment {shown}"
+    return EnvironmentNotFound(f"there is {what}", hint=defined.near(subject), name=subject[:80])
+
+
+def _states_of(connection: Connection, digests: Iterable[str], server: str) -> dict[str, list[OnServer]]:
+    """What servers have of each lock, this one first."""
+    wanted = select(environments).where(environments.c.lock_sha256.in_(list(digests)))
+    states: dict[str, list[OnServer]] = {}
+    for row in connection.execute(wanted.order_by(environments.c.server != server, environments.c.server)):
+        changed_at, here = in_utc(row.changed_at), row.server == server
+        progress = _progress(row._mapping) if row.state == "building" else None
+        one = OnServer(row.state, row.message, row.size_bytes, changed_at, here, progress)
+        states.setdefault(row.lock_sha256, []).append(one)
+    return states
+
+
+def _packages(content: bytes) -> list[LockedPackage]:
+    return [LockedPackage(pin.name, pin.version) for pin in pins_of(content)]
+
+
+def _progress(row: Mapping[Any, Any]) -> ShownProgress | None:
+    return ShownProgress(row["step"], row["done"], row["total"]) if row.get("step") else None

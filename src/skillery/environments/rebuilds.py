@@ -1,0 +1,122 @@
+"""Environments that an admin wants built anew: what was there stays until the new one is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from functools import partial
+
+from sqlalchemy import Connection
+
+from skillery import audit
+from skillery.backends import Failure, Identity, Storage
+from skillery.database import Database
+from skillery.environments.definitions import Named
+from skillery.environments.locks import Locks
+from skillery.environments.named import NamedEnvironments, not_locked
+from skillery.environments.named_rows import begin_rebuild, end_left_over, end_rebuild, replace_named_lock
+from skillery.environments.queries import content_of, environment_not_found
+from skillery.environments.store import Environments
+from skillery.errors import SkilleryError
+
+log = logging.getLogger(__name__)
+STOPPED = "the server was stopped while it built"
+
+
+class Rebuilds:
+    """Those that this server has under way."""
+
+    def __init__(
+        self,
+        database: Database,
+        storage: Storage,
+        locks: Locks,
+        environments: Environments,
+        named: NamedEnvironments,
+        server: str,
+    ) -> None:
+        self._database = database
+        self._storage = storage
+        self._locks = locks
+        self._environments = environments
+        self._named = named
+        self._server = server
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """What a killed server had under way has failed."""
+        await self._database.write(partial(end_left_over, server=self._server, now=datetime.now(UTC)))
+
+    async def close(self) -> None:
+        tasks = list(self._under_way)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def begin(self, identity: Identity, subject: str) -> None:
+        """Of a named environment, for all servers: lock it anew, install that, and give it the name. Of the SHA-256 of
+        a lock, for this server: install it anew. Nothing where that is under way. Raises EnvironmentNotFound."""
+        one = self._named.defined.get(subject)
+        content = None if one else await asyncio.to_thread(content_of, self._database, self._storage, subject)
+        if one is None and content is None:
+            raise environment_not_found(subject, self._named.defined)
+        begin = partial(begin_rebuild, subject=subject, server=self._server, identity=identity.name)
+        if not await self._database.write(partial(begin, now=datetime.now(UTC))):
+            return
+        work = self._rebuild_named(identity, one) if one else self._rebuild_lock(identity, subject, content or b"")
+        task = asyncio.create_task(self._ended(subject, work))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _ended(self, subject: str, work: Coroutine[None, None, str]) -> None:
+        """A failure, or a server that stops, is written down; what has succeeded wrote so with what it changed."""
+        message = STOPPED
+        try:
+            message = await work
+        except SkilleryError as error:
+            message = error.message
+        except Exception:
+            log.exception("the environment '%s' could not be built anew", subject)
+            message = "the server's log says why"
+        finally:
+            if message:
+                log.warning("the environment '%s' could not be built anew: %s", subject, message)
+                ended = partial(end_rebuild, subject=subject, message=message, now=datetime.now(UTC))
+                await asyncio.shield(self._database.write(ended))
+
+    async def _rebuild_named(self, identity: Identity, one: Named) -> str:
+        """Why it failed; "" where it did not."""
+        before = await self._named.read(one)
+        try:
+            content = await self._locks.make(one.dependencies, anew=True)
+        except SkilleryError as error:
+            return not_locked(one, error).message
+        found = await self._environments.rebuild(content)
+        if isinstance(found, Failure):
+            return found.message
+
+        def replace(connection: Connection) -> None:
+            now, sha256 = datetime.now(UTC), hashlib.sha256(content).hexdigest()
+            replace_named_lock(connection, one.name, one.key, content, sha256, now)
+            end_rebuild(connection, one.name, "", now)
+            was = {"lock": before.sha256} if before else None
+            audit.record(connection, identity, "rebuild_environment", one.name, before=was, after={"lock": sha256})
+
+        await self._database.write(replace)
+        self._named.forget(one.name)
+        return ""
+
+    async def _rebuild_lock(self, identity: Identity, sha256: str, content: bytes) -> str:
+        found = await self._environments.rebuild(content)
+        if isinstance(found, Failure):
+            return found.message
+
+        def note(connection: Connection) -> None:
+            end_rebuild(connection, sha256, "", datetime.now(UTC))
+            audit.record(connection, identity, "rebuild_environment", sha256, after={"server": self._server})
+
+        await self._database.write(note)
+        return ""

@@ -1,0 +1,290 @@
+"""The environments of one server: one for each lock, built when it is first needed and shared from then on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from skillery.backends import Failure, PackageMount
+from skillery.database import Database
+from skillery.environments.builder import PACKAGES, Builder, Built
+from skillery.environments.downloads import Progress
+from skillery.environments.errors import BuildFailed
+from skillery.environments.folders import Installed, Shelf
+from skillery.environments.rows import State, forget_state, forget_unfinished, needed_of, note_state
+from skillery.environments.trees import remove
+from skillery.errors import SkilleryError
+
+log = logging.getLogger(__name__)
+MIB = 1024 * 1024
+AGAIN_SECONDS = 60.0
+"""A build that has failed is not tried again sooner, unless the reason was passing."""
+NOTED_EVERY = 600.0
+TOLD_EVERY = 0.5
+BUILDS_AT_ONCE = 3
+NOT_READY, FAILED = "EnvironmentNotReady", "EnvironmentFailed"
+
+
+class Environments:
+    """What has a name is whole, and stays as long as anybody keeps the mount of it."""
+
+    def __init__(self, folder: Path, database: Database, builder: Builder, server: str, total_mb: int) -> None:
+        self._shelf = Shelf(folder / "ready", folder / "incoming")
+        self._database = database
+        self._builder = builder
+        self._server = server
+        self._total_mb = total_mb
+        self._building: dict[str, asyncio.Task[Failure | None]] = {}
+        self._progress: dict[str, Progress] = {}
+        self._failed: dict[str, tuple[Failure, float]] = {}
+        self._used: dict[Path, float] = {}
+        """Folder of an environment -> when its use was last noted."""
+        self._mounts: weakref.WeakValueDictionary[Path, PackageMount] = weakref.WeakValueDictionary()
+        """Those that somebody has: a run, or one that is to come."""
+        self._lock = threading.RLock()
+        self._turns = asyncio.Semaphore(BUILDS_AT_ONCE)
+        self._closed = False
+
+    async def start(self) -> None:
+        """What a killed server left half-built goes, and what it had built anew counts."""
+        await asyncio.to_thread(self._builder.tidy)
+        await asyncio.to_thread(self._shelf.tidy)
+        await self._database.write(partial(forget_unfinished, server=self._server))
+
+    def find(self, sha256: str) -> PackageMount | None:
+        """What is ready; from now on it counts as just used, and is kept as long as the caller keeps this."""
+        with self._lock:
+            folder = self._shelf.find(sha256)
+            if folder is None or not self._note_use(folder):
+                return None
+            mount = self._mounts.get(folder)
+            if mount is None:
+                mount = self._mounts[folder] = PackageMount(sha256, folder / PACKAGES)
+            return mount
+
+    def _note_use(self, folder: Path) -> bool:
+        noted = self._used.get(folder)
+        if noted is None or time.monotonic() - noted > NOTED_EVERY:
+            try:
+                os.utime(folder)
+            except FileNotFoundError:
+                return False
+            self._used[folder] = time.monotonic()
+        return True
+
+    async def ready(self, lock: bytes, seconds: float) -> PackageMount | Failure:
+        """The environment of a lock, built where it is not there yet; a failure where that fails, or takes longer: then
+        it goes on."""
+        sha256 = hashlib.sha256(lock).hexdigest()
+        found = self.find(sha256)
+        if found is not None:
+            return found
+        task = self.begin(lock)
+        if task is not None:
+            await asyncio.wait({task}, timeout=seconds)
+            if not task.done():
+                so_far = f"after {round(seconds, 1):g} s{self._how_far(sha256)}"
+                message = f"its packages were still being installed {so_far}; try again"
+                return Failure(NOT_READY, message)
+        return self.find(sha256) or self._why_not(sha256)
+
+    def _how_far(self, sha256: str) -> str:
+        progress = self._progress.get(sha256)
+        return f" ({progress.step}; {progress.done} of {progress.total} packages are there)" if progress else ""
+
+    def _why_not(self, sha256: str) -> Failure:
+        failed = self._failed.get(sha256)
+        return failed[0] if failed else Failure(FAILED, "its packages could not be installed")
+
+    def begin(self, lock: bytes) -> asyncio.Task[Failure | None] | None:
+        """See to it that the environment is built; None where it is there, or has just failed."""
+        sha256 = hashlib.sha256(lock).hexdigest()
+        failed = self._failed.get(sha256)
+        if self._closed or (failed and time.monotonic() - failed[1] < AGAIN_SECONDS) or self.find(sha256):
+            return None
+        return self._building.get(sha256) or self._begin(sha256, lock, anew=False)
+
+    async def rebuild(self, lock: bytes) -> PackageMount | Failure:
+        """Fetched and built anew, beside the one that is there; runs under way keep that, and it goes with the last."""
+        sha256 = hashlib.sha256(lock).hexdigest()
+        while sha256 in self._building:
+            await asyncio.wait({self._building[sha256]})
+        if self._closed:
+            return Failure(NOT_READY, "the server is stopping")
+        failure = await asyncio.shield(self._begin(sha256, lock, anew=True))
+        return failure or self.find(sha256) or self._why_not(sha256)
+
+    def installed(self) -> list[Installed]:
+        """Blocking: the environments of this server, the last used ones first."""
+        there = self._shelf.all()
+        with self._lock:
+            found = [one._replace(in_use=one.folder in self._mounts) for one in there]
+        return sorted(found, key=lambda one: one.used_at, reverse=True)
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = list(self._building.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- building ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, sha256: str, lock: bytes, *, anew: bool) -> asyncio.Task[Failure | None]:
+        self._failed.pop(sha256, None)
+        progress = self._progress[sha256] = Progress()
+        task = self._building[sha256] = asyncio.create_task(self._build(sha256, lock, progress, anew=anew))
+        task.add_done_callback(partial(self._ended, sha256))
+        return task
+
+    def _ended(self, sha256: str, _: asyncio.Task[Failure | None]) -> None:
+        self._building.pop(sha256, None)
+        self._progress.pop(sha256, None)
+
+    async def _build(self, sha256: str, lock: bytes, progress: Progress, *, anew: bool) -> Failure | None:
+        try:
+            built = await self._built(sha256, lock, progress, anew=anew)
+        except BuildFailed as error:
+            log.warning("the packages of lock %s could not be installed: %s", sha256[:12], error.message)
+            failure = Failure(FAILED, f"its packages could not be installed: {error.message}")
+            return await self._note_failure(sha256, failure, error.message, passing=error.passing)
+        except Exception:
+            log.exception("the packages of lock %s could not be installed", sha256[:12])
+            failure = Failure(FAILED, "its packages could not be installed: the reason is in the server's log")
+            return await self._note_failure(sha256, failure, failure.message)
+        await asyncio.to_thread(self._settled, sha256)
+        await self._note(sha256, "ready", size=built.size_bytes)
+        return None
+
+    async def _built(self, sha256: str, lock: bytes, progress: Progress, *, anew: bool) -> Built:
+        telling = asyncio.create_task(self._tell(sha256, progress))
+        try:
+            async with self._turns:
+                target = await asyncio.to_thread(self._shelf.next_folder, sha256)
+                make_room = partial(self._make_room, sha256)
+                return await self._builder.build(lock, target, progress, make_room, anew=anew)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+    def _settled(self, sha256: str) -> None:
+        """The newest one counts; older ones go, now or with their last run."""
+        with self._lock:
+            older = [(folder, self._mounts.get(folder)) for folder in self._shelf.older(sha256)]
+        for folder, mount in older:
+            if mount is None:
+                self._shelf.drop(folder)
+            else:  # where the server ends before, the next start sees to it
+                weakref.finalize(mount, self._shelf.drop_soon, folder).atexit = False
+
+    async def _note_failure(self, sha256: str, failure: Failure, message: str, *, passing: bool = False) -> Failure:
+        there = await asyncio.to_thread(self._shelf.newest, sha256)
+        if there is None:
+            self._failed[sha256] = (failure, -AGAIN_SECONDS if passing else time.monotonic())
+            await self._note(sha256, "failed", message)
+        else:
+            await self._note(sha256, "ready", message, there.size_bytes)
+        return failure
+
+    async def _tell(self, sha256: str, progress: Progress) -> None:
+        """How far it is, now and whenever that has changed."""
+        told = None
+        while True:
+            state = (progress.step, progress.done, progress.total)
+            if state != told:
+                await self._note(sha256, "building", progress=state)
+                told = state
+            await asyncio.sleep(TOLD_EVERY)
+
+    async def _note(
+        self, sha256: str, state: State, message: str = "", size: int = 0, progress: tuple[str, int, int] = ("", 0, 0)
+    ) -> None:
+        """For others to see: that it cannot be written keeps nobody from running."""
+        now = datetime.now(UTC)
+        work = partial(
+            note_state,
+            sha256=sha256,
+            server=self._server,
+            state=state,
+            now=now,
+            message=message,
+            size=size,
+            progress=progress,
+        )
+        with contextlib.suppress(SkilleryError):
+            await self._database.write(work)
+
+    # -- what goes again ---------------------------------------------------------------------------------------------
+
+    def _make_room(self, sha256: str, size: int, needed: frozenset[str]) -> None:
+        """Blocking: what no run has used for longest goes, as long as `size` bytes more would be too much. Raises
+        BuildFailed."""
+        limit = self._total_mb * MIB
+        while (used := self._used_bytes()) + size > limit:
+            if not self._drop_tree(needed) and not self._drop_least_used(sha256):
+                raise BuildFailed(
+                    f"the packages of this server would take {(used + size) // MIB} MiB, at most {self._total_mb} are "
+                    "allowed (the setting packages.total_mb), and all that are there are needed",
+                    passing=True,
+                )
+
+    def _used_bytes(self) -> int:
+        """Of all trees; of environments what they take beside these, and files whose tree has gone."""
+        trees = {key: tree.size_bytes for key, tree in self._builder.trees.all().items()}
+        there = self._shelf.all()
+        alone = (max(0, one.size_bytes - sum(trees.get(key, 0) for key in one.trees)) for one in there)
+        return sum(trees.values()) + sum(alone) + sum(one.own_bytes for one in there)
+
+    def _drop_least_used(self, except_for: str) -> bool:
+        return any(one.lock != except_for and self._drop(one, None) for one in reversed(self.installed()))
+
+    def _drop_tree(self, needed: frozenset[str], before: float | None = None) -> bool:
+        """One that no environment has."""
+        had = {key for one in self._shelf.all() for key in one.trees}
+        busy = {key for found in list(self._builder.busy) for key in list(found.values())}
+        for key in self._builder.trees.all():
+            old = before is None or self._builder.trees.is_older(key, before)
+            if key not in had | busy | needed and old:
+                remove(self._builder.trees.take_away(key))
+                return True
+        return False
+
+    def drop_unused(self, grace_until: datetime, unused_since: datetime | None, *, dry_run: bool) -> Iterator[int]:
+        """Blocking: the bytes of each environment that goes: of no version and not used since `grace_until`, or not
+        used since `unused_since` (None: those stay). Files that others have as well stay where they are."""
+        for one in self.installed():
+            needed = self._database.read_now(partial(needed_of, digests=[one.lock]))
+            since = unused_since if needed else grace_until
+            if since is None or one.in_use or one.used_at >= since:
+                continue
+            if dry_run or self._drop(one, since):
+                yield one.size_bytes
+        while not dry_run and self._drop_tree(frozenset(), grace_until.timestamp()):
+            pass
+
+    def _drop(self, one: Installed, since: datetime | None) -> bool:
+        with self._lock:
+            if one.folder in self._mounts or (since is not None and not self._is_older(one.folder, since)):
+                return False
+            self._used.pop(one.folder, None)
+            taken = self._shelf.take_away(one.folder)
+        if taken is None:
+            return False
+        remove(taken)
+        self._database.write_now(partial(forget_state, sha256=one.lock, server=self._server))
+        return True
+
+    def _is_older(self, folder: Path, since: datetime) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return self._shelf.used_at(folder) < since
+        return False

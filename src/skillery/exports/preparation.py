@@ -1,0 +1,69 @@
+"""Prepare what the indexes of Agent Skills need, before a client asks for an index."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from skillery.errors import SkilleryError
+from skillery.exports.skill_exports import Exports
+
+log = logging.getLogger(__name__)
+QUIET_SECONDS = 1.0
+"""Publishing must pause this long first, so that an import is not slowed down by the preparation of its skills."""
+REST_SECONDS = 0.05
+"""Pause between two batches: other requests need the processor too."""
+MOST_NAMES = 5_000
+"""Past this number of published names, all skills are looked through."""
+
+
+class Preparing:
+    """Make the facts of latest versions in the background: of all at the start, then of newly published skills."""
+
+    def __init__(self, exports: Exports) -> None:
+        self._exports = exports
+        self._names: set[str] | None = None
+        """Skills to look at, None for all."""
+        self._changed = asyncio.Event()
+        self._changed.set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._go_on())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def note(self, name: str) -> None:
+        """Remember that a version of this skill was published."""
+        if self._names is not None:
+            self._names.add(name)
+            if len(self._names) > MOST_NAMES:
+                self._names = None
+        self._changed.set()
+
+    async def _go_on(self) -> None:
+        while True:
+            await self._changed.wait()
+            await self._wait_for_quiet()
+            names, self._names = self._names, set()
+            try:
+                await self._prepare(None if names is None else sorted(names))
+            except SkilleryError as error:
+                log.warning("the index of Agent Skills is not prepared, its first reader waits: %s", error.message)
+            except Exception:
+                log.exception("the index of Agent Skills could not be prepared")
+
+    async def _wait_for_quiet(self) -> None:
+        while self._changed.is_set():
+            self._changed.clear()
+            await asyncio.sleep(QUIET_SECONDS)
+
+    async def _prepare(self, names: Sequence[str] | None) -> None:
+        after: str | None = ""
+        while after is not None:
+            after = await self._exports.prepare(after, names)
+            await asyncio.sleep(REST_SECONDS)

@@ -1,0 +1,187 @@
+"""A version as an Agent Skill: its archive and its files, with a SKILL.md that conforms."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, bindparam, select
+
+from skillery.backends import Identity, Storage
+from skillery.context.threads import Workers
+from skillery.database import Database
+from skillery.database.tables import skill_versions
+from skillery.errors import FileNotInSkill, SkilleryError
+from skillery.exports.contents import Contents
+from skillery.exports.facts import MAKER, Facts, find_facts, keep_facts, make_facts, read_facts
+from skillery.exports.indexes import MOST_BYTES, Index, Kind, index_entry
+from skillery.formats.agent_skill import AgentSkill, agent_skill, index_name
+from skillery.formats.archives import Entry, Form, archive, archive_size
+from skillery.formats.bundle import SKILL_MD
+from skillery.formats.version_spec import Latest, VersionSpec
+from skillery.registry import Listed, VersionRow, files_of, find_in_index, list_index, list_unprepared, resolve
+from skillery.registry.files import FileRow
+
+log = logging.getLogger(__name__)
+ROWS_AT_ONCE = 200
+PREPARED_AT_ONCE = 20
+"""Few: a reader who needs facts that are not made yet waits for the batch that is being made."""
+_MANIFEST = select(skill_versions.c.manifest_json).where(skill_versions.c.id == bindparam("version"))
+# An index of what nobody has asked for before takes its time, and nobody else's threads.
+_WORKERS = Workers("exports", 2)
+
+
+class Export(NamedTuple):
+    """One version, ready to be handed out."""
+
+    row: VersionRow
+    facts: Facts
+    contents: Contents
+
+    def archive_size(self, form: Form) -> int:
+        return archive_size(form, self.contents.entries())
+
+    def archive(self, form: Form) -> Iterator[bytes]:
+        """Blocking, piece by piece."""
+        return archive(form, self.contents.entries(), self.contents.read)
+
+    def file(self, path: str) -> File:
+        """Raises FileNotInSkill."""
+        if path not in self.facts.files:
+            raise FileNotInSkill(
+                f"'{self.row.name}' {self.row.version} has no file '{path}'",
+                hint="describe_skill with detail 'full' lists its files.",
+                name=self.row.name,
+                version=self.row.version,
+                path=path,
+            )
+        size = self.contents.size(path)
+        sha256 = self.facts.skill_md if path == SKILL_MD else self.contents.sha256(path)
+        return File(path, size, sha256, self.contents.read(Entry(path, size, executable=False)))
+
+
+class File(NamedTuple):
+    path: str
+    size: int
+    sha256: str
+    pieces: Iterable[bytes]
+    """Blocking."""
+
+
+class Exports:
+    """Hands out skills of a registry as Agent Skills, to those who may see them."""
+
+    def __init__(self, database: Database, storage: Storage, most_listed: int) -> None:
+        self._database = database
+        self._storage = storage
+        self._most_listed = most_listed
+        self._making = threading.Lock()
+
+    async def find(self, identity: Identity, name: str, spec: VersionSpec) -> Export:
+        """Raises SkillNotFound, VersionNotFound, LabelNotFound."""
+        return await asyncio.to_thread(self._find, identity, name, spec)
+
+    async def find_in_index(self, identity: Identity, namespace: str, wanted: str) -> Export:
+        """The latest version of the skill that has this name in an index. Raises SkillNotFound."""
+        find = partial(find_in_index, identity=identity, namespace=namespace, wanted=wanted)
+        name = await self._database.read(find)
+        return await self.find(identity, name, Latest())
+
+    async def index(self, identity: Identity, namespace: str, kind: Kind) -> Index:
+        """Of the skills that the identity sees; of a namespace `""`: of all."""
+        return await _WORKERS.run(self._index, identity, namespace, kind)
+
+    async def prepare(self, after: str, names: Sequence[str] | None) -> str | None:
+        """Make the missing facts of the next latest versions behind the skill name `after`, of `names` if given.
+
+        Return the last name, or None if no version is left.
+        """
+        return await _WORKERS.run(self._prepare, after, names)
+
+    def _prepare(self, after: str, names: Sequence[str] | None) -> str | None:
+        look = partial(list_unprepared, maker=MAKER, after=after, limit=PREPARED_AT_ONCE, names=names)
+        with self._making:
+            page = self._database.read_now(look)
+            made = {one.version_id: facts for one in page if (facts := self._facts_or_none(one)) is not None}
+            if made:
+                self._database.write_now(partial(keep_facts, facts=made))
+        return page[-1].name if page else None
+
+    def _find(self, identity: Identity, name: str, spec: VersionSpec) -> Export:
+        def look(connection: Connection) -> tuple[VersionRow, Facts | None, list[FileRow]]:
+            row = resolve(connection, identity, name, spec)
+            return row, find_facts(connection, row.version_id), files_of(connection, row.version_id)
+
+        row, facts, files = self._database.read_now(look)
+        contents = Contents(self._database, self._storage, files)
+        if facts is not None and not facts.is_generated:
+            return Export(row, facts, contents)
+        skill = _make_conform(contents, row.name, row.manifest_json)
+        if facts is None:
+            facts = make_facts(index_name(row.name), skill, contents)
+            self._database.write_now(partial(keep_facts, facts={row.version_id: facts}))
+        return Export(row, facts, contents)
+
+    # -- indexes -------------------------------------------------------------------------------------------------
+
+    def _index(self, identity: Identity, namespace: str, kind: Kind) -> Index:
+        entries: list[bytes] = []
+        size, after = 0, ""
+        while True:
+            page = self._page(identity, namespace, after)
+            for listed, facts in page:
+                entry = index_entry(kind, listed, facts)
+                if len(entries) == self._most_listed or size + len(entry) > MOST_BYTES:
+                    return Index.of(kind, entries, is_whole=False)
+                if entry:
+                    entries.append(entry)
+                size += len(entry)
+                after = listed.index_name
+            if len(page) < ROWS_AT_ONCE:
+                return Index.of(kind, entries, is_whole=True)
+
+    def _page(self, identity: Identity, namespace: str, after: str) -> list[tuple[Listed, Facts]]:
+        look = partial(list_index, identity=identity, namespace=namespace, maker=MAKER, after=after, limit=ROWS_AT_ONCE)
+        page = self._database.read_now(look)
+        if any(listed.facts_json is None for listed in page):
+            # Whoever else asks meanwhile waits for what is being made, and does not make it again.
+            with self._making:
+                page = self._database.read_now(look)
+                made = {one.version_id: self._facts_of(one) for one in page if one.facts_json is None}
+                if made:
+                    self._database.write_now(partial(keep_facts, facts=made))
+        else:
+            made = {}
+        return [(one, read_facts(one.facts_json) if one.facts_json else made[one.version_id]) for one in page]
+
+    def _facts_or_none(self, listed: Listed) -> Facts | None:
+        try:
+            return self._facts_of(listed)
+        except SkilleryError as error:
+            log.warning("%s %s is not prepared for the index: %s", listed.name, listed.version, error.message)
+            return None
+
+    def _facts_of(self, listed: Listed) -> Facts:
+        def look(connection: Connection) -> tuple[str, list[FileRow]]:
+            manifest = connection.execute(_MANIFEST, {"version": listed.version_id}).scalar_one()
+            return manifest, files_of(connection, listed.version_id)
+
+        manifest_json, files = self._database.read_now(look)
+        contents = Contents(self._database, self._storage, files)
+        skill = _make_conform(contents, listed.name, manifest_json)
+        return make_facts(listed.index_name, skill, contents)
+
+
+def _make_conform(contents: Contents, name: str, manifest_json: str) -> AgentSkill:
+    """What stands as SKILL.md from then on."""
+    manifest: dict[str, Any] = msgspec.json.decode(manifest_json)
+    stored = contents.whole(SKILL_MD)
+    skill = agent_skill(stored, name=index_name(name), description=manifest["description"])
+    if skill.is_generated:
+        contents.replace_beginning(SKILL_MD, skill.head, len(skill.content))
+    return skill

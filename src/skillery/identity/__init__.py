@@ -1,0 +1,1 @@
+"""Callers: their tokens, their access, their secret grants, their quotas and their idempotency keys."""

@@ -1,0 +1,250 @@
+"""Calls that are made once, however often they are sent: whoever sends an `Idempotency-Key` along gets the first answer
+again. What is known of a key is a row, so it outlasts the server and holds for all servers of one database.
+
+A row without an answer is a call under way, of the server that it names. Where that server died, the call is settled
+(`settle`): by the run that it had become, or else it has never been made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from skillery.backends import Identity
+from skillery.context.threads import BIG_TEXT, without_collecting
+from skillery.database import Database, in_utc
+from skillery.database.tables import idempotency_keys
+from skillery.errors import CallUnderWay, IdempotencyKeyReused, InvalidIdempotencyKey, SkilleryError
+from skillery.formats.wording import quoted
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+LONGEST_KEY = 255
+KEPT = timedelta(hours=24)
+RETRY_MS = 1000
+NOTE_SECONDS = 1.0
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The right to make a call, and the duty to `keep` its answer or to `release` it."""
+
+    identity: str
+    key: str
+    server: str
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The call was made before; this is what it answered."""
+
+    result_json: str
+
+
+claimed: ContextVar[Claim | None] = ContextVar("claimed", default=None)
+"""Of the call that is being made: a run that it becomes is noted with it."""
+
+_INSERT = {
+    dialect.__name__.rpartition(".")[2]: dialect.insert(idempotency_keys)
+    .on_conflict_do_nothing(index_elements=["identity", "key"])
+    .execution_options(preserve_rowcount=True)
+    for dialect in (sqlite, postgresql)
+}
+
+
+def parse_key(text: str) -> str:
+    """Raises InvalidIdempotencyKey."""
+    if 1 <= len(text) <= LONGEST_KEY and text.isascii() and text.isprintable() and text.strip():
+        return text
+    shown = f"{quoted(text)} is no Idempotency-Key" if text else "the Idempotency-Key is empty"
+    raise InvalidIdempotencyKey(
+        shown, hint=f"Send 1 to {LONGEST_KEY} printable ASCII characters, for example a random UUID."
+    )
+
+
+def digest_of(*parts: bytes) -> str:
+    """What a call asks, in short: the same parts have the same digest, and no others."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "big") + part)
+    return found.hexdigest()
+
+
+def canonical(params: bytes) -> bytes:
+    """The same for the same JSON, however it was written; what cannot be written anew is taken as it is."""
+    try:
+        with without_collecting() if len(params) > BIG_TEXT else nullcontext():
+            return msgspec.json.encode(msgspec.json.decode(params), order="sorted")
+    except (msgspec.MsgspecError, RecursionError, OverflowError, UnicodeError):
+        return params
+
+
+def claim(connection: Connection, *, identity: Identity, key: str, asked: str, server: str) -> Claim | Kept:
+    """The right to make the call, or what it has answered already. Of several at once, on whichever server, one gets
+    the right.
+
+    Raises CallUnderWay where it is being made, IdempotencyKeyReused where the key stands for another call.
+    """
+    now = datetime.now(UTC)
+    row = {"identity": identity.name, "key": key, "asked": asked, "server": server, "created_at": now}
+    mine = Claim(identity.name, key, server)
+    expired = and_(_is(mine), idempotency_keys.c.created_at < now - KEPT)
+    for _ in range(2):
+        if connection.execute(_INSERT[connection.dialect.name], row).rowcount:
+            return mine
+        if not connection.execute(delete(idempotency_keys).where(expired)).rowcount:
+            break
+    return _found(connection, mine, asked)
+
+
+def _found(connection: Connection, mine: Claim, asked: str) -> Kept:
+    found = connection.execute(select(idempotency_keys).where(_is(mine))).one_or_none()
+    if found is not None and found.asked != asked:
+        first = in_utc(found.created_at)
+        raise IdempotencyKeyReused(
+            f"the Idempotency-Key {quoted(mine.key)} stands for another call, made at {first:%Y-%m-%dT%H:%M:%SZ}",
+            hint="Send the same method and params as then, or choose a new key for a new call.",
+        )
+    if found is not None and found.result_json is not None:
+        return Kept(found.result_json)
+    raise CallUnderWay(
+        f"the call with the Idempotency-Key {quoted(mine.key)} is under way",
+        hint="Send it again after retry_after_ms, with the same key: you get its answer.",
+        retry_after_ms=RETRY_MS,
+    )
+
+
+def keep(connection: Connection, claim: Claim, result_json: str) -> None:
+    """The call has this answer, for the next 24 hours."""
+    connection.execute(update(idempotency_keys).where(_is_open(claim)).values(result_json=result_json))
+
+
+def release(connection: Connection, claim: Claim) -> None:
+    """The call was refused: nothing was done, and the key is free again. One that has become a run is not: it gets that
+    run's answer."""
+    is_free = and_(_is_open(claim), idempotency_keys.c.run_id.is_(None))
+    connection.execute(delete(idempotency_keys).where(is_free))
+
+
+def note_run(connection: Connection, claim: Claim, run_id: str) -> None:
+    """The call became this run, whatever becomes of the server."""
+    connection.execute(update(idempotency_keys).where(_is_open(claim)).values(run_id=run_id))
+
+
+def workers(connection: Connection) -> list[str]:
+    """The servers that work on calls with a key, or did when they died."""
+    table = idempotency_keys
+    return list(connection.scalars(select(table.c.server).where(table.c.result_json.is_(None)).distinct()))
+
+
+def settle(
+    connection: Connection, servers: Sequence[str], result_of: Callable[[str], str | None], *, only_runs: bool
+) -> None:
+    """The calls that these servers left when they died: one that became a run has that run's answer (`result_of` its
+    id), any other was never made. `only_runs`: they live, and only the runs that have ended are looked at."""
+    left = and_(idempotency_keys.c.server.in_(servers), idempotency_keys.c.result_json.is_(None))
+    for row in connection.execute(select(idempotency_keys).where(left)).all():
+        found = Claim(row.identity, row.key, row.server)
+        result = result_of(row.run_id) if row.run_id else None
+        if result is not None:
+            keep(connection, found, result)
+        elif not only_runs:
+            connection.execute(delete(idempotency_keys).where(_is_open(found)))
+
+
+def forget_keys(connection: Connection, *, limit: int) -> int:
+    """Delete at most `limit` keys that are older than 24 hours. Their number."""
+    table = idempotency_keys
+    old = select(table.c.identity, table.c.key).where(table.c.created_at < datetime.now(UTC) - KEPT)
+    found = connection.execute(old.order_by(table.c.created_at).limit(limit)).all()
+    for identity, key in found:
+        connection.execute(delete(table).where(table.c.identity == identity, table.c.key == key))
+    return len(found)
+
+
+class Once:
+    """Makes calls that carry a key, each once."""
+
+    def __init__(self, database: Database, server: str) -> None:
+        self._database = database
+        self._server = server
+        self._working: set[asyncio.Task[Any]] = set()
+
+    async def call(self, identity: Identity, key: str, asked: str, work: Callable[[], Awaitable[bytes]]) -> bytes:
+        """What `work` answers, or has answered when it was called with this key: JSON. It goes on where whoever called
+        has gone. What it raises is not kept: nothing was done, and the key is good for another try."""
+        found = await self._database.write(
+            partial(claim, identity=identity, key=parse_key(key), asked=asked, server=self._server)
+        )
+        if isinstance(found, Kept):
+            return found.result_json.encode()
+        return await asyncio.shield(self._start(self._make(found, work)))
+
+    async def is_answered(self, identity: Identity, key: str) -> bool:
+        """Whether a call with this key has an answer, which the next one is going to get."""
+        table, oldest = idempotency_keys, datetime.now(UTC) - KEPT
+        is_it = and_(_is(Claim(identity.name, key, self._server)), table.c.result_json.is_not(None))
+        answered = select(table.c.key).where(is_it, table.c.created_at >= oldest)
+        return await self._database.read(lambda connection: connection.scalar(answered) is not None)
+
+    def at_once(self, identity: Identity, key: str, connection: Connection, asked: str, result: bytes) -> bytes:
+        """For what is done within one transaction: the first answer with this key, which is `result` where there was
+        none. Raises IdempotencyKeyReused, InvalidIdempotencyKey."""
+        found = claim(connection, identity=identity, key=parse_key(key), asked=asked, server=self._server)
+        if isinstance(found, Kept):
+            return found.result_json.encode()
+        keep(connection, found, result.decode())
+        return result
+
+    async def _make(self, mine: Claim, work: Callable[[], Awaitable[bytes]]) -> bytes:
+        claimed.set(mine)
+        try:
+            result = await work()
+        except Exception:
+            await self._note(partial(release, claim=mine))
+            raise
+        await self._note(partial(keep, claim=mine, result_json=result.decode()))
+        return result
+
+    async def _note(self, note: Callable[[Connection], None]) -> None:
+        """A database that is away is asked again: else the key would stand for a call under way, for a day."""
+        try:
+            await self._database.write(note)
+        except SkilleryError:
+            self._start(self._note_later(note))
+
+    async def _note_later(self, note: Callable[[Connection], None]) -> None:
+        while True:
+            await asyncio.sleep(NOTE_SECONDS)
+            try:
+                return await self._database.write(note)
+            except SkilleryError as error:
+                log.debug("a key could not be settled: %s", error.message)
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        return task
+
+    def close(self) -> None:
+        for task in self._working:
+            task.cancel()
+
+
+def _is(claim: Claim) -> ColumnElement[bool]:
+    return and_(idempotency_keys.c.identity == claim.identity, idempotency_keys.c.key == claim.key)
+
+
+def _is_open(claim: Claim) -> ColumnElement[bool]:
+    """Still the claim of this server: one that was thought dead has lost it."""
+    return and_(_is(claim), idempotency_keys.c.server == claim.server, idempotency_keys.c.result_json.is_(None))

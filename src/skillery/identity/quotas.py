@@ -1,0 +1,316 @@
+"""Quotas: how much an identity and a namespace may use, checked in the transaction that adds to it.
+
+What is used is summed up from the rows themselves, each time and only where there is a limit: a counter beside them
+could be wrong, and each sum is a walk over an index that the limit bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from sqlalchemy import Connection, and_, bindparam, func, or_, select
+
+from skillery.database import Statement, as_stored, in_utc, take_turns
+from skillery.database.tables import blobs, runs, session_tools, skill_versions, skills
+from skillery.errors import QuotaExceeded, RateLimited
+
+MINUTE = timedelta(minutes=1)
+LONGEST_RUN = timedelta(minutes=70)
+"""What has been under way for longer was left over by a server that is gone: a run takes an hour at most."""
+CONCURRENT_RETRY_MS = 1_000
+
+_BLOBS = Statement(
+    select(func.count(), func.coalesce(func.sum(blobs.c.size_bytes), 0)).where(
+        blobs.c.owner == bindparam("owner"), or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > bindparam("now"))
+    )
+)
+_OWN = and_(runs.c.identity == bindparam("identity"), runs.c.parent_run_id.is_(None))
+_UNDER_WAY = Statement(
+    select(func.count()).where(_OWN, runs.c.status == "started", runs.c.started_at > bindparam("since"))
+)
+_PACE = Statement(select(func.count()).where(_OWN, runs.c.started_at > bindparam("since")))
+# Both questions of a start at once, each being a way to Postgres and back: how many are under way, and when the one
+# began that has to be a minute old before the next may start.
+_AT_START = Statement(
+    select(
+        select(func.count())
+        .where(_OWN, runs.c.status == "started", runs.c.started_at > bindparam("left_over"))
+        .scalar_subquery(),
+        select(runs.c.started_at)
+        .where(_OWN, runs.c.started_at > bindparam("since"))
+        .order_by(runs.c.started_at.desc())
+        .limit(1)
+        .offset(bindparam("others"))
+        .scalar_subquery(),
+    )
+)
+
+_SESSION_TOOLS = Statement(
+    select(func.count()).where(
+        session_tools.c.identity == bindparam("identity"), session_tools.c.expires_at > bindparam("now")
+    )
+)
+
+
+class IdentityQuota(msgspec.Struct, frozen=True):
+    """Of one identity; 0 is no limit."""
+
+    blobs: int = 0
+    blob_bytes: int = 0
+    runs_per_minute: int = 0
+    concurrent_runs: int = 0
+    session_tools: int = 0
+
+
+class Quotas(msgspec.Struct, frozen=True):
+    """Who may use how much. A pattern of identities is a name, or a beginning and `*`; one of namespaces is a grant."""
+
+    default: IdentityQuota = IdentityQuota()
+    identities: Mapping[str, IdentityQuota] = {}
+    bundle_bytes: int = 0
+    """Of every first segment of names that no pattern covers; 0 is no limit."""
+    namespaces: Mapping[str, int] = {}
+
+    def of(self, identity: str) -> IdentityQuota:
+        """The entry of that name, else that of the longest beginning, else the default."""
+        if identity in self.identities:
+            return self.identities[identity]
+        fitting = [one for one in self.identities if one.endswith("*") and identity.startswith(one[:-1])]
+        return self.identities[max(fitting, key=len)] if fitting else self.default
+
+    def over(self, skill: str) -> dict[str, int]:
+        """Every limit that holds for a skill of that name, by namespace: of all patterns that cover it, else the
+        default of its first segment."""
+        covering = {one: limit for one, limit in self.namespaces.items() if one == "*" or _covers(one[:-2], skill)}
+        return dict(sorted(covering.items())) or {f"{skill.partition('.')[0]}.*": self.bundle_bytes}
+
+
+UNLIMITED = Quotas()
+
+
+def _covers(namespace: str, skill: str) -> bool:
+    return skill == namespace or skill.startswith(f"{namespace}.")
+
+
+class Used(msgspec.Struct, frozen=True):
+    used: int | None
+    """None: it is not the caller's to know."""
+    limit: int | None
+    """None: there is none."""
+
+
+# -- blobs -------------------------------------------------------------------------------------------------------
+
+
+def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: int) -> None:
+    """Before a blob is added. Raises QuotaExceeded."""
+    quota = quotas.of(owner)
+    if not quota.blobs and not quota.blob_bytes:
+        return
+    take_turns(connection, "blobs of", owner)
+    count, used = blobs_used(connection, owner)
+    if quota.blobs and count >= quota.blobs:
+        raise _no_more_blobs("blobs", owner, count, quota.blobs, f"{owner!r} has {count} blobs, as many as it may")
+    if quota.blob_bytes and used + size_bytes > quota.blob_bytes:
+        raise _no_more_blobs(
+            "blob_bytes",
+            owner,
+            used,
+            quota.blob_bytes,
+            f"the blobs of {owner!r} have {used} bytes, and with {size_bytes} more would pass its quota of "
+            f"{quota.blob_bytes}",
+        )
+
+
+def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | None:
+    """How many bytes a new blob may have for now, None for any number. Raises QuotaExceeded where there is no room.
+
+    It decides nothing: it saves the way of what would be refused at its end.
+    """
+    quota = quotas.of(owner)
+    check_blob(connection, quotas, owner, 0)
+    return quota.blob_bytes - blobs_used(connection, owner)[1] if quota.blob_bytes else None
+
+
+def blobs_used(connection: Connection, owner: str) -> tuple[int, int]:
+    """Number and bytes; what has expired counts no longer, swept or not."""
+    now = as_stored(connection, datetime.now(UTC))
+    count, size = _BLOBS.rows(connection, owner=owner, now=now)[0]
+    return int(count), int(size)
+
+
+def past_room(owner: str, size_bytes: int, room: int, limit: int) -> QuotaExceeded:
+    """For a blob that turns out too large on its way in."""
+    return _no_more_blobs(
+        "blob_bytes",
+        owner,
+        limit - room,
+        limit,
+        f"the blobs of {owner!r} have {limit - room} bytes, and with {size_bytes} more would pass its quota of {limit}",
+    )
+
+
+def _no_more_blobs(quota: str, owner: str, used: int, limit: int, message: str) -> QuotaExceeded:
+    return QuotaExceeded(
+        message,
+        hint="Nothing was stored. Delete blobs that are not needed (delete_blob), give new ones a ttl, "
+        "or ask an admin for a larger quota.",
+        quota=quota,
+        identity=owner,
+        used=used,
+        limit=limit,
+    )
+
+
+# -- runs --------------------------------------------------------------------------------------------------------
+
+
+def check_run(connection: Connection, quotas: Quotas, identity: str) -> None:
+    """Before a run is recorded as started. Raises RateLimited. Runs that the code of a run calls are its own."""
+    quota = quotas.of(identity)
+    if not quota.runs_per_minute and not quota.concurrent_runs:
+        return
+    take_turns(connection, "runs of", identity)
+    now = datetime.now(UTC)
+    under_way, nth_latest = _AT_START.rows(
+        connection,
+        identity=identity,
+        left_over=as_stored(connection, now - LONGEST_RUN),
+        since=as_stored(connection, now - MINUTE),
+        others=max(0, quota.runs_per_minute - 1),
+    )[0]
+    if quota.concurrent_runs and under_way >= quota.concurrent_runs:
+        raise _too_many_at_once(identity, under_way, quota.concurrent_runs)
+    if quota.runs_per_minute and nth_latest is not None:
+        raise _too_fast(identity, quota.runs_per_minute, in_utc(nth_latest) + MINUTE - now)
+
+
+def _too_many_at_once(identity: str, count: int, limit: int) -> RateLimited:
+    return RateLimited(
+        f"{identity!r} has {count} runs under way, as many as it may",
+        hint="Nothing was run. Wait until one has ended, or ask an admin for a larger quota.",
+        retry_after_ms=CONCURRENT_RETRY_MS,
+        quota="concurrent_runs",
+        used=count,
+        limit=limit,
+    )
+
+
+def _too_fast(identity: str, limit: int, left: timedelta) -> RateLimited:
+    return RateLimited(
+        f"{identity!r} has started {limit} runs within a minute, as many as it may",
+        hint="Nothing was run. Try again after retry_after_ms, or ask an admin for a larger quota.",
+        retry_after_ms=max(1, round(left / timedelta(milliseconds=1))),
+        quota="runs_per_minute",
+        used=limit,
+        limit=limit,
+    )
+
+
+def runs_under_way(connection: Connection, identity: str) -> int:
+    since = as_stored(connection, datetime.now(UTC) - LONGEST_RUN)
+    return int(_UNDER_WAY.rows(connection, identity=identity, since=since)[0][0])
+
+
+def runs_of_last_minute(connection: Connection, identity: str) -> int:
+    since = as_stored(connection, datetime.now(UTC) - MINUTE)
+    return int(_PACE.rows(connection, identity=identity, since=since)[0][0])
+
+
+# -- tools of sessions -------------------------------------------------------------------------------------------
+
+
+def check_session_tool(connection: Connection, quotas: Quotas, identity: str) -> None:
+    """Before one is added. Raises QuotaExceeded."""
+    limit = quotas.of(identity).session_tools
+    if not limit:
+        return
+    take_turns(connection, "tools of", identity)
+    used = session_tools_of(connection, identity)
+    if used >= limit:
+        raise QuotaExceeded(
+            f"{identity!r} has {used} tools in its sessions, as many as it may",
+            hint="Nothing was defined. Remove what is not needed (remove_tool), or ask an admin for a larger quota.",
+            quota="session_tools",
+            used=used,
+            limit=limit,
+        )
+
+
+def session_tools_of(connection: Connection, identity: str) -> int:
+    """What has expired counts no longer."""
+    now = as_stored(connection, datetime.now(UTC))
+    return int(_SESSION_TOOLS.rows(connection, identity=identity, now=now)[0][0])
+
+
+# -- bundles -----------------------------------------------------------------------------------------------------
+
+
+def check_bundle(connection: Connection, quotas: Quotas, skill: str, size_bytes: int) -> None:
+    """Before a version is added. Raises QuotaExceeded."""
+    for namespace, limit in quotas.over(skill).items():
+        if not limit:
+            continue
+        take_turns(connection, "bundles of", namespace)
+        used = bundle_bytes(connection, namespace)
+        if used + size_bytes > limit:
+            raise QuotaExceeded(
+                f"the versions under '{namespace}' have {used} bytes, and with {size_bytes} more would pass the quota "
+                f"of {limit}",
+                hint="Nothing was stored. A version is kept for ever: ask an admin for a larger quota of this "
+                "namespace, or publish a smaller bundle.",
+                quota="bundle_bytes",
+                namespace=namespace,
+                used=used,
+                limit=limit,
+            )
+
+
+def bundle_bytes(connection: Connection, namespace: str) -> int:
+    """Of all versions of the skills that a pattern covers: `sales.*` is `sales` and all below it."""
+    total = select(func.coalesce(func.sum(skill_versions.c.size_bytes), 0)).select_from(
+        skill_versions.join(skills, skills.c.id == skill_versions.c.skill_id)
+    )
+    if namespace != "*":
+        above = namespace.removesuffix(".*")
+        # From `sales.` to `sales/`: the character after the point.
+        total = total.where(
+            or_(skills.c.name == above, and_(skills.c.name >= f"{above}.", skills.c.name < f"{above}/"))
+        )
+    return int(connection.scalar(total) or 0)
+
+
+# -- what is used ------------------------------------------------------------------------------------------------
+
+
+def get_usage(
+    connection: Connection, quotas: Quotas, identity: str, namespaces: list[str], sees: Callable[[str], bool]
+) -> dict[str, object]:
+    """What an identity uses and may use, and the same of every limit that holds below these namespaces; how much is
+    used only where the caller `sees` all that is counted."""
+    quota = quotas.of(identity)
+    count, size = blobs_used(connection, identity)
+    limits: dict[str, int] = {}
+    for namespace in namespaces:
+        limits |= quotas.over(namespace)
+    return {
+        "identity": identity,
+        "blobs": _used(count, quota.blobs),
+        "blob_bytes": _used(size, quota.blob_bytes),
+        "runs_per_minute": _used(runs_of_last_minute(connection, identity), quota.runs_per_minute),
+        "concurrent_runs": _used(runs_under_way(connection, identity), quota.concurrent_runs),
+        "session_tools": _used(session_tools_of(connection, identity), quota.session_tools),
+        "namespaces": [
+            {
+                "namespace": one,
+                "bundle_bytes": _used(bundle_bytes(connection, one) if sees(one) else None, limit),
+            }
+            for one, limit in sorted(limits.items())
+        ],
+    }
+
+
+def _used(used: int | None, limit: int) -> Used:
+    return Used(used, limit or None)

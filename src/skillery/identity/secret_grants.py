@@ -1,0 +1,114 @@
+"""Secrets as they change, and which skill may have which: what its manifest declares counts only where an admin
+granted it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+import msgspec
+from sqlalchemy import Connection, delete, insert, select
+
+from skillery import audit
+from skillery.audit import Actor
+from skillery.backends import KeepsSecrets, Secrets
+from skillery.database import Database, in_utc
+from skillery.database.tables import secret_grants, skills
+from skillery.errors import NotFound
+from skillery.formats.secret_names import grantees_of
+
+
+class Grant(msgspec.Struct, frozen=True):
+    secret: str
+    grantee: str
+    """A skill's name, or a namespace and `.*`."""
+    granted_by: str
+    granted_at: datetime
+
+
+def set_secret(database: Database, secrets: Secrets, actor: Actor, name: str, value: str) -> None:
+    """Blocking. Keep a value, in place of the one before. The record of it says whether there was one, and no more."""
+    if isinstance(secrets, KeepsSecrets):
+        work = secrets.setting(name, value)
+        database.write_now(lambda connection: _note_value(connection, actor, name, work(connection)))
+        return
+    # The record first: a value that was set without one is worse than a record of what then failed.
+    had = name in secrets.names()
+    database.write_now(lambda connection: _note_value(connection, actor, name, had))
+    secrets.set(name, value)
+
+
+def _note_value(connection: Connection, actor: Actor, name: str, had: bool) -> None:
+    audit.record(connection, actor, "set_secret", name, before={"has_value": had}, after={"has_value": True})
+
+
+def remove_secret(database: Database, secrets: Secrets, actor: Actor, name: str) -> tuple[bool, int]:
+    """Blocking. Forget a value and every grant of it: whether there was one, and how many grants.
+
+    Raises NotAllowed where values are set elsewhere: the grants stay then, too.
+    """
+    if isinstance(secrets, KeepsSecrets):
+        work = secrets.removing(name)
+        return database.write_now(lambda connection: _forget(connection, actor, name, work(connection)))
+    if secrets.read_only:
+        return secrets.remove(name), 0
+    # The grants first: what is left of a command that breaks off must not be a grant without its secret.
+    had = name in secrets.names()
+    _, revoked = database.write_now(lambda connection: _forget(connection, actor, name, had))
+    return secrets.remove(name), revoked
+
+
+def _forget(connection: Connection, actor: Actor, name: str, had: bool) -> tuple[bool, int]:
+    grantees = sorted(
+        connection.scalars(select(secret_grants.c.grantee).where(secret_grants.c.secret == name).with_for_update())
+    )
+    connection.execute(delete(secret_grants).where(secret_grants.c.secret == name))
+    if had or grantees:
+        before = {"has_value": had, "granted_to": grantees}
+        audit.record(connection, actor, "remove_secret", name, before=before)
+    return had, len(grantees)
+
+
+def grant(connection: Connection, actor: Actor, secret: str, grantee: str, granted_by: str) -> bool:
+    """False where it had been granted before."""
+    table = secret_grants
+    there = select(table.c.secret).where(table.c.secret == secret, table.c.grantee == grantee)
+    if connection.execute(there).first() is not None:
+        return False
+    connection.execute(
+        insert(table).values(secret=secret, grantee=grantee, granted_by=granted_by, granted_at=datetime.now(UTC))
+    )
+    audit.record(connection, actor, "grant_secret", secret, after={"granted_to": grantee})
+    return True
+
+
+def covers_a_skill(connection: Connection, grantee: str) -> bool:
+    """Whether a skill of this name, or below this namespace, has been published."""
+    prefix = grantee.removesuffix("*")
+    name = skills.c.name
+    there = name.startswith(prefix, autoescape=True) if grantee.endswith(".*") else name == grantee
+    return connection.execute(select(skills.c.id).where(there).limit(1)).first() is not None
+
+
+def revoke(connection: Connection, actor: Actor, secret: str, grantee: str) -> None:
+    """Raises NotFound where it had not been granted."""
+    table = secret_grants
+    gone = connection.execute(delete(table).where(table.c.secret == secret, table.c.grantee == grantee))
+    if not gone.rowcount:
+        raise NotFound(
+            f"the secret '{secret}' is not granted to '{grantee}'", hint="skillery secret list shows every grant."
+        )
+    audit.record(connection, actor, "revoke_secret", secret, before={"granted_to": grantee})
+
+
+def list_grants(connection: Connection) -> list[Grant]:
+    table = secret_grants
+    rows = connection.execute(select(table).order_by(table.c.secret, table.c.grantee))
+    return [Grant(row.secret, row.grantee, row.granted_by, in_utc(row.granted_at)) for row in rows]
+
+
+def granted(connection: Connection, skill: str, secrets: Collection[str]) -> set[str]:
+    """Those of `secrets` that `skill` has by its name or by a namespace above it."""
+    table = secret_grants
+    wanted = select(table.c.secret).where(table.c.secret.in_(secrets), table.c.grantee.in_(grantees_of(skill)))
+    return set(connection.scalars(wanted))

@@ -1,0 +1,197 @@
+"""Which files of an archive belong to which of its skills. Everything that is left out is listed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from skillery.errors import BundleTooLarge, InvalidPath
+from skillery.formats.wording import quoted
+from skillery.importing.entries import Entry, shown
+from skillery.importing.left_out import LeftOut, Reason, gathered, hidden, junk
+from skillery.importing.links import CIRCLE, Links, Tree, is_below, is_outside, parents
+from skillery.importing.roots import SKILL_MD, SKILL_TOML, Root, Roots
+
+MOST_LISTED = 50
+"""Files of no skill that are listed; links are always listed."""
+MOST_SEARCHED = 50
+MOST_FILES = 10_000
+"""Files of a skill, with those that links stand for or that are looked at for them. No server allows so many."""
+
+
+class FoundSkill(NamedTuple):
+    root: str
+    """Its folder in the archive; "" is the archive itself."""
+    files: dict[str, Entry]
+    """By path in the skill, links followed."""
+    renamed: str | None
+    """How SKILL.md was written, where it was written otherwise."""
+    left_out: tuple[LeftOut, ...]
+    problem: InvalidPath | BundleTooLarge | None
+    nested: tuple[str, ...] = ()
+    """Each SKILL.md of its files that is marked as a skill itself."""
+
+    @property
+    def folder(self) -> str:
+        return self.root.rpartition("/")[2]
+
+
+class Merged(NamedTuple):
+    """A skill behind a link that is imported by another path, `by`."""
+
+    path: str
+    by: str
+
+
+class Found(NamedTuple):
+    roots: list[str]
+    """Skills that keep a name that others state too come first."""
+    left_out: tuple[LeftOut, ...]
+    """What belongs to no skill."""
+    other_files: int
+    """How many of these are not listed."""
+    merged: tuple[Merged, ...] = ()
+    searched: tuple[str, ...] = ()
+    """If there is no skill: the folders that hold files, at most MOST_SEARCHED; "" is the archive itself."""
+
+
+class Finder:
+    """Looks through the entries of one archive."""
+
+    def __init__(self, entries: Iterable[Entry], links: Links = Links(), *, split: bool = False) -> None:  # noqa: B008
+        """`split` makes a skill of every nested SKILL.md."""
+        self._tree = Tree(entries, links)
+        self._roots = Roots(self._tree, split=split)
+        self._owned: dict[str, list[str]] = {}
+        self._outside: list[str] = []
+        plain = {path for path, root in self._roots.by_path.items() if root.real == path}
+        for path in self._tree.by_path:
+            if path in self._roots.followed or is_outside(path):
+                continue
+            owner = next((folder for folder in parents(path) if folder in plain), None)
+            (self._outside if owner is None else self._owned.setdefault(owner, [])).append(path)
+
+    def found(self) -> Found:
+        listed, more, others = [], 0, 0
+        for one in gathered(self._why_outside(path) for path in self._outside):
+            others += one.why != "link"
+            if one.why == "link" or others <= MOST_LISTED:
+                listed.append(one)
+            else:
+                more += one.files
+        roots = self._roots.in_order()
+        merged = tuple(itertools.starmap(Merged, sorted(self._roots.merged.items())))
+        return Found(roots, tuple(listed), more, merged, () if roots else self._searched())
+
+    def skill(self, path: str) -> FoundSkill:
+        root = self._roots.by_path[path]
+        marked = self._roots.marked.get(root.real, "")
+        renamed = marked if marked not in {"", SKILL_MD} else None
+        reading = _Reading(self._tree, root.real, marked)
+        for one in self._files_of(path, root):
+            reading.add(one)
+        nested = (f"{folder}/{self._roots.marked.get(_at(root.real, folder), SKILL_MD)}" for folder in root.nested)
+        left_out = tuple(gathered(iter(reading.left)))
+        files = reading.files
+        return FoundSkill(path, files, renamed, left_out, reading.problem, tuple(one for one in nested if one in files))
+
+    def _files_of(self, path: str, root: Root) -> Iterable[str]:
+        if root.real == path:
+            return self._owned.get(path, ())
+        ends = {root.real, *root.inner}
+        below = (entry.path for entry in self._tree.below(root.real))
+        return (one for one in below if next(folder for folder in parents(one) if folder in ends) == root.real)
+
+    def _why_outside(self, path: str) -> Reason:
+        left_behind = junk(path)
+        if left_behind:
+            return left_behind
+        entry = self._tree.by_path[path]
+        if entry.target:
+            why = self._roots.lost.get(path) or self._tree.why_lost(path) or "leads to no skill"
+            return Reason(path, "link", f"the link to {quoted(entry.target)} {why}")
+        if path.lower().endswith((".zip", ".skill", ".tgz", ".tar.gz", ".tar")):
+            return Reason(path, "outside", "an archive in the archive is not opened: import it by itself")
+        return Reason(path, "outside", "it belongs to no skill")
+
+    def _searched(self) -> tuple[str, ...]:
+        folders = {path.rpartition("/")[0] for path in self._outside if not junk(path)}
+        return tuple(shown(folder) for folder in sorted(folders | {""})[:MOST_SEARCHED])
+
+
+class _Reading:
+    """Collects the files of one skill."""
+
+    def __init__(self, tree: Tree, root: str, marked: str) -> None:
+        """`marked` is how its SKILL.md is written, "" if it has none."""
+        self._tree = tree
+        self._root = root
+        self._marked = marked
+        self._looked_at = itertools.count(1)
+        self.files: dict[str, Entry] = {}
+        self.left: list[Reason] = []
+        self.problem: InvalidPath | BundleTooLarge | None = None
+
+    def add(self, path: str) -> None:
+        inside = path[len(self._root) + 1 :] if self._root else path
+        reason = junk(inside) or hidden(inside)
+        if reason:
+            self.left.append(reason)
+            return
+        if path in self._tree.twice:
+            self.problem = _twice(path)
+        is_skill_md = inside == self._marked
+        name = SKILL_MD if is_skill_md else inside
+        entry = self._tree.by_path[path]
+        if entry.target:
+            self._follow(name, entry, anywhere=is_skill_md)
+        else:
+            self.files[name] = entry
+
+    def _follow(self, name: str, link: Entry, *, anywhere: bool) -> None:
+        """A link to a file of the skill becomes that file, one to a folder of it the files there."""
+        real = self._tree.real(link.path)
+        entry = self._tree.by_path.get(real or "")
+        if real is None or not (is_below(real, self._root) or (anywhere and entry is not None)):
+            why = "leads to nothing in the skill" if real else self._tree.why_lost(link.path)
+            self._leave_out(name, link, why)
+        elif entry is not None:
+            self.files[name] = entry
+        elif is_below(link.path, real):
+            self._leave_out(name, link, CIRCLE)
+        else:
+            self._add_folder(name, real)
+
+    def _add_folder(self, name: str, real: str) -> None:
+        for one in self._tree.below(real):
+            if next(self._looked_at) > MOST_FILES:
+                self.problem = _too_many(name)
+                return
+            inside = one.path[len(real) + 1 :]
+            if not (one.target or junk(inside) or hidden(inside)):
+                self.files[f"{name}/{inside}"] = one
+
+    def _leave_out(self, name: str, link: Entry, why: str) -> None:
+        self.left.append(Reason(name, "link", f"the link to {quoted(link.target)} {why}"))
+
+
+def _at(root: str, folder: str) -> str:
+    return f"{root}/{folder}" if root else folder
+
+
+def _too_many(name: str) -> BundleTooLarge:
+    return BundleTooLarge(
+        f"with the link {quoted(name)} its links stand for more than {MOST_FILES} files",
+        hint="Leave the link out.",
+        max_files=MOST_FILES,
+    )
+
+
+def _twice(path: str) -> InvalidPath:
+    return InvalidPath(
+        f"{quoted(path)} stands in the archive twice", hint="Pack the folder anew.", file=shown(path), entry=shown(path)
+    )
+
+
+__all__ = ["SKILL_MD", "SKILL_TOML", "Finder", "Found", "FoundSkill", "LeftOut", "Merged"]

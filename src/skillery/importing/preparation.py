@@ -1,0 +1,229 @@
+"""One skill on its way in: its files, what it says of itself, and what had to be mended."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from skillery.errors import BundleTooLarge, InvalidBundle
+from skillery.formats.agent_skill import agent_skill, index_name
+from skillery.formats.bundle import BundleFile, BundleLimits, digest_of
+from skillery.formats.foreign_requirements import Needs, read_needs
+from skillery.formats.foreign_skill import ForeignSkill, alias_key, read_foreign_skill, registry_name
+from skillery.formats.lenient_skill_md import read_skill_md
+from skillery.formats.manifest import Manifest, parse_manifest, toml_manifest
+from skillery.formats.names import is_within
+from skillery.formats.renaming import renamed_toml
+from skillery.formats.repairs import Repair, Repairs
+from skillery.formats.semver import Version
+from skillery.formats.skill_md import SkillMd
+from skillery.formats.wording import quoted
+from skillery.importing.entries import Archive
+from skillery.importing.finder import SKILL_MD, SKILL_TOML, FoundSkill
+from skillery.registry import FILES_PART
+
+MEBIBYTE = 1024 * 1024
+
+
+class Prepared(NamedTuple):
+    """A skill that is read, and not yet looked up."""
+
+    found: FoundSkill
+    skill_md: SkillMd
+    files: tuple[BundleFile, ...]
+    stated: str
+    key: str
+    """Of its alias."""
+    wanted: str
+    """The name in the registry that it would like."""
+    is_mended: bool
+    """`wanted` is not what it states."""
+    description: str
+    declared: Version | None
+    manifest: dict[str, Any] | None
+    """Of a skill.toml, which then says everything."""
+    source_digest: str
+    repairs: tuple[Repair, ...]
+    needs: Needs = Needs()
+    """What its files say of packages, where there is no skill.toml."""
+
+    def files_as(self, name: str, version: str) -> tuple[dict[str, Any], tuple[BundleFile, ...]]:
+        """Return the manifest and the files of a skill with a skill.toml, under another name and version."""
+        toml = next(file for file in self.files if file.path == SKILL_TOML)
+        content, manifest = renamed_toml(toml.content, name, version)
+        named = BundleFile(SKILL_TOML, content, toml.executable)
+        return manifest, tuple(named if file is toml else file for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+class Preparing:
+    """Prepares the skills of one archive. Blocking; from any thread."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        limits: BundleLimits,
+        namespace: str,
+        permissions: Mapping[str, Any] | None,
+        archive_name: str,
+        folders: frozenset[str],
+    ) -> None:
+        """`folders` are the names of the folders of all its skills; `archive_name` is that of one at its root."""
+        self._archive = archive
+        self._limits = limits
+        self._namespace = namespace
+        self._permissions = permissions
+        self._archive_name = archive_name
+        self._folders = folders
+        self._named_as_folders = frozenset(self._below(folder) for folder in folders)
+
+    def is_beside(self, found: FoundSkill, name: str) -> bool:
+        """Whether it is the name of another skill's folder."""
+        return name in self._named_as_folders and name != self._below(found.folder)
+
+    def prepare(self, found: FoundSkill) -> Prepared:
+        """Raises InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
+        if found.problem is not None:
+            raise found.problem
+        if SKILL_MD not in found.files:
+            raise InvalidBundle(f"there is no {SKILL_MD}", hint="A skill needs SKILL.md, with skill.toml or without.")
+        self._check_size(found)
+        repairs = Repairs()
+        if found.renamed:
+            repairs.note("file_name", f"{quoted(found.renamed)} is taken as {SKILL_MD}", file=found.renamed)
+        files = tuple(
+            BundleFile(path, self._archive.read(entry), entry.executable) for path, entry in found.files.items()
+        )
+        by_path = {file.path: file for file in files}
+        read = read_skill_md(by_path[SKILL_MD].content)
+        repairs.listed.extend(read.repairs)
+        toml = by_path.get(SKILL_TOML)
+        if toml is not None:
+            return self._with_toml(found, read.skill_md, files, toml_manifest(toml.content), repairs)
+        skill = read_foreign_skill(read.skill_md, found.folder or self._archive_name, self._folders, repairs)
+        needs = read_needs({path: file.content for path, file in by_path.items()}, repairs)
+        return self._without_toml(found, read.skill_md, files, skill, repairs)._replace(needs=needs)
+
+    def _without_toml(
+        self, found: FoundSkill, skill_md: SkillMd, files: tuple[BundleFile, ...], skill: ForeignSkill, repairs: Repairs
+    ) -> Prepared:
+        name = registry_name(skill.stated)
+        wanted = self._below(name)
+        if name == self._namespace:
+            repairs.note(
+                "name", f"it is called as the namespace '{name}', and below that it is '{wanted}'", file=SKILL_MD
+            )
+        return Prepared(
+            found=found,
+            skill_md=skill_md,
+            files=files,
+            stated=skill.stated,
+            key=alias_key(skill.stated),
+            wanted=wanted,
+            is_mended=name != skill.stated,
+            description=skill.description,
+            declared=skill.version,
+            manifest=None,
+            source_digest=_source_digest(files, self._permissions),
+            repairs=repairs.all(),
+        )
+
+    def _with_toml(
+        self,
+        found: FoundSkill,
+        skill_md: SkillMd,
+        files: tuple[BundleFile, ...],
+        manifest: dict[str, Any],
+        repairs: Repairs,
+    ) -> Prepared:
+        checked = parse_manifest(manifest)
+        wanted = self._below(checked.name)
+        if checked.name not in {wanted, self._namespace} and not is_export(checked, files):
+            raise InvalidBundle(
+                f"{SKILL_TOML} says '{checked.name}', which is not below '{self._namespace}'",
+                hint="Change the name there, or import it without a namespace.",
+                file=SKILL_TOML,
+            )
+        if wanted != checked.name:
+            message = f"{SKILL_TOML} says '{checked.name}'; below the namespace '{self._namespace}' it is '{wanted}'"
+            repairs.note("name", message, file=SKILL_TOML)
+        if self._permissions is not None:
+            message = f"the permissions in {SKILL_TOML} hold, not those that were given for the import"
+            repairs.note("own_permissions", message, file=SKILL_TOML)
+        return Prepared(
+            found=found,
+            skill_md=skill_md,
+            files=files,
+            stated=checked.name,
+            key=checked.name,
+            wanted=wanted,
+            is_mended=False,
+            description=checked.description,
+            declared=checked.version,
+            manifest=manifest,
+            source_digest=_source_digest(files, None),
+            repairs=repairs.all(),
+        )
+
+    def _below(self, name: str) -> str:
+        is_below = not self._namespace or (is_within(name, self._namespace) and name != self._namespace)
+        return name if is_below else f"{self._namespace}.{name}"
+
+    def _check_size(self, found: FoundSkill) -> None:
+        """Before anything of it is read."""
+        limits, files = self._limits, len(found.files) + (SKILL_TOML not in found.files)
+        if files > limits.max_files:
+            raise BundleTooLarge(
+                f"it has {files} files with {SKILL_TOML}, at most {limits.max_files} are allowed",
+                hint="Leave some out, or ask an admin to raise the setting bundle_max_files.",
+                files=files,
+                max_files=limits.max_files,
+            )
+        size = sum(entry.size for entry in found.files.values())
+        if size > limits.max_bytes:
+            raise BundleTooLarge(
+                f"it has {size} bytes, at most {limits.max_bytes} are allowed",
+                hint="Leave large data out, or ask an admin to raise the setting bundle_max_mb "
+                f"({limits.max_bytes // MEBIBYTE} now).",
+                size_bytes=size,
+                max_bytes=limits.max_bytes,
+            )
+
+
+def is_export(manifest: Manifest, files: tuple[BundleFile, ...]) -> bool:
+    """Return whether files look like an export of a skill: SKILL.md conforms to Agent Skills under its index name."""
+    content = next(file.content for file in files if file.path == SKILL_MD)
+    name = index_name(manifest.name)
+    return not agent_skill(content, name=name, description=manifest.description).is_generated
+
+
+def with_packages(source_digest: str, packages: Sequence[str]) -> str:
+    """Return the digest of the same source with packages that were inferred for it. It is as long, and keeps enough of
+    the first to tell whether the files are the same."""
+    if not packages:
+        return source_digest
+    more = hashlib.sha256(" ".join(packages).encode()).hexdigest()
+    kept = source_digest[:FILES_PART]
+    return f"{kept}+{more[: len(source_digest) - len(kept) - 1]}"
+
+
+def same_files(source_digest: str, other: str) -> bool:
+    """Return whether two source digests are of the same files, whatever was inferred for them."""
+    if "+" in source_digest + other:
+        return source_digest[:FILES_PART] == other[:FILES_PART]
+    return source_digest == other
+
+
+def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any] | None) -> str:
+    """Of all that decides what is published: the same again is nothing new."""
+    digest = digest_of(files)
+    if not permissions:
+        return digest
+    asked = msgspec.json.encode(permissions, order="sorted")
+    return f"sha256:{hashlib.sha256(digest.encode() + asked).hexdigest()}"

@@ -1,0 +1,7 @@
+"""A registry in one file: database and contents as they were at one moment, for either kind of database."""
+
+from skillery.maintenance.backups.archive import ArchiveHead, DamagedArchive, verify_archive
+from skillery.maintenance.backups.backup import BackedUp, back_up
+from skillery.maintenance.backups.restore import Restored, restore
+
+__all__ = ["ArchiveHead", "BackedUp", "DamagedArchive", "Restored", "back_up", "restore", "verify_archive"]

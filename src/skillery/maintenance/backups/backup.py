@@ -1,0 +1,111 @@
+"""`skillery backup`: one moment of the registry, taken while it serves."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import Connection, Table, select
+
+from skillery.backends import Storage
+from skillery.database import Database, migrate
+from skillery.database.tables import (
+    environment_rebuilds,
+    environments,
+    exports,
+    locks,
+    metadata,
+    objects,
+    search_postings,
+    search_spellings,
+    search_words,
+    servers,
+    uploads,
+)
+from skillery.errors import ContentMissing, StartupError
+from skillery.maintenance.backups.archive import FORMAT, SECRET_KEY, ArchiveHead, ArchiveWriter, encode_row
+
+ROWS_AT_ONCE = 200
+_OF_MACHINES = (servers, uploads, locks, environments, environment_rebuilds)
+LEFT_OUT = {table.name for table in (*_OF_MACHINES, search_words, search_postings, search_spellings, exports)}
+"""What is true of the machines that serve now, and of no other; and the words that skills are found by, which each kind
+of database holds in its own way: restoring makes them anew."""
+
+
+class BackedUp(msgspec.Struct, frozen=True):
+    revision: str
+    rows: dict[str, int]
+    contents: int
+    bytes: int
+
+
+def back_up(database: Database, storage: Storage, path: Path, release: str, secret_key: Path | None = None) -> BackedUp:
+    """Write the registry to `path`, which appears whole or not at all.
+
+    Writers go on meanwhile: the database is read in one snapshot, and a content never changes. Raises StartupError
+    where the database is not at this release's revision, and where a content was deleted meanwhile.
+    """
+    revision = migrate.current(database)
+    if revision != migrate.head():
+        raise StartupError(
+            f"the database is at revision {revision or 'none'}, and this release at {migrate.head()}: "
+            "back it up with the release that serves it, or run skillery db upgrade first"
+        )
+    try:
+        with (
+            ArchiveWriter(path, ArchiveHead(FORMAT, release, revision, datetime.now(UTC))) as archive,
+            database.snapshot() as connection,
+        ):
+            # Contents first: the sooner they are read, the less can be deleted meanwhile.
+            contents, size = _add_contents(connection, storage, archive)
+            tables = [table for table in metadata.sorted_tables if table.name not in LEFT_OUT]
+            rows = {str(table.name): _add_table(connection, table, archive, path.parent) for table in tables}
+            if secret_key is not None:
+                archive.add_bytes(SECRET_KEY, secret_key.read_bytes())
+    except OSError as error:
+        raise StartupError(f"cannot write the backup {path}: {error.strerror or error}") from None
+    return BackedUp(revision, rows, contents, size)
+
+
+def _add_contents(connection: Connection, storage: Storage, archive: ArchiveWriter) -> tuple[int, int]:
+    stored = select(objects.c.sha256, objects.c.size_bytes).where(objects.c.data.is_(None)).order_by(objects.c.sha256)
+    count = total = 0
+    for sha256, size in connection.execute(stored.execution_options(yield_per=ROWS_AT_ONCE)):
+        try:
+            with storage.open(sha256) as stream:
+                added = archive.add(f"contents/{sha256}", stream, size)
+        except (ContentMissing, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise _missing(sha256) from None
+        if added != sha256:
+            raise StartupError(
+                f"the content {sha256} is damaged in the storage; skillery check --deep names all of them"
+            )
+        count, total = count + 1, total + size
+    return count, total
+
+
+def _missing(sha256: str) -> StartupError:
+    return StartupError(
+        f"the content {sha256} is not in the storage: where it was deleted meanwhile, another try will do; "
+        "else skillery check says what lacks it"
+    )
+
+
+def _add_table(connection: Connection, table: Table, archive: ArchiveWriter, folder: Path) -> int:
+    """The number of rows. Gathered in a file first, because an archive wants to know the size beforehand."""
+    columns = [column for column in table.columns if column.computed is None]
+    rows = select(*columns).order_by(*table.primary_key.columns).execution_options(yield_per=ROWS_AT_ONCE)
+    count = 0
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(msgspec.json.encode([str(column.name) for column in columns]) + b"\n")
+        for row in connection.execute(rows):
+            file.write(encode_row(tuple(row)))
+            count += 1
+        size = file.tell()
+        file.seek(0)
+        archive.add(f"tables/{table.name}.jsonl", file, size)
+    return count

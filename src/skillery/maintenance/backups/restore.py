@@ -1,0 +1,181 @@
+"""`skillery restore`: what a backup holds, into a database and a storage that hold nothing yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+from sqlalchemy import Connection, MetaData, Table, func, insert, select, text, update
+
+from skillery import audit
+from skillery.backends import Storage
+from skillery.contents.storage_marks import forget_mark
+from skillery.database import Database, migrate
+from skillery.database.tables import SEARCH_INDEX, audit_head, skills
+from skillery.errors import StartupError
+from skillery.maintenance.backups.archive import (
+    CHUNK_BYTES,
+    SECRET_KEY,
+    Hashing,
+    content_of,
+    decode_row,
+    members,
+    table_of,
+    verify_archive,
+)
+from skillery.registry.search_index import index_latest
+from skillery.runs.leftovers import close_all
+
+ROWS_AT_ONCE = 200
+ONE_ROW = audit_head.name
+"""A table whose only row is made by its migration and cannot be deleted: it becomes the one of the backup."""
+
+
+class Restored(msgspec.Struct, frozen=True):
+    revision: str
+    """That of the backup; the database is at this release's afterwards."""
+    rows: dict[str, int]
+    contents: int
+    secret_key: bool
+
+
+def restore(database: Database, storage: Storage, path: Path, secret_key: Path, actor: audit.Actor) -> Restored:
+    """Restore the backup at `path`; the key of secrets, where it has one, becomes the file `secret_key`.
+
+    All of the archive is verified before anything is written. Contents go first, where nothing refers to them; then
+    all rows in one transaction with the tables themselves, what was true of the old place and is not here, and an entry
+    in the audit trail: a database is either empty or whole.
+    Raises StartupError where the database is not empty, the backup is damaged or of a newer release.
+    """
+    head = verify_archive(path)
+    if head.revision not in migrate.revisions():
+        raise StartupError(
+            f"the backup {path} was made by release {head.release}, whose tables (revision {head.revision}) this one "
+            "does not know: restore it with that release or a newer one"
+        )
+    _check_empty(database)
+    contents, key = _restore_contents(storage, path)
+    rows: dict[str, int] = {}
+
+    def load(connection: Connection) -> None:
+        for table in _tables(connection):
+            if table.name != ONE_ROW:
+                # What a migration puts in by itself is in the backup too.
+                connection.execute(table.delete())
+        by_name = {table.name: table for table in _tables(connection)}
+        for name, stream, _ in members(path):
+            table_name = table_of(name)
+            if table_name is not None:
+                rows[table_name] = _load_table(connection, by_name.get(table_name), table_name, stream)
+        if not database.is_sqlite:
+            _advance_sequences(connection, by_name.values())
+
+    def settle(connection: Connection) -> None:
+        _settle(connection)
+        counts = {"rows": sum(rows.values()), "contents": contents}
+        restored = {"release": head.release, "revision": head.revision, **counts}
+        audit.record_at_once(connection, actor, "restore", path.name, after=restored)
+
+    migrate.create(database, head.revision, load, settle)
+    if key is not None:
+        _write_key(secret_key, key)
+    return Restored(head.revision, rows, contents, key is not None)
+
+
+def _check_empty(database: Database) -> None:
+    if migrate.current(database) is not None:
+        raise StartupError(
+            f"the database {database.url.render_as_string()} is not empty, and a backup is never restored over "
+            "another registry: name an empty one, or move this one away"
+        )
+
+
+def _restore_contents(storage: Storage, path: Path) -> tuple[int, bytes | None]:
+    count, key = 0, None
+    for name, stream, _ in members(path):
+        sha256 = content_of(name)
+        if sha256 is not None:
+            _put(storage, sha256, stream)
+            count += 1
+        elif name == SECRET_KEY:
+            key = stream.read()
+    return count, key
+
+
+def _put(storage: Storage, sha256: str, stream: BinaryIO) -> None:
+    upload = storage.begin()
+    hashing = Hashing(stream)
+    try:
+        while chunk := hashing.read(CHUNK_BYTES):
+            upload.write(chunk)
+        if hashing.digest() != sha256:
+            raise StartupError("the backup changed while it was restored; nothing of it is in use, begin anew")
+        upload.commit(sha256)
+    except BaseException:
+        upload.abort()
+        raise
+
+
+def _tables(connection: Connection) -> list[Table]:
+    """As they are in the database, which may be at an older revision than `skillery.database.tables`; parents last."""
+    found = MetaData()
+    # The tables of a search index are its own: it follows from the words.
+    found.reflect(connection, only=lambda name, _: name != "alembic_version" and not name.startswith(SEARCH_INDEX))
+    return list(reversed(found.sorted_tables))
+
+
+def _load_table(connection: Connection, table: Table | None, name: str, stream: BinaryIO) -> int:
+    lines = iter(stream)
+    columns = msgspec.json.decode(next(lines), type=list[str])
+    if table is None or not set(columns) <= set(table.columns.keys()):
+        raise StartupError(f"the backup's table '{name}' is not one of its revision; nothing was restored")
+    adding = update(table).where(table.c.id == 1) if name == ONE_ROW else insert(table)
+    count = 0
+    for batch in _batches(lines):
+        values: list[dict[str, Any]] = [dict(zip(columns, decode_row(line), strict=True)) for line in batch]
+        connection.execute(adding, values)
+        count += len(values)
+    return count
+
+
+def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+    while batch := list(islice(lines, ROWS_AT_ONCE)):
+        yield batch
+
+
+def _advance_sequences(connection: Connection, tables: Any) -> None:
+    """Postgres hands out ids by a counter of its own, which has seen none of these."""
+    for table in tables:
+        keys = list(table.primary_key.columns)
+        if len(keys) != 1 or not keys[0].autoincrement:
+            continue
+        sequence = connection.scalar(
+            text("SELECT pg_get_serial_sequence(:table, :column)"), {"table": table.name, "column": keys[0].name}
+        )
+        highest = connection.scalar(select(func.max(keys[0])))
+        if sequence and highest is not None:
+            connection.execute(text("SELECT setval(:sequence, :highest)"), {"sequence": sequence, "highest": highest})
+
+
+def _settle(connection: Connection) -> None:
+    """What was true of the place where the backup was made, and is not here."""
+    close_all(connection, "the registry was restored from a backup that was made while this ran")
+    forget_mark(connection)
+    for skill_id, latest in connection.execute(select(skills.c.id, skills.c.latest_version_id)).all():
+        index_latest(connection, skill_id, latest)
+
+
+def _write_key(path: Path, key: bytes) -> None:
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(key)
+    except FileExistsError:
+        if path.read_bytes() != key:
+            raise StartupError(
+                f"all is restored but the key of secrets: {path} is there already and is another one; "
+                "append the backup's to it (tar -xO secrets.key), or move it away"
+            ) from None

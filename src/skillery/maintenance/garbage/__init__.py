@@ -1,0 +1,26 @@
+"""What nothing refers to any more, and how it goes: a list of steps, each safe beside everything else that happens."""
+
+from skillery.maintenance.garbage.collector import Collector, Step, Sweep, Swept
+from skillery.maintenance.garbage.steps import (
+    cached_files,
+    expired_blobs,
+    leftovers,
+    old_locks,
+    old_runs,
+    unused_contents,
+    unused_environments,
+)
+
+__all__ = [
+    "Collector",
+    "Step",
+    "Sweep",
+    "Swept",
+    "cached_files",
+    "expired_blobs",
+    "leftovers",
+    "old_locks",
+    "old_runs",
+    "unused_contents",
+    "unused_environments",
+]

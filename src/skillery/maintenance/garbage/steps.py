@@ -1,0 +1,195 @@
+"""The steps of a sweep. Rows go first and files last, the other way round than they come: a kill in between leaves a
+file that no row names, which the next sweep finds, never a row without its file."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
+
+from skillery.backends import ListsContents, Storage
+from skillery.contents.uploads import drop_file, forget_uploads
+from skillery.database import Database
+from skillery.database.tables import blobs, objects, skill_files
+from skillery.environments import Environments
+from skillery.environments.lock_rows import count_old_locks, forget_locks
+from skillery.maintenance.garbage.collector import Sweep, Swept
+from skillery.runs.cache import Cache
+from skillery.runs.recording import count_old_runs, cutoff_of, forget_runs
+
+AT_ONCE = 200
+"""Rows a transaction: others write in between."""
+UPLOAD = timedelta(days=1)
+"""After that an upload that has not ended never will."""
+
+
+def old_runs(database: Database, keep_for: timedelta, keep_count: int, sweep: Sweep) -> Swept:
+    """Runs that ended and are older than that, or not among so many of the newest (no time and no number at all: for
+    ever). Their blobs have a time of their own."""
+    before = database.read_now(partial(_cutoff, keep_for=keep_for, keep_count=keep_count))
+    if before is None:
+        return Swept()
+    if sweep.dry_run:
+        return Swept(database.read_now(partial(count_old_runs, before=before)))
+    swept = Swept()
+    while not sweep.stopped():
+        more = database.write_now(partial(forget_runs, before=before, limit=AT_ONCE))
+        swept += Swept(more)
+        if more < AT_ONCE:
+            break
+    return swept
+
+
+def _cutoff(connection: Connection, keep_for: timedelta, keep_count: int) -> datetime | None:
+    oldest = datetime.now(UTC) - keep_for if keep_for else None
+    counted = cutoff_of(connection, keep_count)
+    return max((one for one in (oldest, counted) if one is not None), default=None)
+
+
+def expired_blobs(database: Database, grace: timedelta, sweep: Sweep) -> Swept:
+    """Blobs whose time was over `grace` ago: a run that was given one before may be about to mount it."""
+    until = datetime.now(UTC) - grace
+    if sweep.dry_run:
+        return database.read_now(partial(_count_expired, until=until))
+    swept = Swept()
+    while not sweep.stopped():
+        more = database.write_now(partial(_delete_expired, until=until))
+        swept += more
+        if more.count < AT_ONCE:
+            break
+    return swept
+
+
+def _count_expired(connection: Connection, until: datetime) -> Swept:
+    counted = select(func.count(), func.coalesce(func.sum(blobs.c.size_bytes), 0)).where(blobs.c.expires_at <= until)
+    count, size = connection.execute(counted).one()
+    return Swept(int(count), int(size))
+
+
+def _delete_expired(connection: Connection, until: datetime) -> Swept:
+    due = select(blobs.c.id).where(blobs.c.expires_at <= until).order_by(blobs.c.expires_at).limit(AT_ONCE)
+    gone = connection.execute(delete(blobs).where(blobs.c.id.in_(due)).returning(blobs.c.size_bytes)).scalars().all()
+    return Swept(len(gone), sum(gone))
+
+
+def unused_contents(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
+    """Contents that no file of a skill and no blob refers to, from the database and from the storage."""
+    if sweep.dry_run:
+        return database.read_now(partial(_count_unused, until=datetime.now(UTC) - grace))
+    database.write_now(partial(forget_uploads, begun_before=datetime.now(UTC) - UPLOAD))
+    swept, last = Swept(), ""
+    while not sweep.stopped():
+        found = database.read_now(partial(_find_unused, after=last))
+        gone = database.write_now(partial(_delete_unused, digests=found)) if found else []
+        for one in gone:
+            swept += Swept(1, one.size_bytes)
+            if one.has_file:
+                drop_file(database, storage, one.sha256)
+        if len(found) < AT_ONCE:
+            break
+        last = found[-1]
+    return swept
+
+
+_IS_UNUSED = and_(
+    not_(exists().where(blobs.c.sha256 == objects.c.sha256)),
+    not_(exists().where(skill_files.c.sha256 == objects.c.sha256)),
+)
+
+
+def _count_unused(connection: Connection, until: datetime) -> Swept:
+    """Those of blobs that would go in the same sweep among them."""
+    stays = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > until)
+    unused = and_(
+        not_(exists().where(blobs.c.sha256 == objects.c.sha256, stays)),
+        not_(exists().where(skill_files.c.sha256 == objects.c.sha256)),
+    )
+    count, size = connection.execute(
+        select(func.count(), func.coalesce(func.sum(objects.c.size_bytes), 0)).where(unused)
+    ).one()
+    return Swept(int(count), int(size))
+
+
+def _find_unused(connection: Connection, after: str) -> list[str]:
+    unused = select(objects.c.sha256).where(objects.c.sha256 > after, _IS_UNUSED)
+    return list(connection.scalars(unused.order_by(objects.c.sha256).limit(AT_ONCE)))
+
+
+class _Gone(NamedTuple):
+    sha256: str
+    size_bytes: int
+    has_file: bool
+
+
+def _delete_unused(connection: Connection, digests: list[str]) -> list[_Gone]:
+    """Those that are unused still. They are locked first and looked at again by a statement of its own: it sees whoever
+    came to refer to one before the lock, and after it nobody can. A content that somebody is just referring to is not
+    waited for."""
+    wanted = select(objects.c.sha256, objects.c.size_bytes, objects.c.data.is_(None).label("has_file"))
+    locked = wanted.where(objects.c.sha256.in_(digests)).with_for_update(skip_locked=True)
+    held = {row.sha256: _Gone(*row) for row in connection.execute(locked)}
+    unused = delete(objects).where(objects.c.sha256.in_(held), _IS_UNUSED).returning(objects.c.sha256)
+    return [held[sha256] for sha256 in connection.scalars(unused)]
+
+
+def leftovers(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
+    """Files in the storage that no row names: a process died before it wrote the row, or after it had deleted it."""
+    if not isinstance(storage, ListsContents):
+        return Swept()
+    swept = Swept()
+    for some in _batches(storage.stored_before(datetime.now(UTC) - grace)):
+        known = database.read_now(partial(_known, digests=list(some)))
+        for sha256, size in some.items():
+            if sha256 not in known and (sweep.dry_run or drop_file(database, storage, sha256)):
+                swept += Swept(1, size)
+        if sweep.stopped():
+            break
+    return swept
+
+
+def _batches(stored: Iterator[tuple[str, int]]) -> Iterator[dict[str, int]]:
+    while some := dict(itertools.islice(stored, AT_ONCE)):
+        yield some
+
+
+def _known(connection: Connection, digests: list[str]) -> set[str]:
+    return set(connection.scalars(select(objects.c.sha256).where(objects.c.sha256.in_(digests))))
+
+
+def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
+    """Of this machine's cache, what no run has used for so long (no time at all: for ever), and copies of contents that
+    are gone."""
+    now, swept = datetime.now(UTC), Swept()
+    for some in _batches(cache.blobs_unused_since(now - grace)):
+        known = database.read_now(partial(_known, digests=list(some)))
+        for sha256, size in some.items():
+            if sha256 not in known and (sweep.dry_run or cache.drop_blob(sha256, now - grace)):
+                swept += Swept(1, size)
+    if unused_for:
+        count, size = cache.drop_unused(now - unused_for, dry_run=sweep.dry_run)
+        swept += Swept(count, size)
+    return swept
+
+
+def old_locks(database: Database, reuse_for: timedelta, sweep: Sweep) -> Swept:
+    """What nobody is given again. Versions have locks of their own."""
+    before = datetime.now(UTC) - reuse_for
+    if sweep.dry_run:
+        return Swept(database.read_now(partial(count_old_locks, made_before=before)))
+    return Swept(database.write_now(partial(forget_locks, made_before=before)))
+
+
+def unused_environments(environments: Environments, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
+    """Of this machine, installed packages that no version needs, and those that no run has used for so long (no time at
+    all: for ever)."""
+    now, swept = datetime.now(UTC), Swept()
+    since = now - unused_for if unused_for else None
+    for size in environments.drop_unused(now - grace, since, dry_run=sweep.dry_run):
+        swept += Swept(1, size)
+        if sweep.stopped():
+            break
+    return swept

@@ -1,0 +1,158 @@
+"""Whether everything that the registry promises to have is there: for `skillery check`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, exists, func, select
+
+from skillery.backends import Storage
+from skillery.contents.storage_marks import is_marked
+from skillery.contents.store import CHUNK_BYTES
+from skillery.database import Database
+from skillery.database.tables import RESOLVABLE, blobs, objects, runs, skill_files, skill_versions, skills
+from skillery.errors import ContentMissing
+from skillery.formats.bundle import digest_of_entries
+from skillery.runs.leftovers import of_no_server
+
+ROWS_AT_ONCE = 500
+
+
+class Fault(msgspec.Struct, frozen=True):
+    kind: str
+    """A stable snake_case word."""
+    subject: str
+    """What is meant: `name@version`, a blob's or run's id, a content's SHA-256."""
+    message: str
+
+
+def check(database: Database, storage: Storage, *, deep: bool, dead_servers: frozenset[str]) -> Iterator[Fault]:
+    """What is not as it must be, of one moment, while writers go on. Blocking.
+
+    `deep` reads every content and compares its digest. `dead_servers` are known not to run.
+    """
+    with database.snapshot() as connection:
+        yield from _storage_of_another(connection, storage)
+        yield from _versions(connection)
+        yield from _latest(connection)
+        yield from _lost_rows(connection)
+        yield from _open_runs(connection, dead_servers)
+        for fault in _contents(connection, storage, deep):
+            # Deleted since the snapshot, and rightly so: a row that is gone by now needs no content.
+            if database.read_now(partial(_is_recorded, sha256=fault.subject)):
+                yield fault
+
+
+def _storage_of_another(connection: Connection, storage: Storage) -> Iterator[Fault]:
+    if not is_marked(connection, storage):
+        yield Fault("foreign_storage", "storage", "the storage is not the one that this database keeps its contents in")
+
+
+def _versions(connection: Connection) -> Iterator[Fault]:
+    """Versions whose files are not the ones that their digest was made of; none at all, most likely."""
+    rows = connection.execute(
+        select(
+            skill_versions.c.id,
+            skills.c.name,
+            skill_versions.c.version,
+            skill_versions.c.digest,
+            skill_files.c.path,
+            skill_files.c.sha256,
+            skill_files.c.executable,
+        )
+        .join(skills, skills.c.id == skill_versions.c.skill_id)
+        .join(skill_files, skill_files.c.version_id == skill_versions.c.id, isouter=True)
+        .order_by(skill_versions.c.id)
+        .execution_options(yield_per=ROWS_AT_ONCE)
+    )
+    for _, group in groupby(rows, key=lambda row: row.id):
+        files = list(group)
+        first = files[0]
+        subject = f"{first.name}@{first.version}"
+        if first.path is None:
+            yield Fault("version_without_files", subject, f"{subject} has no files")
+        elif digest_of_entries((file.path, file.sha256, bool(file.executable)) for file in files) != first.digest:
+            yield Fault("version_differs", subject, f"the files of {subject} are not those of {first.digest}")
+
+
+def _latest(connection: Connection) -> Iterator[Fault]:
+    newest = (
+        select(skill_versions.c.id)
+        .where(skill_versions.c.skill_id == skills.c.id, skill_versions.c.status.in_(RESOLVABLE))
+        .order_by(skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    wrong = select(skills.c.name).where(skills.c.latest_version_id.is_distinct_from(newest))
+    for (name,) in connection.execute(wrong):
+        yield Fault("latest_wrong", name, f"what {name} resolves to is not its latest version")
+
+
+def _lost_rows(connection: Connection) -> Iterator[Fault]:
+    for table, kind, subject in (
+        (blobs, "blob_without_content", blobs.c.id),
+        (skill_files, "file_without_content", skill_files.c.path),
+    ):
+        known = exists().where(objects.c.sha256 == table.c.sha256)
+        for name, sha256 in connection.execute(select(subject, table.c.sha256).where(~known)):
+            yield Fault(kind, name, f"{name} refers to the content {sha256}, which is not recorded")
+
+
+def _open_runs(connection: Connection, dead: frozenset[str]) -> Iterator[Fault]:
+    for (run_id,) in connection.execute(select(runs.c.id).where(of_no_server(dead))):
+        yield Fault("run_left_started", run_id, f"{run_id} is recorded as started, and no server runs it")
+
+
+def _contents(connection: Connection, storage: Storage, deep: bool) -> Iterator[Fault]:
+    stored = select(objects.c.sha256, objects.c.size_bytes, func.length(objects.c.data).label("inline"))
+    if deep:
+        stored = stored.add_columns(objects.c.data)
+    for row in connection.execute(stored.execution_options(yield_per=ROWS_AT_ONCE)):
+        fault = _inline_fault(row, deep) if row.inline is not None else _stored_fault(row, storage, deep)
+        if fault is not None:
+            yield fault
+
+
+def _inline_fault(row: Any, deep: bool) -> Fault | None:
+    if row.inline != row.size_bytes:
+        return _wrong_size(row, row.inline)
+    if deep and hashlib.sha256(row.data).hexdigest() != row.sha256:
+        return _damaged(row)
+    return None
+
+
+def _stored_fault(row: Any, storage: Storage, deep: bool) -> Fault | None:
+    try:
+        with storage.open(row.sha256) as stream:
+            size = stream.seek(0, 2)
+            if size != row.size_bytes:
+                return _wrong_size(row, size)
+            stream.seek(0)
+            if not deep:
+                return None
+            found = hashlib.sha256()
+            while chunk := stream.read(CHUNK_BYTES):
+                found.update(chunk)
+    except ContentMissing:
+        return Fault("content_missing", row.sha256, f"the content {row.sha256} is recorded, but not in the storage")
+    except OSError as error:
+        return Fault("content_unreadable", row.sha256, f"the content {row.sha256} cannot be read: {error.strerror}")
+    return None if found.hexdigest() == row.sha256 else _damaged(row)
+
+
+def _wrong_size(row: Any, size: int) -> Fault:
+    message = f"the content {row.sha256} has {size} bytes, and was stored with {row.size_bytes}"
+    return Fault("content_damaged", row.sha256, message)
+
+
+def _damaged(row: Any) -> Fault:
+    return Fault("content_damaged", row.sha256, f"the content {row.sha256} is not what its digest says")
+
+
+def _is_recorded(connection: Connection, sha256: str) -> bool:
+    return connection.scalar(select(objects.c.sha256).where(objects.c.sha256 == sha256)) is not None

@@ -1,0 +1,182 @@
+"""The examples of a skill, run as any run is, and what they show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from skillery.backends import BlobMount, Failure, Finding, Identity, Outcome, PublishedFile
+from skillery.context.threads import BIG_TEXT, JSON
+from skillery.formats.examples import Example, Examples
+from skillery.formats.expectations import differences
+from skillery.formats.ids import new_blob_id
+from skillery.formats.manifest import Manifest, Permissions
+from skillery.formats.wording import printable
+from skillery.registry import CheckedExample
+from skillery.runs import Runner, Trial
+from skillery.runs.cache import Cache
+
+RULE = "examples"
+LEAST_MS = 5
+"""No run is begun with less time than that."""
+_MESSAGE_CHARACTERS = 400
+_WHY_LESS = (
+    "an example runs without network and secrets; one that needs them says needs_permissions = true and is run when "
+    "the version is published"
+)
+
+
+class Tested(NamedTuple):
+    """Every example in its order, and a finding for each that failed."""
+
+    examples: tuple[CheckedExample, ...]
+    findings: tuple[Finding, ...]
+
+
+class Subject(NamedTuple):
+    """Whose examples they are."""
+
+    manifest: Manifest
+    digest: str
+    files: Sequence[PublishedFile]
+
+
+class ExampleRuns:
+    """Runs examples one after the other, each through the queue in its publisher's turn."""
+
+    def __init__(self, runner: Runner, cache: Cache, seconds: float) -> None:
+        """`seconds` is what the examples of one version may take together, waiting for a place apart."""
+        self._runner = runner
+        self._cache = cache
+        self._seconds = seconds
+
+    async def test(
+        self,
+        identity: Identity,
+        subject: Subject,
+        examples: Examples,
+        *,
+        permitted: bool,
+        known: Sequence[CheckedExample] = (),
+    ) -> Tested:
+        """Those that need permissions wait unless it is `permitted`; `known` are results that hold already.
+
+        Raises Busy and Unavailable, and then nothing is known.
+        """
+        passed = {one.name: one for one in known if one.status == "passed"}
+        waiting = {one.name for one in examples.read if one.needs_permissions and not permitted}
+        if all(one.name in passed or one.name in waiting for one in examples.read):
+            return Tested(tuple(passed.get(one.name) or _waits(one) for one in examples.read), ())
+        folder = await asyncio.to_thread(self._cache.lend, subject.files)
+        try:
+            return await self._test(identity, subject, folder, examples, passed, waiting)
+        finally:
+            await asyncio.to_thread(self._cache.take_back, folder)
+
+    async def _test(
+        self,
+        identity: Identity,
+        subject: Subject,
+        folder: Path,
+        examples: Examples,
+        passed: dict[str, CheckedExample],
+        waiting: set[str],
+    ) -> Tested:
+        left_ms = self._seconds * 1000
+        checked: list[CheckedExample] = []
+        findings: list[Finding] = []
+        for example, line in zip(examples.read, examples.lines, strict=True):
+            if example.name in passed or example.name in waiting:
+                checked.append(passed.get(example.name) or _waits(example))
+                continue
+            if left_ms < LEAST_MS:
+                checked.append(CheckedExample(example.name, "not_run"))
+                findings.append(_finding(example, line, f"was not run: {self._too_long()}"))
+                continue
+            one, wrong, took_ms = await self._try(identity, subject, folder, example, left_ms)
+            left_ms -= took_ms
+            checked.append(one)
+            if wrong:
+                cut = f"; {self._too_long()}" if left_ms < LEAST_MS else ""
+                findings.append(_finding(example, line, f"{wrong}{cut} ({one.run_id})"))
+        return Tested(tuple(checked), tuple(findings))
+
+    async def _try(
+        self, identity: Identity, subject: Subject, folder: Path, example: Example, left_ms: float
+    ) -> tuple[CheckedExample, str, float]:
+        """The example, what is wrong with it ("" where nothing is), and the time it took."""
+        runtime, permissions = subject.manifest.runtime, subject.manifest.permissions
+        assert runtime is not None, "examples are checked with the bundle"
+        ids = {path: new_blob_id() for path in example.files}
+        has_more = bool(permissions.network or permissions.secrets) and not example.needs_permissions
+        trial = Trial(
+            manifest=subject.manifest,
+            runtime=runtime,
+            digest=subject.digest,
+            folder=folder,
+            args=example.args | _blob_args(example, ids),
+            blobs=tuple(BlobMount(blob_id, folder / path) for path, blob_id in ids.items()),
+            timeout_ms=max(1, int(left_ms)),
+            permissions=Permissions() if has_more else permissions,
+            why_less=_WHY_LESS if has_more else "",
+        )
+        run_id, outcome = await self._runner.try_skill(identity, trial)
+        wrong = await _what_is_wrong(example, outcome)
+        if wrong and has_more and _WHY_LESS not in wrong:
+            wrong += f"; {_WHY_LESS}"
+        status: Any = "failed" if wrong else "passed"
+        return CheckedExample(example.name, status, run_id, round(outcome.duration_ms, 3)), wrong, outcome.duration_ms
+
+    def _too_long(self) -> str:
+        setting = "the setting publishing.examples_seconds"
+        return f"the examples of one version may take {self._seconds:g} s together ({setting})"
+
+
+def _blob_args(example: Example, ids: dict[str, str]) -> dict[str, Any]:
+    return {
+        argument: ids[value] if isinstance(value, str) else [ids[path] for path in value]
+        for argument, value in example.blobs.items()
+    }
+
+
+async def _what_is_wrong(example: Example, outcome: Outcome) -> str:
+    if len(outcome.result or b"") > BIG_TEXT:
+        return await JSON.run(_wrong, example, outcome)
+    return _wrong(example, outcome)
+
+
+def _wrong(example: Example, outcome: Outcome) -> str:
+    failure = outcome.failure
+    if example.expectation == "expect_error":
+        return _wrong_failure(str(example.expected), failure)
+    if failure is not None:
+        return f"failed with {_shown(failure)}"
+    if example.expectation is None:
+        return ""
+    try:
+        output = msgspec.json.decode(outcome.result or b"null")
+        return "; ".join(differences(example.expected, output, subset=example.expectation == "expect_subset"))
+    except RecursionError:
+        return "output: nested too deep to be compared"
+
+
+def _wrong_failure(expected: str, failure: Failure | None) -> str:
+    if failure is None:
+        return f"expected is a failure of type {expected}, and it completed"
+    return "" if failure.type == expected else f"expected is a failure of type {expected}, got {_shown(failure)}"
+
+
+def _shown(failure: Failure) -> str:
+    return f"{failure.type}: {printable(failure.message, _MESSAGE_CHARACTERS)}"
+
+
+def _waits(example: Example) -> CheckedExample:
+    return CheckedExample(example.name, "waiting")
+
+
+def _finding(example: Example, line: int | None, message: str) -> Finding:
+    return Finding(RULE, f"{example.name}: {message}", "error", "skill.toml", line)

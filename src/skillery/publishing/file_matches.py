@@ -1,0 +1,39 @@
+"""Whether a version holds given files: as they are stored, or as an export hands them out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import Connection
+
+from skillery.backends import Storage
+from skillery.formats.agent_skill import agent_skill, index_name
+from skillery.formats.bundle import SKILL_MD, SKILL_TOML, BundleFile
+from skillery.formats.requirements import LOCK
+from skillery.registry import VersionRow, files_of
+from skillery.registry.files import read_file
+
+
+def holds(connection: Connection, storage: Storage, row: VersionRow, files: Sequence[BundleFile]) -> bool:
+    """Return whether a version has these files.
+
+    Modes do not count, because clients that install a skill lose them. skill.toml and requirements.lock may be missing:
+    the server adds them. SKILL.md may be the one that exports hand out (formats.agent_skill).
+    """
+    stored = {file.path: file.sha256 for file in files_of(connection, row.version_id)}
+    given = {file.path: file.sha256 for file in files}
+    for added in (SKILL_TOML, LOCK):
+        if added not in given:
+            stored.pop(added, None)
+    skill_md, stored_md = given.pop(SKILL_MD, ""), stored.pop(SKILL_MD, None)
+    return given == stored and (skill_md == stored_md or skill_md == _exported(connection, storage, row))
+
+
+def _exported(connection: Connection, storage: Storage, row: VersionRow) -> str:
+    """Return the SHA-256 of SKILL.md in an export."""
+    description: str = msgspec.json.decode(row.manifest_json)["description"]
+    content = read_file(connection, storage, row, SKILL_MD)
+    made = agent_skill(content, name=index_name(row.name), description=description)
+    return hashlib.sha256(made.content).hexdigest()

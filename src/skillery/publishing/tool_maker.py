@@ -1,0 +1,258 @@
+"""define_tool and remove_tool: tools that agents make while they work, for a session or as skills that stay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Set
+from datetime import timedelta
+from functools import partial
+from typing import Any, NoReturn
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from skillery.backends import Identity, Language
+from skillery.database import Database
+from skillery.database.tables import RESOLVABLE, skill_versions, skills
+from skillery.errors import IllegalStep, InvalidParams, NameTaken, ToolNotFound, ToolProtected, VersionExists
+from skillery.formats.bundle import BundleFile
+from skillery.formats.defined_tools import (
+    MADE_BY,
+    defined_skill_name,
+    defined_tool_name,
+    handler_of,
+    script_path,
+    write_skill,
+)
+from skillery.formats.problems import Problem, raise_problems
+from skillery.formats.semver import Version
+from skillery.formats.tools_json import Tool, parse_definition
+from skillery.formats.wording import quoted
+from skillery.identity import access
+from skillery.identity.quotas import Quotas
+from skillery.publishing.compile_pool import CompilePool
+from skillery.publishing.publisher import Publisher
+from skillery.registry import NewVersion, yank_version
+from skillery.registry.resolution import find_skill
+from skillery.registry.session_tools import define_session_tool, remove_session_tool
+from skillery.registry.tools import find_offered, near_names
+from skillery.registry.visibility import sees_version
+
+FIRST = "1.0.0"
+MOST_TRIES = 5
+REASON = "removed with remove_tool"
+
+
+class Definition(msgspec.Struct, frozen=True):
+    name: str
+    description: str
+    parameters: str
+    """JSON text."""
+    code: str
+    """The body of the handler."""
+    is_persistent: bool
+    language: Language | None
+    """None: JavaScript where it can be run, else Python."""
+    session: str
+    namespace: str | None
+    """Of the skill that it becomes. None: none where the grants cover that, else the first namespace of theirs."""
+
+
+class DefinedTool(msgspec.Struct, frozen=True):
+    """What both methods answer; skill and version are None where it lives, or lived, in a session."""
+
+    name: str
+    skill: str | None
+    version: str | None
+    status: str
+
+
+class ToolMaker:
+    """Defines tools and removes what was defined, and nothing else."""
+
+    def __init__(
+        self,
+        database: Database,
+        publisher: Publisher,
+        compilers: CompilePool,
+        runs_javascript: Callable[[], Awaitable[bool]],
+        quotas: Quotas,
+        keep_for: timedelta,
+        reserved: Set[str],
+    ) -> None:
+        """`reserved`: names of tools that are the server's own."""
+        self._database = database
+        self._publisher = publisher
+        self._compilers = compilers
+        self._runs_javascript = runs_javascript
+        self._quotas = quotas
+        self._keep_for = keep_for
+        self._reserved = reserved
+
+    async def define_tool(self, identity: Identity, asked: Definition) -> DefinedTool:
+        """Raises InvalidParams, InvalidName, ToolProtected, QuotaExceeded, and what create_skill raises."""
+        self._check_reserved(asked.name)
+        language = asked.language or ("javascript" if await self._runs_javascript() else "python")
+        script = script_path(asked.name, language)
+        tool = await asyncio.to_thread(parse_definition, asked.name, asked.description, asked.parameters, script)
+        content = await self._handler(identity, asked.code, language, script)
+        if asked.is_persistent:
+            return await self._publish(identity, asked, tool, content)
+        work = partial(
+            define_session_tool,
+            identity=identity,
+            session=asked.session,
+            tool=tool,
+            content=content,
+            keep_for=self._keep_for,
+            quotas=self._quotas,
+        )
+        await self._database.write(work)
+        return DefinedTool(tool.name, None, None, "session")
+
+    async def remove_tool(self, identity: Identity, name: str, skill: str | None, session: str) -> DefinedTool:
+        """The session's own where there is one and no skill is named, else the skill that it was kept as, whose
+        versions are yanked. Raises ToolNotFound, ToolProtected, NotAllowed, IllegalStep."""
+        self._check_reserved(name)
+        work = partial(_remove, identity=identity, name=name, skill=skill, session=session)
+        return await self._database.write(work)
+
+    async def _publish(self, identity: Identity, asked: Definition, tool: Tool, content: str) -> DefinedTool:
+        skill = _skill_for(identity, tool.name, asked.namespace)
+        access.require_namespace(identity, "publish", skill)
+        created = await self._publish_next(identity, tool, skill, content)
+        await self._database.write(
+            partial(remove_session_tool, identity=identity, session=asked.session, name=tool.name)
+        )
+        return DefinedTool(tool.name, created.name, created.version, created.status)
+
+    async def _publish_next(self, identity: Identity, tool: Tool, skill: str, content: str) -> NewVersion:
+        for _ in range(MOST_TRIES - 1):
+            try:
+                return await self._publish_once(identity, tool, skill, content)
+            except VersionExists:  # somebody else defines it as well
+                continue
+        return await self._publish_once(identity, tool, skill, content)
+
+    async def _publish_once(self, identity: Identity, tool: Tool, skill: str, content: str) -> NewVersion:
+        version = await self._database.read(partial(_next_version, identity=identity, skill=skill))
+        written = write_skill(tool, skill, version, content)
+        files = [BundleFile(path, text.encode()) for path, text in written.files.items()]
+        return await self._publisher.create_skill(identity, written.manifest, written.skill_md, files, made_by=MADE_BY)
+
+    async def _handler(self, identity: Identity, code: str, language: Language, script: str) -> str:
+        """Raise InvalidParams for Python that does not compile."""
+        if language != "python":
+            return handler_of(code, language)
+        made = await self._compilers.handler(identity.name, script, code)
+        return made if isinstance(made, str) else _refuse(made)
+
+    def _check_reserved(self, name: str) -> None:
+        if name in self._reserved:
+            raise ToolProtected(f"'{name}' is a tool of the server itself", hint="Choose another name.", name=name)
+
+
+def _refuse(problem: Problem) -> NoReturn:
+    told = Problem(f"'code' is no body of a function in Python: {problem.message}", "code", line=problem.line)
+    hint = "Write what stands below `def handler(args):`, which is line 1; end with `return`."
+    raise_problems(InvalidParams, [told], hint=hint)
+
+
+def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:
+    """Below no namespace, as the convention names it, wherever the identity may publish there."""
+    plain = defined_skill_name(tool, namespace or "")
+    if namespace is not None or access.covers(identity, plain):
+        return plain
+    below = next((grant[:-2] for grant in identity.namespaces if grant.endswith(".*")), "")
+    return defined_skill_name(tool, below)
+
+
+def _versions(connection: Connection, skill: str) -> list[Any]:
+    """Highest first."""
+    versions = (
+        select(skill_versions.c.version, skill_versions.c.status, skill_versions.c.made_by, skill_versions.c.publisher)
+        .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
+        .where(skills.c.name == skill)
+        .order_by(skill_versions.c.precedence.desc())
+    )
+    return list(connection.execute(versions))
+
+
+def _next_version(connection: Connection, identity: Identity, skill: str) -> str:
+    """The next patch. Raises ToolProtected, NameTaken."""
+    versions = _versions(connection, skill)
+    if not versions:
+        return FIRST
+    if find_skill(connection, identity, skill) is None:
+        raise NameTaken(f"the name '{skill}' is taken", hint="Define the tool under another name.", name=skill)
+    _check_made(skill, versions)
+    highest = Version.parse(versions[0].version)
+    return f"{highest.major}.{highest.minor}.{highest.patch + 1}"
+
+
+def _check_made(skill: str, versions: list[Any]) -> None:
+    if all(one.made_by == MADE_BY for one in versions):
+        return
+    raise ToolProtected(
+        f"define_tool has not made the skill '{skill}'",
+        hint="Define the tool under another name; such a skill is changed with create_skill and yank_version.",
+        skill=skill,
+    )
+
+
+def _remove(connection: Connection, identity: Identity, name: str, skill: str | None, session: str) -> DefinedTool:
+    if skill is None and remove_session_tool(connection, identity, session, name):
+        return DefinedTool(name, None, None, "removed")
+    where = skill or _where_kept(connection, identity, name)
+    versions = _versions(connection, where) if where else []
+    if where is None or not versions or find_skill(connection, identity, where) is None:
+        raise _no_such_tool(connection, identity, name, session)
+    _check_made(where, versions)
+    if defined_tool_name(where) != name:
+        raise _no_such_tool(connection, identity, name, session)
+    access.require_namespace(identity, "publish", where)
+    offered = [one.version for one in versions if one.status in RESOLVABLE]
+    if not offered:
+        raise _nothing_to_remove(connection, identity, name, session, where, versions)
+    for version in offered:
+        removed = yank_version(connection, identity, where, Version.parse(version), REASON)
+    return DefinedTool(name, where, offered[0], removed.status)
+
+
+def _where_kept(connection: Connection, identity: Identity, name: str) -> str | None:
+    """Where define_tool would keep it, else wherever the bare name leads."""
+    try:
+        kept = _skill_for(identity, name, None)
+    except InvalidParams:
+        return None
+    if find_skill(connection, identity, kept) is not None:
+        return kept
+    offered = find_offered(connection, identity, name)
+    return offered.name if offered else None
+
+
+def _nothing_to_remove(
+    connection: Connection, identity: Identity, name: str, session: str, skill: str, versions: list[Any]
+) -> IllegalStep | ToolNotFound:
+    waiting = [
+        one
+        for one in versions
+        if one.status in {"draft", "in_review"} and sees_version(identity, skill, one.status, one.publisher)
+    ]
+    if not waiting:
+        return _no_such_tool(connection, identity, name, session)
+    newest = waiting[0]
+    return IllegalStep(
+        f"'{skill}' {newest.version} is {newest.status}: nobody can call it yet, and there is nothing to yank",
+        hint="Leave it, or let a reviewer refuse it: submit_version, then reject_version.",
+        name=skill,
+        version=newest.version,
+        status=newest.status,
+        legal=["submit_version"] if newest.status == "draft" else ["reject_version"],
+    )
+
+
+def _no_such_tool(connection: Connection, identity: Identity, name: str, session: str) -> ToolNotFound:
+    near = near_names(connection, identity, name, session)
+    hint = f"Did you mean {' or '.join(quoted(one) for one in near)}?" if near else "list_tools shows what there is."
+    return ToolNotFound(f"there is no tool {quoted(name)} to remove", hint=hint, name=name[:128], near=near)

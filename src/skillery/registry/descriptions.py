@@ -1,0 +1,117 @@
+"""describe_skill: a version's manifest and documentation, mostly stored ready to send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Connection, bindparam, select
+
+from skillery.backends import Identity, Storage
+from skillery.database import Statement
+from skillery.database.tables import version_usage
+from skillery.formats.agent_skill import index_name
+from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
+from skillery.formats.skill_md import FILE as SKILL_MD
+from skillery.formats.skill_md import text_of
+from skillery.formats.version_spec import VersionSpec
+from skillery.registry.files import file_size, files_of, read_file
+from skillery.registry.index_names import HOLDER, index_name_warning
+from skillery.registry.package_locks import lock_json
+from skillery.registry.resolution import VersionRow, resolve
+from skillery.registry.usage import USAGE, usage_from
+
+# One statement for all that is beside a version: each would be another way to Postgres and back.
+_BESIDE = Statement(select(*USAGE, HOLDER.label("holder")).where(version_usage.c.version_id == bindparam("version_id")))
+
+Detail = Literal["manifest", "summary"]
+
+
+def describe_skill(
+    connection: Connection, identity: Identity, storage: Storage, *, name: str, spec: VersionSpec, detail: Detail
+) -> msgspec.Raw:
+    """`{"skill": {…}}` as JSON. Raises SkillNotFound, VersionNotFound, LabelNotFound."""
+    row = resolve(connection, identity, name, spec)
+    return msgspec.Raw(f'{{"skill":{{{_described(connection, identity, storage, row, detail)}}}}}'.encode())
+
+
+def describe_in_full(
+    connection: Connection,
+    identity: Identity,
+    storage: Storage,
+    *,
+    name: str,
+    spec: VersionSpec,
+    expect: Callable[[int], None],
+) -> JsonPieces:
+    """As `describe_skill`, with SKILL.md and the list of files.
+
+    `expect` is called with the size of the answer before SKILL.md is read, and as the answer grows.
+    """
+    row = resolve(connection, identity, name, spec)
+    described = _described(connection, identity, storage, row, "full")
+    files = [
+        {"path": file.path, "size_bytes": file.size_bytes, "sha256": file.sha256, "executable": file.executable}
+        for file in files_of(connection, row.version_id)
+    ]
+    expect(file_size(connection, row, SKILL_MD))
+    skill_md = text_of(read_file(connection, storage, row, SKILL_MD))
+    head, tail = f'{{"skill":{{{described},"skill_md":', f',"files":{_json(files)}}}}}'
+    return JsonPieces([head.encode(), *string_pieces(slices_of(skill_md), expect), tail.encode()])
+
+
+def _described(
+    connection: Connection, identity: Identity, storage: Storage, row: VersionRow, detail: Detail | Literal["full"]
+) -> str:
+    """The fields of `skill`, without SKILL.md and the files."""
+    [[usage_cells, last_run_at, holder]] = _BESIDE.rows(
+        connection, version_id=row.version_id, index_name=index_name(row.name)
+    )
+    shared_name = index_name_warning(connection, identity, row.name) if holder not in (None, row.name) else None
+    parts = [
+        f'"name":{_json(row.name)},"version":{_json(row.version)},"kind":"{row.kind}","digest":"{row.digest}",'
+        f'"status":"{row.status}","visibility":"{row.visibility}","warnings":{row.warnings_json},'
+        f'"manifest":{row.manifest_json}'
+        if row.standing_json is None and shared_name is None
+        else _with_more_warnings(row, shared_name)
+    ]
+    parts[0] += lock_json(connection, storage, row, blocking=detail == "full")
+    if detail != "manifest":
+        usage = usage_from(usage_cells, last_run_at)
+        labels = sorted(row.labels_text.split(",")) if row.labels_text else []
+        parts.append(f'"labels":{_json(labels)},"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
+        # As it is stored, `verified` first; most versions have nothing to say.
+        parts.append(row.checks_json[1:-1] if row.checks_json else '"verified":false')
+    return ",".join(parts)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _with_more_warnings(row: VersionRow, more: str | None) -> str:
+    """The same for a version with more to say of: each of it as a field, and a warning for whoever uses it."""
+    standing: dict[str, Any] = msgspec.json.decode(row.standing_json) if row.standing_json else {}
+    warnings = [*msgspec.json.decode(row.warnings_json), *_warnings(standing), *([more] if more else [])]
+    fields = {
+        "name": row.name,
+        "version": row.version,
+        "kind": row.kind,
+        "digest": row.digest,
+        "status": row.status,
+        "visibility": row.visibility,
+        "warnings": warnings,
+        **standing,
+        "manifest": msgspec.Raw(row.manifest_json.encode()),
+    }
+    return _json(fields)[1:-1]
+
+
+def _warnings(standing: dict[str, Any]) -> list[str]:
+    found = []
+    if deprecated := standing.get("deprecated"):
+        instead = f" Use '{deprecated['successor']}' instead." if deprecated["successor"] else ""
+        found.append(f"deprecated: {deprecated['message']}{instead}")
+    found += [f"{status}: {standing[status]['reason']}" for status in ("yanked", "rejected") if status in standing]
+    return found

@@ -1,0 +1,141 @@
+"""read_skill_file, and the files of a version."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable
+from functools import partial
+from typing import BinaryIO, NamedTuple
+
+from sqlalchemy import Connection, bindparam, select
+
+from skillery.backends import Identity, Storage
+from skillery.database import Statement
+from skillery.database.tables import objects, skill_files
+from skillery.errors import FileNotInSkill
+from skillery.formats.json_pieces import JsonPieces, content_pieces
+from skillery.formats.version_spec import VersionSpec
+from skillery.formats.wording import near_words
+from skillery.registry.resolution import VersionRow, resolve
+
+
+class FileRow(NamedTuple):
+    path: str
+    sha256: str
+    size_bytes: int
+    executable: bool
+
+
+_FILES = Statement(
+    select(skill_files.c.path, skill_files.c.sha256, skill_files.c.size_bytes, skill_files.c.executable)
+    .where(skill_files.c.version_id == bindparam("version_id"))
+    .order_by(skill_files.c.path)
+)
+_FILE = Statement(
+    select(skill_files.c.sha256, objects.c.data, objects.c.size_bytes)
+    .join_from(skill_files, objects, objects.c.sha256 == skill_files.c.sha256)
+    .where(skill_files.c.version_id == bindparam("version_id"), skill_files.c.path == bindparam("path"))
+)
+
+
+def files_of(connection: Connection, version_id: int) -> list[FileRow]:
+    """Every file of a version, sorted by path."""
+    return [
+        FileRow(path, sha256, size, bool(mode))
+        for path, sha256, size, mode in _FILES.rows(connection, version_id=version_id)
+    ]
+
+
+def read_skill_file(
+    connection: Connection,
+    identity: Identity,
+    storage: Storage,
+    *,
+    name: str,
+    spec: VersionSpec,
+    path: str,
+    expect: Callable[[int], None],
+) -> JsonPieces:
+    """`content` and its `encoding` as JSON: `utf-8`, or `base64` if the file is not UTF-8 text.
+
+    `expect` is called with the size of the answer before the file is read, and as the answer grows.
+    Raises SkillNotFound, VersionNotFound, FileNotInSkill. A file over 64 KiB is read from the storage.
+    """
+    row = resolve(connection, identity, name, spec)
+    found = _FILE.rows(connection, version_id=row.version_id, path=path)
+    if not found:
+        raise _not_found(connection, row, path)
+    sha256, data, size = found[0]
+    expect(size)
+    content, encoding = content_pieces(partial(_open, storage, sha256, data), expect)
+    return JsonPieces([b'{"content":', *content, b',"encoding":"%s"}' % encoding.encode()])
+
+
+def read_inline_file(
+    connection: Connection, identity: Identity, *, name: str, spec: VersionSpec, path: str
+) -> dict[str, str] | None:
+    """As `read_skill_file` where the file is in the database, which most are; None where it is not, or is not there at
+    all: that takes longer. Raises SkillNotFound, VersionNotFound."""
+    row = resolve(connection, identity, name, spec)
+    found = _FILE.rows(connection, version_id=row.version_id, path=path)
+    return None if not found or found[0][1] is None else _as_answered(bytes(found[0][1]))
+
+
+def _as_answered(content: bytes) -> dict[str, str]:
+    try:
+        return {"content": content.decode("utf-8"), "encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {"content": base64.b64encode(content).decode(), "encoding": "base64"}
+
+
+def check_file(connection: Connection, version: VersionRow, path: str) -> None:
+    """Raises FileNotInSkill, with the nearest names that there are."""
+    if not _FILE.rows(connection, version_id=version.version_id, path=path):
+        raise _not_found(connection, version, path)
+
+
+def find_module(connection: Connection, version: VersionRow, module: str) -> str:
+    """Return the path of the file that `python -m module` runs. Raise FileNotInSkill."""
+    path = module.replace(".", "/")
+    for candidate in (f"{path}.py", f"{path}/__main__.py"):
+        if _FILE.rows(connection, version_id=version.version_id, path=candidate):
+            return candidate
+    raise _not_found(connection, version, f"{path}.py")
+
+
+def read_file(connection: Connection, storage: Storage, version: VersionRow, path: str) -> bytes:
+    found = _FILE.rows(connection, version_id=version.version_id, path=path)
+    if not found:
+        raise _not_found(connection, version, path)
+    sha256, data, _ = found[0]
+    with _open(storage, sha256, data) as stream:
+        return stream.read()
+
+
+def file_size(connection: Connection, version: VersionRow, path: str) -> int:
+    """In bytes; 0 if the version has no such file."""
+    found = _FILE.rows(connection, version_id=version.version_id, path=path)
+    return int(found[0][2]) if found else 0
+
+
+def open_content(connection: Connection, storage: Storage, sha256: str) -> BinaryIO:
+    """The content of a file of a version that is there."""
+    return _open(storage, sha256, connection.scalar(select(objects.c.data).where(objects.c.sha256 == sha256)))
+
+
+def _open(storage: Storage, sha256: str, data: bytes | None) -> BinaryIO:
+    return io.BytesIO(data) if data is not None else storage.open(sha256)
+
+
+def _not_found(connection: Connection, version: VersionRow, path: str) -> FileNotInSkill:
+    paths = [file.path for file in files_of(connection, version.version_id)]
+    near = near_words(path, paths, cutoff=0.4)
+    shown = near or paths[:10]
+    return FileNotInSkill(
+        f"'{version.name}' {version.version} has no file '{path}'",
+        hint=f"It has {', '.join(shown)}{' and more' if len(paths) > len(shown) else ''}.",
+        name=version.name,
+        version=version.version,
+        path=path,
+    )

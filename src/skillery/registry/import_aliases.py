@@ -1,0 +1,238 @@
+"""Aliases of imported skills: which skill of the registry each path of a source is.
+
+An alias belongs to a namespace, a source and a path. The first import records it, so the same path of the same source
+stays the same skill whatever its name. An alias owns its skill, or is a copy of a skill that another source owns. Only
+an alias that owns the skill publishes new versions of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Insert, String, and_, bindparam, delete, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from skillery.backends import Identity
+from skillery.database import Statement
+from skillery.database.tables import import_aliases, skill_versions, skills
+from skillery.errors import NameTaken
+from skillery.formats.semver import Version
+from skillery.registry.import_names import is_of_another
+from skillery.registry.new_versions import NewVersion
+from skillery.registry.visibility import sees_skill, sees_version
+
+_WITH_VERSION = (
+    select(
+        import_aliases.c.stated,
+        import_aliases.c.name,
+        import_aliases.c.version,
+        import_aliases.c.source_digest,
+        import_aliases.c.owns,
+        import_aliases.c.removed_at,
+        skill_versions.c.digest,
+        skill_versions.c.status,
+        skill_versions.c.publisher,
+        skills.c.id,
+        skills.c.visibility,
+    )
+    .outerjoin_from(import_aliases, skills, skills.c.name == import_aliases.c.name)
+    .outerjoin(
+        skill_versions,
+        and_(skill_versions.c.skill_id == skills.c.id, skill_versions.c.version == import_aliases.c.version),
+    )
+)
+FILES_PART = len("sha256:") + 48
+"""Characters of a source digest that identify the files."""
+_FOUND = Statement(
+    _WITH_VERSION.where(
+        import_aliases.c.namespace == bindparam("namespace"),
+        import_aliases.c.source == bindparam("source"),
+        import_aliases.c.path == bindparam("path"),
+    )
+)
+_SAME_FILES = Statement(
+    _WITH_VERSION.where(
+        import_aliases.c.namespace == bindparam("namespace"),
+        import_aliases.c.stated == bindparam("stated"),
+        # The rest of a source digest stands for packages that were inferred.
+        func.substr(import_aliases.c.source_digest, 1, FILES_PART)
+        == func.substr(bindparam("source_digest", type_=String), 1, FILES_PART),
+        import_aliases.c.owns,
+        import_aliases.c.removed_at.is_(None),
+    ).order_by(import_aliases.c.imported_at, import_aliases.c.name)
+)
+_VERSIONS = Statement(
+    select(skill_versions.c.version)
+    .join(skills, skills.c.id == skill_versions.c.skill_id)
+    .where(skills.c.name == bindparam("name"))
+)
+
+
+class Alias(NamedTuple):
+    """The identity of an imported skill."""
+
+    namespace: str
+    source: str
+    path: str
+
+
+class KnownPath(NamedTuple):
+    """An alias of an earlier import."""
+
+    alias: Alias
+    stated: str
+    name: str
+    source_digest: str
+    is_absent: bool
+
+
+class Imported(NamedTuple):
+    """The skill of an alias. `version` was last published from it."""
+
+    stated: str
+    name: str
+    version: str
+    source_digest: str
+    owns: bool
+    is_removed: bool
+    """True if a sync yanked its versions."""
+    digest: str | None
+    status: str | None
+    is_seen: bool
+    """False if the identity may not see the version, for example a draft of another author."""
+
+
+class Recorded(NamedTuple):
+    """What is recorded with an alias."""
+
+    alias: Alias
+    stated: str
+    source_digest: str
+    owns: bool
+    before: Alias | None = None
+    """The alias that this one replaces: the skill has moved."""
+    takes_over: bool = False
+    """Whether other sources lose the skill."""
+
+
+def known_paths(connection: Connection, namespace: str, source: str) -> list[KnownPath]:
+    """Return all aliases of a source."""
+    return _known(connection, and_(import_aliases.c.namespace == namespace, import_aliases.c.source == source))
+
+
+def known_without_path(connection: Connection, namespace: str) -> list[KnownPath]:
+    """Return the aliases from imports before there were sources."""
+    return _known(connection, and_(import_aliases.c.namespace == namespace, import_aliases.c.path.like("/%")))
+
+
+def _known(connection: Connection, condition: Any) -> list[KnownPath]:
+    columns = import_aliases.c
+    found = connection.execute(
+        select(
+            columns.namespace,
+            columns.source,
+            columns.path,
+            columns.stated,
+            columns.name,
+            columns.source_digest,
+            columns.absent_at,
+        )
+        .where(condition)
+        .order_by(columns.source, columns.path)
+    )
+    return [KnownPath(Alias(*row[:3]), *row[3:6], is_absent=row[6] is not None) for row in found]
+
+
+def find_imported(connection: Connection, identity: Identity, alias: Alias) -> Imported | None:
+    """Return the skill of an alias. Raise NameTaken if the identity may not see that skill."""
+    rows = _FOUND.rows(connection, namespace=alias.namespace, source=alias.source, path=alias.path)
+    if not rows:
+        return None
+    found = _imported(connection, identity, rows[0])
+    if found is None:
+        name = rows[0][1]
+        raise NameTaken(f"the name '{name}' is taken", hint="Import it under another namespace.", name=name)
+    return found
+
+
+def find_same_files(
+    connection: Connection, identity: Identity, namespace: str, stated: str, source_digest: str
+) -> Imported | None:
+    """Return a skill that was imported from the same files, whatever its source. None if the identity sees none."""
+    rows = _SAME_FILES.rows(connection, namespace=namespace, stated=stated, source_digest=source_digest)
+    found = (_imported(connection, identity, row) for row in rows)
+    return next((one for one in found if one is not None and one.is_seen and one.digest), None)
+
+
+def _imported(connection: Connection, identity: Identity, row: Sequence[Any]) -> Imported | None:
+    """Return None if the identity may not see the skill."""
+    stated, name, version, source_digest, owns, removed_at, digest, status, publisher, skill_id, visibility = row
+    if skill_id is not None and not sees_skill(connection, identity, skill_id, name, visibility):
+        return None
+    is_seen = status is None or sees_version(identity, name, status, publisher)
+    return Imported(stated, name, version, source_digest, bool(owns), removed_at is not None, digest, status, is_seen)
+
+
+def taken_versions(connection: Connection, name: str) -> list[Version]:
+    """Return every version that a skill ever had, lowest first."""
+    found = [Version.parse(row[0]) for row in _VERSIONS.rows(connection, name=name)]
+    return sorted(found, key=lambda version: version.precedence)
+
+
+def record_import(connection: Connection, created: NewVersion, identity: Identity, recorded: Recorded) -> None:
+    """Record the alias of a version, in the transaction that adds the version.
+
+    Raise NameTaken if the alias owns the skill and another import has just taken its name.
+    """
+    alias, before = recorded.alias, recorded.before or recorded.alias
+    if recorded.takes_over:
+        of_others = import_aliases.c.name == created.name
+        connection.execute(delete(import_aliases).where(of_others, import_aliases.c.owns))
+    elif recorded.owns and is_of_another(connection, alias.source, created.name, alias.path, before.path):
+        raise NameTaken(f"the name '{created.name}' has just been taken", hint="Import it again.", name=created.name)
+    if before != alias:
+        connection.execute(delete(import_aliases).where(_is(before)))
+    values = {
+        **alias._asdict(),
+        "stated": recorded.stated,
+        "name": created.name,
+        "owns": recorded.owns,
+        "version": created.version,
+        "source_digest": recorded.source_digest,
+        "removed_at": None,
+        "absent_at": None,
+        "identity": identity.name,
+        "imported_at": datetime.now(UTC),
+    }
+    connection.execute(_UPSERT[connection.dialect.name], values)
+
+
+def mark_absent(connection: Connection, namespace: str, source: str, is_present: Callable[[str], bool]) -> None:
+    """Note which paths the source does not hold any more."""
+    for known in known_paths(connection, namespace, source):
+        if is_present(known.alias.path) == known.is_absent:
+            moment = None if known.is_absent else datetime.now(UTC)
+            connection.execute(update(import_aliases).where(_is(known.alias)).values(absent_at=moment))
+
+
+def _is(alias: Alias) -> ColumnElement[bool]:
+    return and_(
+        import_aliases.c.namespace == alias.namespace,
+        import_aliases.c.source == alias.source,
+        import_aliases.c.path == alias.path,
+    )
+
+
+_KEY = ("namespace", "source", "path")
+
+
+def _upsert(insert: Any) -> Insert:
+    made = insert(import_aliases)
+    changed = {column.name: made.excluded[column.name] for column in import_aliases.c if column.name not in _KEY}
+    upsert: Insert = made.on_conflict_do_update(index_elements=list(_KEY), set_=changed)
+    return upsert
+
+
+_UPSERT = {dialect.__name__.rpartition(".")[2]: _upsert(dialect.insert) for dialect in (sqlite, postgresql)}

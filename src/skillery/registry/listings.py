@@ -1,0 +1,184 @@
+"""list_skills: one row a skill, its latest version, by keyset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    case,
+    literal_column,
+    null,
+    select,
+    tuple_,
+    union,
+    union_all,
+)
+
+from skillery.backends import Identity
+from skillery.database import Statement
+from skillery.database.tables import skill_versions, skills
+from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.pages import fitting, read_until_full, text_bytes
+from skillery.registry.visibility import View, is_own, parameters, seen_by_namespace, view_of
+
+Detail = Literal["names", "summary"]
+Item = Literal["names", "summary", "key"]
+ITEMS: dict[Item, Column[Any]] = {
+    "names": skill_versions.c.names_json,
+    "summary": skill_versions.c.summary_json,
+    "key": skill_versions.c.id,
+}
+
+
+# Up to here compiled statements are kept; the number of rows stands in them as text, not as a parameter: Postgres plans
+# a statement once for all parameters, and can plan well for a million skills only where it knows how few are wanted.
+_KEPT = 256
+
+
+def _page(detail: Item, rows: int, only_public: bool, *where: ColumnElement[bool]) -> Select[Any]:
+    item: ColumnElement[Any] = ITEMS[detail]
+    if only_public:
+        # In place of the item, not beside it: fetching one more column costs a tenth of a listing.
+        item = case((skills.c.visibility == literal_column("'public'"), item), else_=null())
+    return (
+        select(skills.c.namespace, skills.c.name, item.label("item"))
+        .join_from(skills, skill_versions, skill_versions.c.id == skills.c.latest_version_id)
+        .where(skills.c.latest_version_id.is_not(None), *where)
+        .order_by(skills.c.namespace, skills.c.name)
+        .limit(literal_column(str(rows)))
+    )
+
+
+def _after() -> ColumnElement[bool]:
+    return tuple_(skills.c.namespace, skills.c.name) > tuple_(bindparam("after_namespace"), bindparam("after_name"))
+
+
+def _places(is_below: bool) -> list[ColumnElement[bool]]:
+    """Where a page is read: ranges of an index by (namespace, name).
+
+    A namespace itself and all below it are two. Between them lie its look-alikes (`a`, `a-b`, `a.c`), so one range with
+    a filter would read them all.
+    """
+    if not is_below:
+        return [_after()]
+    inside = and_(skills.c.namespace >= bindparam("below"), skills.c.namespace < bindparam("past"))
+    return [and_(skills.c.namespace == bindparam("namespace"), _after()), and_(inside, _after())]
+
+
+@lru_cache(_KEPT)
+def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statement:
+    """The first rows there are, whoever may see them; with `only_public` the item of any other skill is null."""
+    places = _places(is_below)
+    if len(places) == 1:
+        return Statement(_page(detail, rows, only_public, places[0]))
+    both = union_all(*(select(_page(detail, rows, only_public, place).subquery()) for place in places)).subquery()
+    return Statement(select(both).order_by(both.c.namespace, both.c.name).limit(literal_column(str(rows))))
+
+
+@lru_cache(_KEPT)
+def _seen(detail: Item, rows: int, is_below: bool, view: View) -> Statement:
+    """The first rows that this view shows: each way to see a skill is read by itself, no further than a page, and what
+    is hidden not at all."""
+    places = _places(is_below)
+    branches = [
+        _keys(way, place).limit(literal_column(str(rows))) for place in places for way in seen_by_namespace(view)
+    ]
+    # Without an order, so that no database walks through all skills for it: they are as many as one has published.
+    branches += [_keys(is_own(), place).order_by(None) for place in places]
+    # Distinct: a skill can be seen in two ways.
+    both = union(*(select(branch.subquery()) for branch in branches)).subquery()
+    keys = select(both).order_by(both.c.namespace, both.c.name).limit(literal_column(str(rows))).subquery()
+    return Statement(
+        select(keys.c.namespace, keys.c.name, ITEMS[detail].label("item"))
+        .join_from(keys, skill_versions, skill_versions.c.id == keys.c.latest_version_id)
+        .order_by(keys.c.namespace, keys.c.name)
+    )
+
+
+def _keys(*where: ColumnElement[bool]) -> Select[Any]:
+    return (
+        select(skills.c.namespace, skills.c.name, skills.c.latest_version_id)
+        .where(skills.c.latest_version_id.is_not(None), *where)
+        .order_by(skills.c.namespace, skills.c.name)
+    )
+
+
+def list_skills(
+    connection: Connection,
+    identity: Identity,
+    key: bytes,
+    *,
+    namespace: str,
+    detail: Detail,
+    limit: int,
+    cursor: str,
+) -> msgspec.Raw:
+    """`{"skills": […], "next_cursor": …}` as JSON, sorted by the bytes of (namespace, name): the skills that the
+    identity sees. A page whose items are large is shorter than `limit`.
+
+    `namespace` "" is all of them; it matches itself and all below it by whole segments. Raises InvalidCursor.
+    """
+    bound_to = ("list_skills", namespace, detail)
+    after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
+    rows = _rows(connection, identity, detail, limit + 1, (after[0], after[1]), namespace)
+    page = fitting(rows[:limit], _size_of)
+    more = len(rows) > len(page)
+    next_cursor = make_cursor(key, bound_to, tuple(page[-1][:2])) if more else None
+    return _answer([row[2] for row in page], next_cursor)
+
+
+def _rows(
+    connection: Connection, identity: Identity, detail: Detail, count: int, after: tuple[str, str], namespace: str
+) -> list[Any]:
+    if detail == "names":
+        # No item of these is large, and one statement is faster.
+        return seen_rows(connection, identity, detail, count, after, namespace)
+
+    def read(wanted: int, last: Any) -> list[Any]:
+        return seen_rows(connection, identity, detail, wanted, (last[0], last[1]) if last else after, namespace)
+
+    return read_until_full(read, count, _size_of)
+
+
+def _size_of(row: Any) -> int:
+    return text_bytes(row[2])
+
+
+def seen_rows(
+    connection: Connection,
+    identity: Identity,
+    detail: Item,
+    count: int,
+    after: tuple[str, str],
+    namespace: str = "",
+) -> list[Any]:
+    """(namespace, name, item) of the first skills behind `after` that the identity sees; the item is the latest
+    version's, for `key` its id."""
+    view = view_of(identity)
+    values = {"after_namespace": after[0], "after_name": after[1]}
+    if namespace:
+        # "." is followed by "/" in the order of bytes.
+        values |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"}
+    rows = _whole(detail, count, bool(namespace), view is not None).rows(connection, **values)
+    if view is not None and None in [row[2] for row in rows]:
+        # Most pages hold nothing that could be hidden, and cost nothing more than for who sees everything.
+        rows = _seen(detail, count, bool(namespace), view).rows(connection, **values, **parameters(identity))
+    return rows
+
+
+def sees_more_skills_than(connection: Connection, identity: Identity, count: int) -> bool:
+    return len(seen_rows(connection, identity, "key", count + 1, ("", ""))) > count
+
+
+def _answer(items: Sequence[str], next_cursor: str | None) -> msgspec.Raw:
+    closing = f'"{next_cursor}"' if next_cursor else "null"
+    return msgspec.Raw(f'{{"skills":[{",".join(items)}],"next_cursor":{closing}}}'.encode())

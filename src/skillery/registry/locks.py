@@ -1,0 +1,142 @@
+"""Locks: which version each skill is, by its digest, and whether that still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+from sqlalchemy import Connection
+
+from skillery.backends import Identity
+from skillery.database.tables import RESOLVABLE
+from skillery.errors import InvalidParams, SkilleryError
+from skillery.formats.names import parse_skill_name
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import parse_reference
+from skillery.formats.wording import quoted
+from skillery.registry.resolution import VersionRow, find_skill, resolve, version_if_there
+
+MOST_LOCKED = 1000
+_SHOWN = 400
+"""Characters of a reference, in errors."""
+ProblemName: TypeAlias = Literal["gone", "yanked", "rejected", "digest_changed", "two_versions", "invalid"]
+
+
+class Locked(msgspec.Struct, frozen=True):
+    """One skill in a lock."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """What a lock says of one skill, as it came."""
+
+    name: str
+    version: str
+    digest: str
+
+
+class LockProblem(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    problem: ProblemName | Literal["deprecated", "not_published"]
+    message: str
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """`ok` where there are no problems; warnings do not count."""
+
+    ok: bool
+    problems: list[LockProblem]
+    warnings: list[LockProblem]
+
+
+def resolve_skills(connection: Connection, identity: Identity, texts: Sequence[str]) -> list[Locked]:
+    """`name` or `name@<version spec>` each, as exact versions, in the order asked for; the same twice counts once.
+
+    Raises what the first that does not resolve raises, with `data["skill"]`, and InvalidParams for one skill in two
+    versions: a lock says what a name means.
+    """
+    if len(texts) > MOST_LOCKED:
+        raise InvalidParams(
+            f"'skills' names {len(texts)} skills, at most {MOST_LOCKED} are allowed",
+            hint="Lock them in parts.",
+            param="skills",
+        )
+    found: dict[str, VersionRow] = {}
+    for text in dict.fromkeys(texts):
+        row = _resolved(connection, identity, text)
+        there = found.setdefault(row.name, row)
+        if there.version_id != row.version_id:
+            raise InvalidParams(
+                f"'{row.name}' is to be locked in two versions, {there.version} and {row.version}",
+                hint="Lock one version of a skill.",
+                param="skills",
+                skill=text,
+            )
+    return [Locked(row.name, row.version, row.digest, row.status) for row in found.values()]
+
+
+def _resolved(connection: Connection, identity: Identity, text: str) -> VersionRow:
+    try:
+        name, spec = parse_reference(text)
+        return resolve(connection, identity, name, spec)
+    except SkilleryError as error:
+        error.data["skill"] = text[:_SHOWN]
+        if (shown := quoted(text, _SHOWN)) not in error.message:
+            error.message = f"{shown} does not resolve: {error.message}"
+        raise
+
+
+def verify_lock(connection: Connection, identity: Identity, pins: Sequence[Pin]) -> Verified:
+    """Whether each version is still what it was. Whatever is wrong is told, never raised."""
+    problems: list[LockProblem] = []
+    warnings: list[LockProblem] = []
+    versions: dict[str, str] = {}
+    for pin in dict.fromkeys(pins):
+        for finding in _findings(connection, identity, pin, versions):
+            (warnings if finding.problem in ("deprecated", "not_published") else problems).append(finding)
+    return Verified(not problems, problems, warnings)
+
+
+def _findings(connection: Connection, identity: Identity, pin: Pin, versions: dict[str, str]) -> Iterator[LockProblem]:
+    name, version = pin.name[:200], pin.version[:300]
+    if versions.setdefault(pin.name, pin.version) != pin.version:
+        message = f"'{name}' is locked in two versions, {versions[pin.name][:300]} and {version}"
+        yield LockProblem(name, version, "two_versions", message)
+    try:
+        exact = Version.parse(pin.version)
+        row = version_if_there(connection, identity, parse_skill_name(pin.name), exact)
+    except InvalidParams as error:
+        yield LockProblem(name, version, "invalid", f"{error.message} A lock names exact versions.")
+        return
+    if row is None:
+        is_there = find_skill(connection, identity, pin.name) is not None
+        message = f"'{name}' has no version {version}" if is_there else f"there is no skill '{name}'"
+        yield LockProblem(name, version, "gone", message)
+        return
+    if pin.digest.strip().lower() != row.digest:
+        message = f"'{row.name}' {row.version} has the digest {row.digest}, locked is {pin.digest[:80]}"
+        yield LockProblem(name, version, "digest_changed", message)
+    yield from _standing(row, name, version)
+
+
+def _standing(row: VersionRow, name: str, version: str) -> Iterator[LockProblem]:
+    said = msgspec.json.decode(row.standing_json) if row.standing_json else {}
+    what = f"'{row.name}' {row.version}"
+    match row.status:
+        case "yanked":
+            yield LockProblem(name, version, "yanked", f"{what} was yanked: {said['yanked']['reason']}")
+        case "rejected":
+            yield LockProblem(name, version, "rejected", f"{what} was rejected: {said['rejected']['reason']}")
+        case "deprecated":
+            instead = said["deprecated"]["successor"]
+            use = f" Use '{instead}' instead." if instead else ""
+            message = f"{what} is deprecated: {said['deprecated']['message']}{use}"
+            yield LockProblem(name, version, "deprecated", message)
+        case status if status not in RESOLVABLE:
+            yield LockProblem(name, version, "not_published", f"{what} is not published yet: {status}")

@@ -1,0 +1,264 @@
+"""How a version gets in: everything in the caller's one transaction, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+from sqlalchemy import Connection, bindparam, exists, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from skillery import audit
+from skillery.backends import Identity
+from skillery.contents.store import is_inline, record
+from skillery.database import Statement
+from skillery.database.tables import RESOLVABLE, skill_files, skill_versions, skills
+from skillery.errors import NameTaken, VersionExists
+from skillery.formats.bundle import Bundle
+from skillery.formats.permissions import PermissionsDiff
+from skillery.formats.semver import Version
+from skillery.identity.quotas import Quotas, check_bundle
+from skillery.registry.checks import (
+    NOTHING,
+    Checks,
+    checks_json,
+    compare_permissions,
+    compare_with_none,
+    record_runs,
+)
+from skillery.registry.index_names import claim_index_name
+from skillery.registry.search_index import MAX_BODY, SKILL_MD, index_latest
+from skillery.registry.tools import add_tools, offer_latest
+from skillery.registry.visibility import Visibility, sees_skill, sees_version
+
+# Built once, with their values given at execution: SQLAlchemy then finds each compiled.
+_TAKEN = Statement(
+    select(
+        skill_versions.c.version,
+        skill_versions.c.digest,
+        skill_versions.c.status,
+        skill_versions.c.publisher,
+        skill_versions.c.skill_id,
+    )
+    .join(skills, skills.c.id == skill_versions.c.skill_id)
+    .where(skills.c.name == bindparam("name"), skill_versions.c.precedence == bindparam("precedence"))
+)
+# Without a version it is one that this very transaction adds: nobody's yet.
+_SKILL_WITH_VERSIONS = Statement(
+    select(skills.c.id, skills.c.visibility).where(
+        skills.c.name == bindparam("name"), exists().where(skill_versions.c.skill_id == skills.c.id)
+    )
+)
+_ADD_SKILL = {
+    dialect.__name__.rpartition(".")[2]: dialect.insert(skills)
+    .on_conflict_do_nothing(index_elements=["name"])
+    .execution_options(preserve_rowcount=True)
+    for dialect in (sqlite, postgresql)
+}
+_LOCK_SKILL = select(skills.c.id).where(skills.c.name == bindparam("skill_name")).with_for_update()
+_ADD_VERSION = insert(skill_versions)
+_ADD_FILES = insert(skill_files)
+_NEWEST = (
+    select(skill_versions.c.id, skill_versions.c.namespace)
+    .where(skill_versions.c.skill_id == bindparam("id"), skill_versions.c.status.in_(RESOLVABLE))
+    .order_by(skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc())
+    .limit(1)
+)
+_POINT = (
+    update(skills)
+    .where(skills.c.id == bindparam("skill_id"))
+    .values(latest_version_id=bindparam("latest"), namespace=bindparam("in_namespace"))
+)
+_POINT_TO_NONE = update(skills).where(skills.c.id == bindparam("skill_id")).values(latest_version_id=None)
+
+Landing = Callable[[PermissionsDiff], str]
+"""The status with which a version begins, by what it may do beyond others of its skill."""
+
+
+class NewVersion(msgspec.Struct, frozen=True):
+    """What `create_skill` answers."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
+
+
+def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity) -> NewVersion | None:
+    """What is there already under this name and version, where it is the same bundle; None where nothing is.
+
+    Raises VersionExists where it is another bundle, the same under another build metadata, or one that the identity
+    may not see; NameTaken where that is true of the skill. That much a publisher is told, and no more: a name and a
+    version are never used twice.
+    """
+    manifest = bundle.manifest
+    _check_name(connection, identity, manifest.name)
+    rows = _TAKEN.rows(connection, name=manifest.name, precedence=manifest.version.precedence)
+    if not rows:
+        return None
+    version, digest, status, publisher, skill_id = rows[0]
+    is_seen = sees_version(identity, manifest.name, status, publisher)
+    if is_seen and digest == bundle.digest:
+        return NewVersion(manifest.name, version, digest, status)
+    free = _next_free(connection, skill_id, manifest.version)
+    raise VersionExists(
+        f"'{manifest.name}' {version} exists already" + (" with other contents" if is_seen else ""),
+        hint=f"A version is never reused. Publish the change as {free}.",
+        name=manifest.name,
+        version=version,
+        **({"digest": digest} if is_seen else {}),
+        next_version=free,
+    )
+
+
+def _check_name(connection: Connection, identity: Identity, name: str) -> None:
+    rows = _SKILL_WITH_VERSIONS.rows(connection, name=name)
+    if rows and not sees_skill(connection, identity, rows[0][0], name, rows[0][1]):
+        raise NameTaken(f"the name '{name}' is taken", hint="Publish under another name.", name=name)
+
+
+def insert_version(
+    connection: Connection,
+    bundle: Bundle,
+    identity: Identity,
+    inline: Mapping[str, bytes],
+    *,
+    quotas: Quotas,
+    landing: Landing = lambda _: "published",
+    visibility: Visibility = "public",
+    checks: Checks = NOTHING,
+    made_by: str | None = None,
+) -> NewVersion:
+    """Record a version whose large files are in the storage already; `inline` holds the small ones by digest.
+
+    `landing` is asked while nobody else can publish a version of the skill. `visibility` is that of a skill which is
+    new with it, `made_by` the method that wrote the bundle itself. Raises VersionExists, NameTaken, QuotaExceeded. The
+    same bundle again answers as the first time did.
+    """
+    name = bundle.manifest.name
+    skill_id, is_new = _lock_skill(connection, name, visibility)
+    # A skill that this transaction adds has no versions: an import of thousands need not look for them.
+    taken = None if is_new else version_if_taken(connection, bundle, identity)
+    if taken is not None:
+        return taken
+    check_bundle(connection, quotas, name, bundle.size_bytes)
+    diff = compare_with_none(bundle.manifest) if is_new else compare_permissions(connection, bundle.manifest)
+    status = landing(diff)
+    if diff.is_change:
+        checks = msgspec.structs.replace(checks, permissions_diff=diff)
+    values = _version_values(bundle, identity, skill_id, status, datetime.now(UTC))
+    values["checks_json"] = checks_json(checks)
+    values["made_by"] = made_by
+    version_id = connection.execute(_ADD_VERSION, values).inserted_primary_key[0]  # type: ignore[index]  # one row, one key
+    record(connection, [(file.sha256, file.size, inline.get(file.sha256)) for file in bundle.files])
+    connection.execute(
+        _ADD_FILES,
+        [
+            {
+                "version_id": version_id,
+                "path": file.path,
+                "sha256": file.sha256,
+                "size_bytes": file.size,
+                "executable": file.executable,
+            }
+            for file in bundle.files
+        ],
+    )
+    add_tools(connection, version_id, skill_id, bundle)
+    record_runs(connection, version_id, checks)
+    if not is_new:
+        point_to_latest(connection, skill_id)
+    elif status in RESOLVABLE:
+        _point_to(connection, skill_id, version_id, bundle.manifest.namespace)
+    created = NewVersion(name, str(bundle.manifest.version), bundle.digest, status)
+    after = {"status": status, "digest": bundle.digest, **({"made_by": made_by} if made_by else {})}
+    audit.record(connection, identity, "create_skill", f"{name}@{created.version}", after=after)
+    return created
+
+
+def point_to_latest(connection: Connection, skill_id: int) -> None:
+    """Compute a skill's latest version anew: the highest release that resolves, else the highest such pre-release; what
+    it is found by, and the tools that it offers."""
+    newest = connection.execute(_NEWEST, {"id": skill_id}).one_or_none()
+    if newest is not None:
+        _point_to(connection, skill_id, newest.id, newest.namespace)
+        return
+    connection.execute(_POINT_TO_NONE, {"skill_id": skill_id})
+    index_latest(connection, skill_id, None)
+    offer_latest(connection, skill_id, None)
+
+
+def _point_to(connection: Connection, skill_id: int, version_id: int, namespace: str) -> None:
+    """Make this version the latest one of the skill."""
+    connection.execute(_POINT, {"skill_id": skill_id, "latest": version_id, "in_namespace": namespace})
+    claim_index_name(connection, skill_id)
+    index_latest(connection, skill_id, version_id)
+    offer_latest(connection, skill_id, version_id)
+
+
+def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> tuple[int, bool]:
+    """Return the skill's id, and whether this transaction adds the skill. Its row is locked until the transaction ends:
+    two publishers of one skill take turns.
+
+    SQLite has one writer at a time anyway.
+    """
+    values = {"name": name, "created_at": datetime.now(UTC), "visibility": visibility}
+    added = connection.execute(_ADD_SKILL[connection.dialect.name], values).rowcount
+    skill_id: int = connection.execute(_LOCK_SKILL, {"skill_name": name}).scalar_one()
+    return skill_id, added == 1
+
+
+def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: str, now: datetime) -> dict[str, object]:
+    manifest = bundle.manifest
+    names = {
+        "name": manifest.name,
+        "version": str(manifest.version),
+        "description": manifest.description,
+        "namespace": manifest.namespace,
+        "kind": manifest.kind,
+    }
+    summary = names | {
+        "tags": list(manifest.tags),
+        "inputs": manifest.raw.get("inputs", {}),
+        "tools": [tool.name for tool in bundle.tools],
+    }
+    return {
+        "skill_id": skill_id,
+        "version": str(manifest.version),
+        "precedence": manifest.version.precedence,
+        "is_release": manifest.version.is_release,
+        "status": status,
+        "kind": manifest.kind,
+        "namespace": manifest.namespace,
+        "digest": bundle.digest,
+        "size_bytes": bundle.size_bytes,
+        "manifest_json": _json(manifest.raw),
+        "frontmatter_json": _json(bundle.skill_md.frontmatter),
+        "warnings_json": _json(bundle.warnings),
+        "names_json": _json(names),
+        "summary_json": _json(summary),
+        "publisher": identity.name,
+        "publisher_kind": identity.kind,
+        "created_at": now,
+        "skill_md_start": _start_of_large(bundle),
+    }
+
+
+def _start_of_large(bundle: Bundle) -> str | None:
+    """No transaction waits for the storage, so what is searched of a large SKILL.md stays in the database."""
+    size = next(file.size for file in bundle.files if file.path == SKILL_MD)
+    return None if is_inline(size) else bundle.skill_md.body[:MAX_BODY]
+
+
+def _next_free(connection: Connection, skill_id: int, version: Version) -> str:
+    """The next patch after the highest version of this major and minor."""
+    taken = set(connection.scalars(select(skill_versions.c.version).where(skill_versions.c.skill_id == skill_id)))
+    patch = version.patch + 1
+    while f"{version.major}.{version.minor}.{patch}" in taken:
+        patch += 1
+    return f"{version.major}.{version.minor}.{patch}"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,67 @@
+"""What a version has of packages, as describe_skill shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from skillery.backends import Storage
+from skillery.contents.store import inline_data, open_content
+from skillery.database.tables import environments
+from skillery.formats.requirements import LOCK, read_lock
+from skillery.registry.files import files_of
+from skillery.registry.resolution import VersionRow
+
+_DECLARES = '"dependencies":'
+
+
+def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, blocking: bool) -> str:
+    """`,"lock":{…}` of a version that has one, else nothing. One that lies in the storage is only opened where that may
+    be waited for; else its packages are null."""
+    if _DECLARES not in row.manifest_json or not _runtime(row.manifest_json).get("dependencies"):
+        return ""
+    file = next((file for file in files_of(connection, row.version_id) if file.path == LOCK), None)
+    if file is None:
+        return ""
+    content = inline_data(connection, [file.sha256]).get(file.sha256)
+    if content is None and blocking:
+        with open_content(connection, storage, file.sha256) as stream:
+            content = stream.read()
+    packages = "null" if content is None else _packages(content, _inferred(row.manifest_json))
+    states = msgspec.json.encode(_states(connection, file.sha256)).decode()
+    return f',"lock":{{"sha256":"{file.sha256}","packages":{packages},"environments":{states}}}'
+
+
+def _states(connection: Connection, sha256: str) -> list[dict[str, str | int]]:
+    """What the servers of this database have of it, one entry each."""
+    shown = ("state", "message", "step", "done", "total")
+    found = select(*(environments.c[name] for name in shown)).where(environments.c.lock_sha256 == sha256)
+    rows = connection.execute(found.order_by(environments.c.server))
+    return [_shown(row._mapping) for row in rows]
+
+
+def _shown(row: Mapping[Any, Any]) -> dict[str, str | int]:
+    always = ("state", "step", "done", "total") if row["state"] == "building" else ("state",)
+    return {str(name): value for name, value in row.items() if name in always or value}
+
+
+def _runtime(manifest_json: str) -> dict[str, Any]:
+    runtime = msgspec.json.decode(manifest_json).get("runtime")
+    return runtime if isinstance(runtime, dict) else {}
+
+
+def _inferred(manifest_json: str) -> frozenset[str]:
+    return frozenset(_runtime(manifest_json).get("inferred", ()))
+
+
+@lru_cache(maxsize=256)
+def _packages(content: bytes, inferred: frozenset[str]) -> str:
+    pins = [
+        {"name": pin.name, "version": pin.version, **({"inferred": True} if pin.name in inferred else {})}
+        for pin in read_lock(content)
+    ]
+    return msgspec.json.encode(pins).decode()

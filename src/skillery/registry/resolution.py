@@ -1,0 +1,288 @@
+"""From a name and a version spec to one version, in one statement."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import Connection, Select, bindparam, func, literal_column, select, true, union_all
+
+from skillery.backends import Identity
+from skillery.database import Statement
+from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
+from skillery.errors import LabelNotFound, SkillNotFound, VersionNotFound
+from skillery.formats.ranges import Segment
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, VersionSpec
+from skillery.formats.wording import near_words
+from skillery.registry.visibility import (
+    WAS_PUBLISHED,
+    is_own,
+    parameters,
+    seen_by_name,
+    sees_skill,
+    sees_version,
+    view_of,
+)
+
+_MOST_OWN = 200
+"""Private skills of one's own that are looked at for a near name."""
+
+
+class VersionRow(NamedTuple):
+    """A version as it is stored: what is immutable about it as JSON text, ready to send."""
+
+    version_id: int
+    name: str
+    version: str
+    digest: str
+    kind: str
+    status: str
+    manifest_json: str
+    frontmatter_json: str
+    warnings_json: str
+    skill_id: int
+    visibility: str
+    publisher: str
+    publisher_kind: Literal["person", "agent"]
+    standing_json: str | None
+    labels_text: str | None
+    """The labels that point to it, with commas between."""
+    checks_json: str | None
+
+
+_shown_labels = labels.alias("shown_labels")
+# A literal: a parameter of its own kind has no place in a Statement.
+_JOINED = func.aggregate_strings(_shown_labels.c.label, literal_column("','"))  # type: ignore[arg-type]
+_COLUMNS = (
+    skill_versions.c.id,
+    skills.c.name,
+    skill_versions.c.version,
+    skill_versions.c.digest,
+    skill_versions.c.kind,
+    skill_versions.c.status,
+    skill_versions.c.manifest_json,
+    skill_versions.c.frontmatter_json,
+    skill_versions.c.warnings_json,
+    skill_versions.c.skill_id,
+    skills.c.visibility,
+    skill_versions.c.publisher,
+    skill_versions.c.publisher_kind,
+    skill_versions.c.standing_json,
+    # As a column of each row, because a statement of its own would be another way to Postgres and back.
+    select(_JOINED).where(_shown_labels.c.version_id == skill_versions.c.id).scalar_subquery().label("labels_text"),
+    skill_versions.c.checks_json,
+)
+_OF_SKILL = select(*_COLUMNS).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
+_OF_NAMED_SKILL = _OF_SKILL.where(skills.c.name == bindparam("name"))
+
+LATEST = Statement(
+    select(*_COLUMNS)
+    .join_from(skills, skill_versions, skill_versions.c.id == skills.c.latest_version_id)
+    .where(skills.c.name == bindparam("name"))
+)
+EXACT = Statement(_OF_NAMED_SKILL.where(skill_versions.c.precedence == bindparam("precedence")))
+BY_DIGEST = Statement(
+    _OF_NAMED_SKILL.where(skill_versions.c.digest == bindparam("digest"))
+    .order_by(skill_versions.c.precedence.desc())
+    .limit(literal_column("1"))
+)
+BY_LABEL = Statement(
+    _OF_NAMED_SKILL.join(labels, labels.c.version_id == skill_versions.c.id).where(
+        labels.c.skill_id == skills.c.id,
+        labels.c.label == bindparam("label"),
+        skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]),
+    )
+)
+
+
+def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
+    """The version that the spec means. Raises SkillNotFound, VersionNotFound or LabelNotFound, with what is there
+    instead.
+
+    What the identity may not see is not there, in the answer and in the errors alike.
+    """
+    rows = _rows(connection, name, spec)
+    if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
+        return row
+    raise _not_found(connection, identity, name, spec)
+
+
+def version_if_there(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow | None:
+    """As `resolve` of an exact version, without looking for what else there is: for many of them."""
+    rows = EXACT.rows(connection, name=name, precedence=version.precedence)
+    if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
+        return row
+    return None
+
+
+def _sees(connection: Connection, identity: Identity, row: VersionRow) -> bool:
+    return sees_version(identity, row.name, row.status, row.publisher) and sees_skill(
+        connection, identity, row.skill_id, row.name, row.visibility
+    )
+
+
+def _rows(connection: Connection, name: str, spec: VersionSpec) -> list[Any]:
+    match spec:
+        case Latest():
+            return LATEST.rows(connection, name=name)
+        case Exact(version):
+            return EXACT.rows(connection, name=name, precedence=version.precedence)
+        case Digest(digest):
+            return BY_DIGEST.rows(connection, name=name, digest=digest)
+        case Label(label):
+            return BY_LABEL.rows(connection, name=name, label=label)
+        case Range(_, segments):
+            return _highest_in(connection, name, segments)
+
+
+def _highest_in(connection: Connection, name: str, segments: tuple[Segment, ...]) -> list[Any]:
+    """One index scan for each segment, the highest of them all."""
+    if not segments:
+        return []
+    statement = _range_statement(tuple((segment.release, segment.high is not None) for segment in segments))
+    parameters: dict[str, Any] = {"name": name}
+    for place, segment in enumerate(segments):
+        parameters[f"low_{place}"] = segment.low
+        if segment.high is not None:
+            parameters[f"high_{place}"] = segment.high
+    return statement.rows(connection, **parameters)
+
+
+# Callers choose the shape, and a compiled statement holds up to a megabyte.
+@lru_cache(64)
+def _range_statement(shape: tuple[tuple[bool, bool], ...]) -> Statement:
+    """The statement for segments of this shape: (releases or pre-releases, has an upper end) each."""
+    parts = [_segment_statement(place, *one).subquery() for place, one in enumerate(shape)]
+    found = union_all(*(select(part) for part in parts)).subquery()
+    newest = select(found).order_by(found.c.precedence.desc()).limit(literal_column("1")).subquery()
+    return Statement(select(*(newest.c[column.key] for column in _COLUMNS)))
+
+
+def _segment_statement(place: int, is_release: bool, has_high: bool) -> Select[Any]:
+    precedence = skill_versions.c.precedence
+    statement = _OF_NAMED_SKILL.add_columns(precedence).where(
+        skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]),
+        skill_versions.c.is_release.is_(is_release),
+        precedence >= bindparam(f"low_{place}"),
+    )
+    if has_high:
+        statement = statement.where(precedence < bindparam(f"high_{place}"))
+    return statement.order_by(precedence.desc()).limit(literal_column("1"))
+
+
+# -- what to say where nothing was found ---------------------------------------------------------------------------
+
+
+def skill_not_found(connection: Connection, identity: Identity, name: str) -> SkillNotFound:
+    """For a skill that does not exist and for one that the identity may not see, in the same words."""
+    near = _near_names(connection, identity, name)
+    hint = f"Did you mean {_either(near)}?" if near else "list_skills shows what there is."
+    return SkillNotFound(f"there is no skill '{name}'", hint=hint, name=name, near=near)
+
+
+def find_skill(connection: Connection, identity: Identity, name: str) -> int | None:
+    """The id of a skill of which the identity sees a version, whatever its status."""
+    found = connection.execute(select(skills.c.id, skills.c.visibility).where(skills.c.name == name)).one_or_none()
+    if found is None or not sees_skill(connection, identity, found.id, name, found.visibility):
+        return None
+    versions = select(skill_versions.c.status, skill_versions.c.publisher).where(skill_versions.c.skill_id == found.id)
+    # The one that all see first: most often it is the only one looked at.
+    versions = versions.order_by(skill_versions.c.status.in_(WAS_PUBLISHED).desc())
+    if any(sees_version(identity, name, status, publisher) for status, publisher in connection.execute(versions)):
+        skill_id: int = found.id
+        return skill_id
+    return None
+
+
+def _not_found(
+    connection: Connection, identity: Identity, name: str, spec: VersionSpec
+) -> SkillNotFound | VersionNotFound | LabelNotFound:
+    skill_id = find_skill(connection, identity, name)
+    if skill_id is None:
+        return skill_not_found(connection, identity, name)
+    if isinstance(spec, Label):
+        return _label_leads_nowhere(connection, skill_id, name, spec.label)
+    newest = _newest_versions(connection, skill_id)
+    hint = (
+        f"There is {', '.join(newest)}."
+        if newest
+        else "None of its versions resolves: list_versions shows them. "
+        "A draft or a yanked one is found by its exact version only."
+    )
+    asked = _shown(spec)
+    return VersionNotFound(f"'{name}' has no version '{asked}'", hint=hint, name=name, version=asked, versions=newest)
+
+
+def label_not_found(connection: Connection, skill_id: int, name: str, label: str) -> LabelNotFound:
+    of_skill = select(labels.c.label).where(labels.c.skill_id == skill_id).order_by(labels.c.label)
+    there = list(connection.scalars(of_skill))
+    hint = f"It has {', '.join(there)}." if there else "It has no labels."
+    return LabelNotFound(f"'{name}' has no label '{label}'", hint=hint, name=name, label=label, labels=there)
+
+
+def _label_leads_nowhere(
+    connection: Connection, skill_id: int, name: str, label: str
+) -> VersionNotFound | LabelNotFound:
+    """There is no such label, or its version was yanked after it was pointed there."""
+    pointed_to = connection.scalar(
+        select(skill_versions.c.version)
+        .join_from(labels, skill_versions, skill_versions.c.id == labels.c.version_id)
+        .where(labels.c.skill_id == skill_id, labels.c.label == label)
+    )
+    if pointed_to is None:
+        return label_not_found(connection, skill_id, name, label)
+    return VersionNotFound(
+        f"the label '{label}' of '{name}' points to {pointed_to}, which was yanked",
+        hint="Move the label with set_label, or back with rollback_label; a yanked version is found by its exact "
+        "version or digest only.",
+        name=name,
+        version=label,
+        versions=_newest_versions(connection, skill_id),
+    )
+
+
+def _shown(spec: VersionSpec) -> str:
+    match spec:
+        case Exact(version):
+            return str(version)
+        case Range(text, _):
+            return text
+        case Digest(digest):
+            return digest
+        case Label(label):
+            return label
+    return "latest"
+
+
+def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
+    statement = (
+        select(skill_versions.c.version)
+        .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status.in_(RESOLVABLE))
+        .order_by(skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc())
+        .limit(5)
+    )
+    return list(connection.scalars(statement))
+
+
+def _near_names(connection: Connection, identity: Identity, name: str) -> list[str]:
+    """Names like this one among its neighbours in the index and those of its first segment: a bounded look."""
+    view, values = view_of(identity), parameters(identity)
+    listed = select(skills.c.name).where(skills.c.latest_version_id.is_not(None))
+    first = name.partition(".")[0]
+    names: set[str] = set()
+    for way in [true()] if view is None else seen_by_name(view):
+        seen = listed.where(way)
+        looks = (
+            seen.where(skills.c.name >= name).order_by(skills.c.name).limit(20),
+            seen.where(skills.c.name < name).order_by(skills.c.name.desc()).limit(20),
+            seen.where(skills.c.name >= first, skills.c.name < first + "/").order_by(skills.c.name).limit(40),
+        )
+        names.update(found for look in looks for found in connection.scalars(look, values))
+    if view is not None:
+        names.update(connection.scalars(listed.where(is_own()).limit(_MOST_OWN), values))
+    return near_words(name, sorted(names))
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join(f"'{name}'" for name in names)

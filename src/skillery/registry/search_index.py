@@ -1,0 +1,152 @@
+"""What search_skills looks in: the words of each skill's latest version, kept by the transaction that changes which
+version that is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, and_, bindparam, delete, insert, select, update
+
+from skillery.database.tables import (
+    objects,
+    search_postings,
+    search_spellings,
+    search_words,
+    skill_files,
+    skill_versions,
+    skills,
+)
+from skillery.formats.search_fields import MOST_IMPACT, Fields, search_fields
+from skillery.formats.skill_md import body_of, text_of
+from skillery.formats.spellings import WHOLE, stored_pieces
+from skillery.formats.words import words_of
+
+MAX_BODY = 32 * 1024
+"""Characters of a SKILL.md that can be found."""
+SKILL_MD = "SKILL.md"
+_NAMED_INSIDE = (SKILL_MD, "skill.toml")
+"""Files that differ between copies, because they hold the name."""
+_LONG_TAG = 100
+
+_INDEXED = select(search_words.c.version_id).where(search_words.c.skill_id == bindparam("of_skill"))
+_TEXTS = (
+    select(
+        skills.c.name,
+        skills.c.visibility,
+        skill_versions.c.summary_json,
+        skill_versions.c.skill_md_start,
+        objects.c.data,
+    )
+    .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
+    .outerjoin(skill_files, and_(skill_files.c.version_id == skill_versions.c.id, skill_files.c.path == SKILL_MD))
+    .outerjoin(objects, objects.c.sha256 == skill_files.c.sha256)
+    .where(skill_versions.c.id == bindparam("version_id"))
+)
+_FILES = (
+    select(skill_files.c.path, skill_files.c.sha256)
+    .where(skill_files.c.version_id == bindparam("version_id"), skill_files.c.path.not_in(_NAMED_INSIDE))
+    .order_by(skill_files.c.path)
+)
+_DROP = [delete(table).where(table.c.skill_id == bindparam("of_skill")) for table in (search_words, search_postings)]
+
+
+def index_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
+    """Make the skill found by the words of this version, None: not at all."""
+    indexed = connection.scalar(_INDEXED, {"of_skill": skill_id})
+    if indexed == version_id:
+        return
+    if indexed is not None:
+        for drop in _DROP:
+            connection.execute(drop, {"of_skill": skill_id})
+    if version_id is not None:
+        _add(connection, skill_id, version_id)
+
+
+def show_to(connection: Connection, skill_id: int, visibility: str) -> None:
+    """Note who sees the skill, in its postings."""
+    postings = update(search_postings).where(search_postings.c.skill_id == skill_id)
+    connection.execute(postings.values(visibility=visibility))
+
+
+def body_in(start: str | None, data: bytes | None) -> str:
+    """The text of a SKILL.md behind its frontmatter, as far as it is searched; `start` stands for a large one."""
+    return (start or (body_of(text_of(bytes(data))) if data is not None else ""))[:MAX_BODY]
+
+
+def tag_word(tag: str) -> str:
+    """Return the word whose postings are the skills with this tag. No word of a text begins with a line end."""
+    tag = tag.strip().casefold()
+    return f"\n{tag}" if len(tag) <= _LONG_TAG else f"\n{hashlib.blake2b(tag.encode(), digest_size=16).hexdigest()}"
+
+
+class Indexed(msgspec.Struct, frozen=True):
+    """The rows of one skill."""
+
+    copy_key: int
+    words: str
+    losses: dict[str, int]
+    spellings: dict[str, str]
+
+
+def indexed(name: str, description: str, tags: Sequence[str], body: str, files: Sequence[tuple[str, str]]) -> Indexed:
+    """Return what a skill with these texts and files (path and digest) is found by."""
+    fields = search_fields(name, description, tags)
+    losses = {word: MOST_IMPACT - impact for word, impact in fields.impacts.items()}
+    losses |= {tag_word(tag): 0 for tag in tags if tag.strip()}
+    return Indexed(_copy_key(description, body, files), _words(fields, body), losses, fields.spellings)
+
+
+def add_rows(connection: Connection, skill_id: int, version_id: int, name: str, visibility: str, row: Indexed) -> None:
+    """Insert the rows of one skill that has none."""
+    values = {"skill_id": skill_id, "version_id": version_id, "copy_key": row.copy_key, "words": row.words}
+    connection.execute(insert(search_words), values)
+    common = {"skill_id": skill_id, "name": name, "visibility": visibility}
+    postings = [{**common, "word": word, "loss": loss} for word, loss in row.losses.items()]
+    connection.execute(insert(search_postings), postings)
+    _add_spellings(connection, row.spellings)
+
+
+def _add(connection: Connection, skill_id: int, version_id: int) -> None:
+    found = connection.execute(_TEXTS, {"version_id": version_id}).one()
+    files = [(path, sha256) for path, sha256 in connection.execute(_FILES, {"version_id": version_id})]
+    summary: dict[str, Any] = msgspec.json.decode(found.summary_json)
+    body = body_in(found.skill_md_start, found.data)
+    row = indexed(found.name, summary["description"], summary["tags"], body, files)
+    add_rows(connection, skill_id, version_id, found.name, found.visibility, row)
+
+
+def _words(fields: Fields, body: str) -> str:
+    """With blanks between, which is text for FTS5 and a tsvector for Postgres."""
+    words = dict.fromkeys((*fields.further, *words_of(body)))
+    return " ".join(word for word in words if word not in fields.impacts)
+
+
+def _copy_key(description: str, body: str, files: Sequence[tuple[str, str]]) -> int:
+    text = msgspec.json.encode([description.strip(), body.strip(), files])
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
+
+
+def _add_spellings(connection: Connection, spellings: Mapping[str, str]) -> None:
+    """Insert the pieces of the words that are new, sorted: two publishers of one new word wait and do not deadlock."""
+    there = search_spellings.c.word.in_(list(spellings))
+    known = set(connection.scalars(select(search_spellings.c.word).where(search_spellings.c.piece == WHOLE, there)))
+    rows = [
+        {"piece": piece, "word": word, "stem": spellings[word]}
+        for word in sorted(spellings.keys() - known)
+        for piece in sorted(stored_pieces(word))
+    ]
+    if rows:
+        connection.execute(_add_unless_there(connection.dialect.name), rows)
+
+
+def _add_unless_there(dialect: str) -> Any:
+    if dialect == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(search_spellings).on_conflict_do_nothing()
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(search_spellings).on_conflict_do_nothing()
