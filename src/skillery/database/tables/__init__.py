@@ -1,0 +1,62 @@
+"""The tables, for both databases: one module for each subject."""
+
+from skillery.database.tables.audit import audit, audit_head
+from skillery.database.tables.base import metadata
+from skillery.database.tables.contents import blobs, objects, uploads
+from skillery.database.tables.environments import environment_rebuilds, environments, locks, named_locks
+from skillery.database.tables.identity import secret_grants, secrets, tokens
+from skillery.database.tables.runs import idempotency_keys, runs, servers, version_usage
+from skillery.database.tables.search import SEARCH_INDEX, search_postings, search_spellings, search_words
+from skillery.database.tables.skills import (
+    RESOLVABLE,
+    exports,
+    import_aliases,
+    index_names,
+    label_moves,
+    labels,
+    registry,
+    skill_files,
+    skill_versions,
+    skills,
+    version_steps,
+    waivers,
+)
+from skillery.database.tables.tools import _is_offered, session_tools, tools
+
+__all__ = [
+    "RESOLVABLE",
+    "SEARCH_INDEX",
+    "audit",
+    "audit_head",
+    "blobs",
+    "environment_rebuilds",
+    "environments",
+    "exports",
+    "idempotency_keys",
+    "import_aliases",
+    "index_names",
+    "label_moves",
+    "labels",
+    "locks",
+    "metadata",
+    "named_locks",
+    "objects",
+    "registry",
+    "runs",
+    "search_postings",
+    "search_spellings",
+    "search_words",
+    "secret_grants",
+    "secrets",
+    "servers",
+    "session_tools",
+    "skill_files",
+    "skill_versions",
+    "skills",
+    "tokens",
+    "tools",
+    "uploads",
+    "version_steps",
+    "version_usage",
+    "waivers",
+]

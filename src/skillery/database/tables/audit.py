@@ -1,0 +1,50 @@
+"""The audit trail."""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, Column, Index, Integer, String, Table, Text
+
+from skillery.database.tables.base import Key, Name, metadata
+
+audit = Table(
+    "audit",
+    metadata,
+    # 1, 2, 3 …, without a gap.
+    Column("seq", Key, primary_key=True, autoincrement=False),
+    # Text, as it is hashed: UTC with microseconds.
+    Column("at", Name, nullable=False),
+    # None: nobody knows who it was.
+    Column("identity", Name, nullable=True),
+    Column("identity_kind", String(16), nullable=True),
+    Column("address", String(255), nullable=True),
+    Column("request_id", String(255), nullable=True),
+    Column("action", Name, nullable=False),
+    Column("subject", Name, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    # Of what was refused: the code and the type of the error.
+    Column("code", Integer, nullable=True),
+    Column("error_type", String(64), nullable=True),
+    # How many attempts it stands for.
+    Column("count", Integer, nullable=False),
+    Column("before_json", Text, nullable=True),
+    Column("after_json", Text, nullable=True),
+    # SHA-256 of the entry before, and of this one together with that: skillery.audit.
+    Column("previous", String(64), nullable=False),
+    Column("hash", String(64), nullable=False),
+    CheckConstraint("outcome IN ('done', 'refused')", name="outcome"),
+    comment="Every change and every refused attempt. Triggers keep it append-only.",
+)
+Index("ix_audit_identity", audit.c.identity, audit.c.seq)
+Index("ix_audit_action", audit.c.action, audit.c.seq)
+Index("ix_audit_subject", audit.c.subject, audit.c.seq)
+Index("ix_audit_at", audit.c.at, audit.c.seq)
+
+audit_head = Table(
+    "audit_head",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("seq", Key, nullable=False),
+    Column("hash", String(64), nullable=False),
+    CheckConstraint("id = 1", name="one_row"),
+    comment="The last entry of the audit trail: who adds one holds this row.",
+)

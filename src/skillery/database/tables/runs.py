@@ -1,0 +1,174 @@
+"""Runs, their statistics, the servers that execute them, and idempotency keys."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    false,
+    text,
+)
+
+from skillery.database.tables.base import Key, Moment, Name, metadata
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    # The run whose code called this one. Without a foreign key: SQLite could not drop the column again.
+    Column("parent_run_id", String(64), nullable=True),
+    Column("method", String(16), nullable=False),
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
+    # Of that version, so that the runs of a skill are one range of an index. Without a foreign key, as above.
+    Column("skill_id", Key, nullable=True),
+    # The tool that was called.
+    Column("tool", Name, nullable=True),
+    Column("status", String(16), nullable=False),
+    Column("identity", String(255), nullable=False),
+    Column("identity_kind", String(16), nullable=False),
+    # Which server runs it: what a dead server left 'started' is closed by its next start.
+    Column("server", String(64), nullable=False),
+    Column("summary", Text, nullable=False, server_default=""),
+    Column("output_json", Text, nullable=True),
+    Column("error_json", Text, nullable=True),
+    Column("logs_preview", Text, nullable=False, server_default=""),
+    Column("duration_ms", Float, nullable=True),
+    Column("degraded_json", Text, nullable=False, server_default="[]"),
+    # Where it connected to, and where it was not let: what NetworkUse holds.
+    Column("network_json", Text, nullable=False, server_default="[]"),
+    # What it may use: Limits.
+    Column("limits_json", Text, nullable=True),
+    # The named environment that run_code was given, and the lock that it had.
+    Column("environment_json", Text, nullable=True),
+    # The blob that holds the whole log, where the preview does not.
+    Column("logs_blob", String(64), nullable=True),
+    # Since when it is on record: what listings are sorted by.
+    Column("started_at", Moment, nullable=False),
+    # True while a run that is 'started' still waits for a place.
+    Column("queued", Boolean, nullable=False, server_default=false()),
+    # When it got its place, where it was on record before.
+    Column("begun_at", Moment, nullable=True),
+    # Somebody wants it stopped: whichever server runs it looks for this.
+    Column("cancel_requested_at", Moment, nullable=True),
+    Column("cancel_requested_by", String(255), nullable=True),
+    Column("finished_at", Moment, nullable=True),
+    CheckConstraint("status IN ('started', 'completed', 'failed')", name="status"),
+)
+Index(
+    "ix_runs_started",
+    runs.c.server,
+    postgresql_where=text("status = 'started'"),
+    sqlite_where=text("status = 'started'"),
+)
+Index(
+    "ix_runs_parent",
+    runs.c.parent_run_id,
+    postgresql_where=runs.c.parent_run_id.is_not(None),
+    sqlite_where=runs.c.parent_run_id.is_not(None),
+)
+
+# list_runs: of one identity or of all, of one skill or of all, by time. Failed ones are few, and looked for.
+Index("ix_runs_identity", runs.c.identity, runs.c.started_at, runs.c.id)
+Index("ix_runs_time", runs.c.started_at, runs.c.id)
+Index(
+    "ix_runs_identity_skill",
+    runs.c.identity,
+    runs.c.skill_id,
+    runs.c.started_at,
+    runs.c.id,
+    postgresql_where=runs.c.skill_id.is_not(None),
+    sqlite_where=runs.c.skill_id.is_not(None),
+)
+Index(
+    "ix_runs_skill",
+    runs.c.skill_id,
+    runs.c.started_at,
+    runs.c.id,
+    postgresql_where=runs.c.skill_id.is_not(None),
+    sqlite_where=runs.c.skill_id.is_not(None),
+)
+Index(
+    "ix_runs_identity_failed",
+    runs.c.identity,
+    runs.c.started_at,
+    runs.c.id,
+    postgresql_where=text("status = 'failed'"),
+    sqlite_where=text("status = 'failed'"),
+)
+Index(
+    "ix_runs_failed",
+    runs.c.started_at,
+    runs.c.id,
+    postgresql_where=text("status = 'failed'"),
+    sqlite_where=text("status = 'failed'"),
+)
+Index(
+    "ix_runs_cancel",
+    runs.c.server,
+    postgresql_where=text("status = 'started' AND cancel_requested_at IS NOT NULL"),
+    sqlite_where=text("status = 'started' AND cancel_requested_at IS NOT NULL"),
+)
+
+# The runs that an identity has started and that are under way. ix_runs_identity gives their rate.
+Index(
+    "ix_runs_under_way",
+    runs.c.identity,
+    runs.c.started_at,
+    postgresql_where=text("status = 'started' AND parent_run_id IS NULL"),
+    sqlite_where=text("status = 'started' AND parent_run_id IS NULL"),
+)
+
+version_usage = Table(
+    "version_usage",
+    metadata,
+    Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
+    # completed, failed or cancelled.
+    Column("outcome", String(16), primary_key=True),
+    # Durations that are alike: skillery.registry.usage.
+    Column("bucket", Integer, primary_key=True, autoincrement=False),
+    Column("runs", BigInteger, nullable=False),
+    Column("last_run_at", Moment, nullable=False),
+    comment="How often a version was run and how long that took, counted as runs end; it outlasts their records.",
+    # What is asked of a version lies together.
+    sqlite_with_rowid=False,
+)
+
+servers = Table(
+    "servers",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    # Written every few seconds: what a server that is gone left open is closed by the others.
+    Column("seen_at", Moment, nullable=False),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("identity", String(255), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    # SHA-256 of what was asked: another question under the same key is refused.
+    Column("asked", String(64), nullable=False),
+    # Which server works on it, and the run that it became.
+    Column("server", String(64), nullable=False),
+    Column("run_id", String(64), nullable=True),
+    # The answer as JSON; None while the call is under way.
+    Column("result_json", Text, nullable=True),
+    Column("created_at", Moment, nullable=False),
+    comment="Calls that were made with an Idempotency-Key, and what they answered.",
+)
+Index("ix_idempotency_keys_created_at", idempotency_keys.c.created_at)
+Index(
+    "ix_idempotency_keys_open",
+    idempotency_keys.c.server,
+    postgresql_where=idempotency_keys.c.result_json.is_(None),
+    sqlite_where=idempotency_keys.c.result_json.is_(None),
+)

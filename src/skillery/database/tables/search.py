@@ -1,0 +1,56 @@
+"""The search index."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, SmallInteger, String, Table
+
+from skillery.database.tables.base import Key, Name, Words, metadata
+
+search_words = Table(
+    "search_words",
+    metadata,
+    Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True, autoincrement=False),
+    # The skill's latest version, whose words these are.
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
+    # A hash of what makes a copy: description, text and files, but not the name.
+    Column("copy_key", BigInteger, nullable=False),
+    # Stems of the text that are in no posting of the skill.
+    Column("words", Words, nullable=False),
+    comment="The texts that search_skills looks in: rows are added and removed, never changed.",
+)
+Index("ix_search_words_copy_key", search_words.c.copy_key)
+search_postings = Table(
+    "search_postings",
+    metadata,
+    Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True, autoincrement=False),
+    # A stem of the name, description or tags, or a whole tag: skillery.registry.search_index.
+    Column("word", Name, primary_key=True),
+    # How far the word is from saying most about the skill: 0 is the best.
+    Column("loss", SmallInteger, nullable=False),
+    # Those of the skill. They are here so that one index range answers who sees what, and in which order.
+    Column("name", Name, nullable=False),
+    Column("visibility", String(16), nullable=False),
+    comment="The words that say what a skill is about: skillery.formats.search_fields.",
+    sqlite_with_rowid=False,
+)
+Index(
+    "ix_search_postings_best",
+    search_postings.c.word,
+    search_postings.c.loss,
+    search_postings.c.name,
+    search_postings.c.visibility,
+    search_postings.c.skill_id,
+)
+search_spellings = Table(
+    "search_spellings",
+    metadata,
+    # Three characters of the word, or "": skillery.formats.spellings.
+    Column("piece", Name, primary_key=True),
+    Column("word", Name, primary_key=True),
+    Column("stem", Name, nullable=False),
+    comment="Every word that a posting was made of, by its pieces. Words stay when their skills go.",
+    sqlite_with_rowid=False,
+)
+SEARCH_INDEX = "search_index"
+"""What finds rows of `search_words`, made by a migration: an index of FTS5 on SQLite (with tables of its own, whose
+names begin so, fed by triggers), a GIN index on Postgres."""
