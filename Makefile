@@ -63,7 +63,7 @@ check: install ## style, types, and the direction of imports
 test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) ## everything there is, on SQLite and on a real Postgres
 	$(BIN)/pytest -n auto --dist worksteal
 
-bench: install ## the figures of docs/benchmarks.md
+bench: install ## the figures of docs/design/benchmarks.md
 	$(BIN)/python -m bench
 
 fuzz: install ## the property tests of parsers and orders, for long

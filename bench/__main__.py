@@ -1,4 +1,4 @@
-"""`make bench`: every figure of docs/benchmarks.md, measured anew and written there.
+"""`make bench`: every figure of docs/design/benchmarks.md, measured anew and written there.
 
 `python -m bench pages search http mcp runs preloading blobs import packages start attack` runs some of them; `--small`
 leaves out the million.
@@ -18,7 +18,7 @@ from pathlib import Path
 from bench import attack, blobs, http, importing, mcp, packages, pages, preloading, runs, search, start
 from bench.report import Report
 
-REPORT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+REPORT = Path(__file__).parents[1] / "docs" / "design" / "benchmarks.md"
 PARTS: dict[str, Callable[[Report, Path, bool], None]] = {
     "pages": pages.measure,
     "search": search.measure,

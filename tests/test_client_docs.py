@@ -1,4 +1,4 @@
-"""The Python in docs/client.md and in the README's section about it runs, block after block, as it stands there."""
+"""The Python in docs/guide/client.md and in the README runs, block after block, as it stands there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def counts(heard: Sequence[Heard]) -> str:
 
 
 @pytest.mark.parametrize(
-    "source", [blocks("docs/client.md"), blocks("README.md", "from openai")], ids=["docs", "readme"]
+    "source", [blocks("docs/guide/client.md"), blocks("README.md", "from openai")], ids=["docs", "readme"]
 )
 def test_what_is_printed_runs(
     source: str,

@@ -31,7 +31,7 @@ def kinds(kind: type[SkilleryError]) -> set[str]:
 
 @pytest.mark.parametrize("name", CALLABLE)
 def test_every_method_is_in_methods_md(name: str) -> None:
-    text = read("methods.md")
+    text = read("reference/methods.md")
     row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
 
     assert f"| {CALLABLE[name].needs or 'any token'} |" in row
@@ -41,7 +41,7 @@ def test_every_method_is_in_methods_md(name: str) -> None:
 
 @pytest.mark.parametrize("name", [value.name for value in load_settings({"home": "/x"}, environ={}).values()])
 def test_every_setting_is_in_settings_md_with_its_default(name: str) -> None:
-    row = next(line for line in read("settings.md").splitlines() if line.startswith(f"| `{name}` |"))
+    row = next(line for line in read("reference/settings.md").splitlines() if line.startswith(f"| `{name}` |"))
     value = next(one.value for one in load_settings({"home": "/x"}, environ={}).values() if one.name == name)
 
     if name in {"home", "database"} or value in ("", ()):
@@ -51,7 +51,7 @@ def test_every_setting_is_in_settings_md_with_its_default(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_every_hook_is_in_hooks_md_with_an_example(name: str) -> None:
-    text = read("hooks.md")
+    text = read("reference/hooks.md")
 
     assert f"### `{name}`" in text
     assert f"def {name}(" in text
@@ -59,11 +59,11 @@ def test_every_hook_is_in_hooks_md_with_an_example(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(Capability))
 def test_every_capability_is_in_hooks_md(name: str) -> None:
-    assert f"`{name}`" in read("hooks.md")
+    assert f"`{name}`" in read("reference/hooks.md")
 
 
 def test_every_error_type_is_in_methods_md() -> None:
-    text = read("methods.md")
+    text = read("reference/methods.md")
     shown = {type_ for kind in CODES for type_ in kinds(kind)} - {
         "not_found",
         "conflict",
@@ -75,7 +75,7 @@ def test_every_error_type_is_in_methods_md() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for document in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *ROOT.glob("plugins/**/*.md")]:
+    for document in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("plugins/**/*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text("utf-8")):
             assert (document.parent / target).exists(), f"{document.name} → {target}"
 
@@ -112,7 +112,7 @@ def test_limits_are_measured_by_a_clock_that_never_jumps() -> None:
 
 def test_the_usual_programs_are_in_operations_md_and_in_the_container_file() -> None:
     """With the Debian package that has each."""
-    text, container = read("operations.md"), (ROOT / "packaging" / "Containerfile").read_text("utf-8")
+    text, container = read("operate/operations.md"), (ROOT / "packaging" / "Containerfile").read_text("utf-8")
     for package, programs in USUAL.items():
         assert f"| `{package}` | {', '.join(f'`{one}`' for one in programs)} |" in text
         assert f"\n    {package} \\\n" in container

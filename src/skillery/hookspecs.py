@@ -1,4 +1,4 @@
-"""Every hook, on one screen. docs/hooks.md has an example for each.
+"""Every hook, on one screen. docs/reference/hooks.md has an example for each.
 
 Four offer a backend; the settings choose one of each kind by name. Three are moments.
 """

@@ -175,7 +175,7 @@ class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Every setting of a server; docs/settings.md explains each."""
+    """Every setting of a server; docs/reference/settings.md explains each."""
 
     home: Path
     host: str = "127.0.0.1"

@@ -1,5 +1,5 @@
 """What methods answer, for type checkers: the JSON objects as they come, and nothing is lost of what a newer server
-adds. docs/methods.md says what the fields mean."""
+adds. docs/reference/methods.md says what the fields mean."""
 
 from typing import Any, Literal, NotRequired, TypedDict
 

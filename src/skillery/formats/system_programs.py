@@ -33,7 +33,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "wget": ("wget",),
     "zip": ("zip",),
 }
-"""What `skillery doctor`, the container file and docs/operations.md list."""
+"""What `skillery doctor`, the container file and docs/operate/operations.md list."""
 RARE: Mapping[str, tuple[str, ...]] = {
     "antiword": ("antiword",),
     "bc": ("bc",),

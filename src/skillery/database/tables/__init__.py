@@ -21,7 +21,7 @@ from skillery.database.tables.skills import (
     version_steps,
     waivers,
 )
-from skillery.database.tables.tools import _is_offered, session_tools, tools
+from skillery.database.tables.tools import session_tools, tools
 
 __all__ = [
     "RESOLVABLE",

@@ -59,7 +59,7 @@ def main(args):
 LOOK = """
 import ctypes, fcntl, json, os, signal, socket
 libc = ctypes.CDLL(None, use_errno=True)
-# What these files show of the whole machine: docs/security.md names them.
+# What these files show of the whole machine: docs/design/security.md names them.
 OF_THE_HOST = {'softnet_stat', 'sockstat', 'sockstat6', 'protocols', 'stat'}
 # A row for each socket that is open now, with numbers of its own.
 ROWS = {'unix', 'netlink', 'ptype', 'packet', 'tcp', 'tcp6', 'udp', 'udp6'}
