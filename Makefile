@@ -67,20 +67,20 @@ bench: install ## the figures of docs/design/benchmarks.md
 	$(BIN)/python -m bench
 
 fuzz: install ## the property tests of parsers and orders, for long
-	SKILLERY_FUZZ_EXAMPLES=$${EXAMPLES:-5000} $(BIN)/pytest tests/test_semver.py tests/test_ranges.py \
-	  tests/test_names_and_paths.py tests/test_manifest.py tests/test_skill_md.py tests/test_agent_skill_md.py \
-	  tests/test_frontmatter_repairs.py tests/test_archives.py tests/test_import_archives.py tests/test_tools_json.py \
-	  tests/test_bundle.py tests/test_python_source.py tests/test_egress_policy.py tests/test_egress_parsers.py \
-	  tests/test_sandbox_channel.py tests/test_foreign_requirements.py tests/test_package_json.py
-	SKILLERY_FUZZ_EXAMPLES=$${DOORS:-500} $(BIN)/pytest tests/test_openrpc.py tests/test_openapi.py
+	SKILLERY_FUZZ_EXAMPLES=$${EXAMPLES:-5000} $(BIN)/pytest tests/formats/test_semver.py tests/formats/test_ranges.py \
+	  tests/formats/test_names_and_paths.py tests/formats/test_manifest.py tests/formats/test_skill_md.py tests/exports/test_agent_skill_md.py \
+	  tests/formats/test_frontmatter_repairs.py tests/formats/test_archives.py tests/importing/test_import_archives.py tests/formats/test_tools_json.py \
+	  tests/formats/test_bundle.py tests/formats/test_python_source.py tests/sandbox/test_egress_policy.py tests/sandbox/test_egress_parsers.py \
+	  tests/sandbox/test_sandbox_channel.py tests/formats/test_foreign_requirements.py tests/formats/test_package_json.py
+	SKILLERY_FUZZ_EXAMPLES=$${DOORS:-500} $(BIN)/pytest tests/api/test_openrpc.py tests/api/test_openapi.py
 
 mutations: install $(BWRAP) ## every step of the sandbox switched off, and who of the whole contract notices: most of an hour
-	SKILLERY_MUTATIONS=all $(BIN)/pytest -s tests/test_mutations.py $(BWRAP_TESTS)/test_bubblewrap_mutations.py
+	SKILLERY_MUTATIONS=all $(BIN)/pytest -s tests/sandbox/test_mutations.py $(BWRAP_TESTS)/test_bubblewrap_mutations.py
 
 contract-as-user: install $(BWRAP) ## the whole contract of both sandboxes as an ordinary user; make test runs a part
-	PATH=$(CURDIR)/.tools/bin:$$PATH $(BIN)/python tests/ordinary_user.py $(CURDIR)/$(BIN)/python -m pytest \
-	  tests/test_sandbox_linux.py::TestLinuxSandbox tests/test_sandbox_lockdown.py::TestLockdown tests/test_preloaded.py
-	PATH=$(CURDIR)/.tools/bin:$$PATH $(BIN)/python tests/ordinary_user.py $(CURDIR)/$(BIN)/python -m pytest \
+	PATH=$(CURDIR)/.tools/bin:$$PATH $(BIN)/python tests/support/ordinary_user.py $(CURDIR)/$(BIN)/python -m pytest \
+	  tests/sandbox/test_sandbox_linux.py::TestLinuxSandbox tests/sandbox/test_sandbox_lockdown.py::TestLockdown tests/sandbox/test_preloaded.py
+	PATH=$(CURDIR)/.tools/bin:$$PATH $(BIN)/python tests/support/ordinary_user.py $(CURDIR)/$(BIN)/python -m pytest \
 	  $(BWRAP_TESTS)/test_bubblewrap_contract.py::TestBubblewrap $(BWRAP_TESTS)/test_bubblewrap_lockdown.py
 
 soak: install ## RUNS=20000 runs of all kinds through one sandbox, and what has grown meanwhile

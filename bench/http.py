@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.load import Load, call, send
 from bench.report import Report, median, percentile, shown
 from tests.conftest import Server, clean_environment
-from tests.postgres import running_postgres
+from tests.support.postgres import running_postgres
 
 CONNECTIONS = 8
 SKILLS = 500

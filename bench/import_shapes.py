@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bench.report import Report, median
 from tests.conftest import Server, clean_environment
-from tests.skill_corpus import SEED, Corpus, grow
+from tests.support.skill_corpus import SEED, Corpus, grow
 
 ROUNDS = 3
 SMALL, USUAL = 2_000, 5_000
@@ -43,7 +43,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     again = min(done.answer["counts"].get("unchanged", 0) / done.made for _, one in rounds for done in one)
     report.heading("Importing all shapes")
     report.text(
-        f"A generated repository (`tests/skill_corpus.py`, seed {SEED}) with {len(corpus.paths):,} paths of skills, "
+        f"A generated tree (`tests/support/skill_corpus.py`, seed {SEED}): {len(corpus.paths):,} paths of skills, "
         f"links counted: canonical and agent folders, copies, links to skills and to folders of skills, equal names, "
         f"nested skills, SKILL.md files that need a repair, undeclared packages. `skillery import DIR --url … "
         f"--namespace NS`, SQLite; the lowest share and the median speed of {ROUNDS} rounds."

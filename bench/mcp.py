@@ -14,7 +14,7 @@ from bench.http import CONNECTIONS, SKILLS, publish
 from bench.load import call, send
 from bench.report import Report, median, percentile, shown
 from tests.conftest import Rpc, Server
-from tests.mcp_client import LEGACY, MODERN, Mcp
+from tests.support.mcp_client import LEGACY, MODERN, Mcp
 
 CALLS = 500
 NOOP = {"language": "python", "code": "def main(args):\n    return None\n"}

@@ -12,7 +12,7 @@ import httpx
 
 from bench.report import Report, median, percentile
 from tests.conftest import Server, manifest, skill_files
-from tests.wheels import make_wheel
+from tests.support.wheels import make_wheel
 
 INDEX = "https://pypi.org/simple"
 PANDAS = "pandas>=2,<3"

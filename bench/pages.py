@@ -23,7 +23,7 @@ from skillery.formats.version_spec import Latest, parse_version_spec
 from skillery.registry import describe_skill, list_skills
 from skillery.registry.cursors import make_cursor
 from skillery.registry.files import read_inline_file
-from tests.postgres import running_postgres
+from tests.support.postgres import running_postgres
 
 VERSIONS_OF_A_SKILL = 10
 CALLS = 300

@@ -23,7 +23,7 @@ from skillery.formats.semver import Version
 from skillery.formats.spellings import stored_pieces
 from skillery.registry import search_skills
 from skillery.registry.search_index import indexed
-from tests.postgres import running_postgres
+from tests.support.postgres import running_postgres
 
 CALLS = 30
 BATCH = 5_000

@@ -22,7 +22,7 @@ from skillery.database.tables import objects, skill_files, skill_versions, skill
 from skillery.formats.semver import Version
 from skillery.registry import search_skills
 from skillery.registry.search_index import index_latest
-from tests.postgres import running_postgres
+from tests.support.postgres import running_postgres
 
 FIRST = 5
 _NUMBER = re.compile(r"-\d+$")

@@ -22,9 +22,9 @@ import psycopg
 import pytest
 
 from skillery.database import Database, migrate
-from tests.package_index import PackageIndex
-from tests.parallel import postgres_url
-from tests.prefork import Forked, prefork
+from tests.support.package_index import PackageIndex
+from tests.support.parallel import postgres_url
+from tests.support.prefork import Forked, prefork
 
 DATABASES = ("sqlite", "postgres")
 START_SECONDS = 60
@@ -206,8 +206,8 @@ def sqlite_server(shared_server: StartShared) -> Server:
 def org(
     database_kind: str, shared_server: StartShared, tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path
 ) -> Server:
-    """One server for each database that knows several people: tests/people.py."""
-    from tests.people import people_settings
+    """One server for each database that knows several people: tests/support/people.py."""
+    from tests.support.people import people_settings
 
     more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), **environment("data", "figures==1.0")}
     return shared_server("org", database_kind, **people_settings(tmp_path_factory.mktemp("people")), **more)
@@ -216,7 +216,7 @@ def org(
 @pytest.fixture(scope="session")
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All packages that there are for `packages`: tests add their own under names of their own."""
-    from tests.wheels import make_wheel
+    from tests.support.wheels import make_wheel
 
     house = tmp_path_factory.mktemp("wheelhouse")
     for version in ("1.0", "1.5", "2.0"):
@@ -245,7 +245,7 @@ def environment(name: str, *dependencies: str, **more: Any) -> dict[str, str]:
 def named(database_kind: str, shared_server: StartShared, wheelhouse: Path) -> Server:
     """One server for each database that has named environments. That of `growing` is made of a package that is the
     server's own; nobody can have `broken`."""
-    from tests.wheels import make_wheel
+    from tests.support.wheels import make_wheel
 
     make_wheel(wheelhouse, f"growing_{database_kind}", "1.0")
     settings = {

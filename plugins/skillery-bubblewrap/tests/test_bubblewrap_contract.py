@@ -257,7 +257,7 @@ async def test_no_process_of_a_run_keeps_anything(tmp_path: Path) -> None:
 @only_as_root
 @pytest.mark.long
 def test_an_ordinary_user_passes_as_well() -> None:
-    ordinary = (sys.executable, str(CHECKOUT / "tests" / "ordinary_user.py"), sys.executable)
+    ordinary = (sys.executable, str(CHECKOUT / "tests" / "support" / "ordinary_user.py"), sys.executable)
     command = (*ordinary, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", __file__)
     environment = {**os.environ, "PATH": f"{Path(bwrap()).parent}:{os.environ['PATH']}"}
     done = subprocess.run(

@@ -23,7 +23,7 @@ from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.leftovers import descendants
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
 from test_bubblewrap_contract import is_alive, status
-from tests.test_sandbox_lockdown import generous_server
+from tests.sandbox.test_sandbox_lockdown import generous_server
 
 IS_ROOT = os.geteuid() == 0
 CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapAmb")

@@ -18,8 +18,8 @@ from bubblewrap_changed import Edit, changed_copy, use_changed
 from bubblewrap_here import make
 from skillery.errors import SandboxUnavailable
 from skillery.testing.sandbox import Trial
-from tests import test_sandbox_lockdown
-from tests.test_mutations import attempt
+from tests.sandbox import test_sandbox_lockdown
+from tests.sandbox.test_mutations import attempt
 
 COMMAND, LAUNCHER, PROLOGUE = "package/command.py", "package/inside/launcher.py", "package/inside/prologue.py"
 LOCKDOWN = "cell/lockdown.py"

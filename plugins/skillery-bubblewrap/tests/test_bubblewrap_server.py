@@ -14,9 +14,9 @@ import pytest
 
 from bubblewrap_here import bwrap
 from tests.conftest import Server, clean_environment, manifest, skill_files
-from tests.needing import create, needing
-from tests.package_index import PackageIndex
-from tests.wheels import make_wheel
+from tests.support.needing import create, needing
+from tests.support.package_index import PackageIndex
+from tests.support.wheels import make_wheel
 
 CHOSEN = {"SKILLERY_SANDBOX": "bubblewrap"}
 

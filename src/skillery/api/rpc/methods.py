@@ -31,7 +31,7 @@ class Method(NamedTuple):
     audits: str | None = None
     """The param that says what the method changes: each change leaves an entry in the audit trail, and so does each
     that is refused. "" where it changes nothing, or what has a row of its own that says who: runs and blobs. None:
-    nobody has said yet, and tests/test_audit.py asks for it."""
+    nobody has said yet, and tests/audit/test_audit.py asks for it."""
     once: bool = False
     """Heeds an Idempotency-Key: what it does cannot simply be done again."""
 

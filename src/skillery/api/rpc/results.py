@@ -1,5 +1,5 @@
 """What each method answers, for the OpenRPC document: described here where the core answers JSON as it was stored, or
-an object put together on the way. Whatever stands in an answer stands here; tests/test_openrpc.py compares them."""
+an object put together on the way. Whatever stands in an answer stands here; tests/api/test_openrpc.py compares them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`/v1/skills`: the REST shape that the clients of several vendors speak, as far as it maps (docs/reference/endpoints.md)."""
+"""`/v1/skills`: the REST interface of several vendors, see docs/reference/endpoints.md."""

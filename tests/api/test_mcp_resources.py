@@ -1,0 +1,405 @@
+"""Skills and their files over MCP: resources, and the extension io.modelcontextprotocol/skills."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skillery.formats.agent_skill import agent_skill_problems
+from skillery.formats.media_types import media_type_of
+from skillery.formats.skill_md import parse_skill_md
+from skillery.formats.skill_uris import agent_name, folder_of, places_of, segments_of, uri_of
+from tests.conftest import Rpc, Server, manifest
+from tests.support.mcp_client import Mcp
+from tests.support.people import Caller, Who
+
+SKILLS = "io.modelcontextprotocol/skills"
+DIRECTORY = "inode/directory"
+Publish = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def mcp(rpc: Rpc) -> Mcp:
+    return Mcp(rpc)
+
+
+def publish(rpc: Rpc, name: str, skill_md: str | None = None, /, **files: Any) -> None:
+    """An instruction skill with these files."""
+    given_files = [
+        {"path": path, "content": base64.b64encode(content).decode(), "encoding": "base64"}
+        if isinstance(content, bytes)
+        else {"path": path, "content": content}
+        for path, content in files.items()
+    ]
+    made = manifest(name, kind="instruction")
+    rpc("create_skill", manifest=made, skill_md=skill_md if skill_md is not None else f"# {name}\n", files=given_files)
+
+
+def raw(content: dict[str, Any]) -> bytes:
+    return content["text"].encode() if "text" in content else base64.b64decode(content["blob"])
+
+
+def entry_of(mcp: Mcp, uri: str) -> dict[str, Any]:
+    found: dict[str, Any] = mcp("skills/get", uri=uri)["skill"]
+    return found
+
+
+def prove(mcp: Mcp, entry: dict[str, Any]) -> None:
+    """All that a host has to check of an entry."""
+    uris = [file["uri"] for file in entry["resources"]]
+    assert len(set(uris)) == len(uris)
+    assert entry["uri"] in uris
+    folder = entry["uri"].removesuffix("/SKILL.md")
+    assert folder.rpartition("/")[2] == entry["frontmatter"]["name"]
+    for file in entry["resources"]:
+        assert file["uri"].startswith(f"{folder}/")
+        content = raw(mcp("resources/read", uri=file["uri"])["contents"][0])
+        assert (f"sha256:{hashlib.sha256(content).hexdigest()}", len(content)) == (file["digest"], file["size"])
+    skill_md = raw(mcp("resources/read", uri=entry["uri"])["contents"][0])
+    assert parse_skill_md(skill_md.decode()).frontmatter == entry["frontmatter"]
+    assert agent_skill_problems(skill_md, name=entry["frontmatter"]["name"]) == []
+
+
+# -- skills ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_extension_is_declared(sqlite_rpc: Rpc) -> None:
+    found = Mcp(sqlite_rpc)("server/discover")["capabilities"]
+
+    assert found["extensions"] == {SKILLS: {"directoryRead": True}}
+    assert set(found) == {"extensions", "resources", "tools"}
+
+
+def test_every_skill_that_is_listed_proves_what_its_entry_says(mcp: Mcp) -> None:
+    bundled = {"data/json/validate", "skills/protocol/guide", "text/csv/profile"}
+
+    entries = {one["uri"].removeprefix("skill://"): one for one in mcp.all("skills/list", "skills")}
+
+    for path in bundled:
+        entry = entries[f"{path}/SKILL.md"]
+        prove(mcp, entry)
+        assert entry == entry_of(mcp, entry["uri"])
+
+
+def test_a_skill_md_that_conforms_is_served_as_it_is(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+    text = "---\nname: pdf\ndescription: Makes PDFs.\nlicense: MIT\nmetadata:\n  version: '1.10'\n---\n\n# PDF\n"
+    publish(rpc, f"{new_name}.pdf", text, **{"references/FORMS.md": "# Forms\n", "logo.png": b"\x89PNG\x00\xff"})
+
+    entry = entry_of(mcp, f"skill://{new_name}/pdf/SKILL.md")
+    content = mcp("resources/read", uri=entry["uri"])["contents"][0]
+
+    prove(mcp, entry)
+    assert content == {"uri": entry["uri"], "mimeType": "text/markdown", "text": text}
+    assert entry["frontmatter"] == {
+        "name": "pdf",
+        "description": "Makes PDFs.",
+        "license": "MIT",
+        "metadata": {"version": "1.10"},
+    }
+    assert [file["uri"].rpartition("/pdf/")[2] for file in entry["resources"]] == [
+        "SKILL.md",
+        "logo.png",
+        "references/FORMS.md",
+        "skill.toml",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "skill_md", "folder"),
+    [
+        ("plain", "# Plain\n", "plain"),
+        ("types", "---\nname: types\ndescription: X.\nmetadata:\n  version: 1.10\n  on: yes\n---\n", "types"),
+        ("b_c", "---\nname: b_c\n---\n# Hello\n", "b_c/~/b-c"),
+        ("x" * 70, "", f"{'x' * 70}/~/"),
+        ("large", "---\ndescription: L.\n---\n" + "long " * 20_000, "large"),
+    ],
+)
+def test_one_that_does_not_is_served_as_one_that_does(
+    mcp: Mcp, rpc: Rpc, new_name: str, last: str, skill_md: str, folder: str
+) -> None:
+    name = f"{new_name}.{last}"
+    publish(rpc, name, skill_md, **{"a/b.txt": "text"})
+
+    uri = uri_of(folder_of(name), "SKILL.md")
+    entry = entry_of(mcp, uri)
+
+    assert uri.startswith(f"skill://{new_name}/{folder}")
+    prove(mcp, entry)
+    listed = {one["uri"]: one for one in mcp.all("resources/list", "resources")}
+    assert listed[uri]["name"] == entry["frontmatter"]["name"] == agent_name(name)
+    assert listed[uri]["description"] == entry["frontmatter"]["description"]
+
+
+def test_look_alikes_have_addresses_of_their_own(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+    for last in ("b-c", "b_c"):
+        publish(rpc, f"{new_name}.{last}", f"# {last}\n")
+
+    texts = [
+        mcp("resources/read", uri=f"skill://{new_name}/{path}/SKILL.md")["contents"][0]["text"]
+        for path in ("b-c", "b_c/~/b-c")
+    ]
+
+    assert [text.splitlines()[-1] for text in texts] == ["# b-c", "# b_c"]
+
+
+def test_a_skill_in_another_ones_folder_is_its_own_and_counts_as_the_other_ones_too(
+    mcp: Mcp, rpc: Rpc, new_name: str
+) -> None:
+    publish(rpc, new_name, **{"b/SKILL.md": "shadowed", "b/x.txt": "shadowed", "c/x.txt": "own"})
+    publish(rpc, f"{new_name}.b", "# Inner\n")
+    outer, inner = f"skill://{new_name}", f"skill://{new_name}/b"
+
+    entry = entry_of(mcp, f"{outer}/SKILL.md")
+
+    prove(mcp, entry)
+    prove(mcp, entry_of(mcp, f"{inner}/SKILL.md"))
+    own = {file["uri"].removeprefix(f"{outer}/") for file in entry["resources"]}
+    assert own == {"SKILL.md", "skill.toml", "c/x.txt", "b/SKILL.md", "b/skill.toml"}
+    children = mcp.all("resources/directory/read", "resources", uri=outer)
+    assert [(one["name"], one["mimeType"]) for one in children if one["mimeType"] == DIRECTORY] == [
+        ("c", DIRECTORY),
+        ("b", DIRECTORY),
+    ]
+    assert mcp.error("resources/read", uri=f"{inner}/x.txt")["code"] == -32602
+
+
+def test_a_page_of_resources_has_500_skills_and_the_next_goes_on(sqlite_rpc: Rpc) -> None:
+    mcp = Mcp(sqlite_rpc)
+    first = mcp("resources/list")
+    names = [one["uri"] for one in mcp.all("resources/list", "resources")]
+
+    assert len(first["resources"]) == min(500, len(names))
+    assert names == sorted(set(names), key=names.index)
+    assert all(name.endswith("/SKILL.md") for name in names)
+
+
+def test_a_skill_past_the_limits_is_not_served_as_one(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+    many = {f"f{number}.txt": "x" for number in range(300)}
+    publish(rpc, new_name, **many)
+    publish(rpc, f"{new_name}.b", **many)
+
+    listed = {one["uri"] for one in mcp.all("skills/list", "skills")}
+    error = mcp.error("skills/get", uri=f"skill://{new_name}/SKILL.md")
+
+    assert f"skill://{new_name}/b/SKILL.md" in listed
+    assert f"skill://{new_name}/SKILL.md" not in listed
+    assert error["code"] == -32602
+    assert "604 files" in error["message"]
+    assert "512" in error["message"]
+    # A list of resources has one entry for each skill, its folder all files.
+    uris = [one["uri"] for one in mcp.all("resources/list", "resources")]
+    assert [uri for uri in uris if uri.startswith(f"skill://{new_name}/")] == [
+        f"skill://{new_name}/SKILL.md",
+        f"skill://{new_name}/b/SKILL.md",
+    ]
+    children = mcp.all("resources/directory/read", "resources", uri=f"skill://{new_name}/b")
+    assert {one["uri"].rpartition("/")[2] for one in children} == {"SKILL.md", "skill.toml", *many}
+
+
+def test_what_is_there_can_be_cached_by_one_identity(sqlite_rpc: Rpc) -> None:
+    mcp = Mcp(sqlite_rpc)
+
+    answers = [
+        mcp("tools/list"),
+        mcp("resources/list"),
+        mcp("resources/templates/list"),
+        mcp("resources/read", uri="skill://skills/protocol/guide/SKILL.md"),
+        mcp("skills/list"),
+        mcp("skills/get", uri="skill://skills/protocol/guide/SKILL.md"),
+    ]
+
+    assert all(
+        (one["ttlMs"], one["cacheScope"], one["resultType"]) == (60_000, "private", "complete") for one in answers
+    )
+
+
+# -- resources -------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_read_as_text_or_as_bytes(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+    files: dict[str, str | bytes] = {
+        "a b/ü%2F#?.json": "{}",
+        "bom.txt": "\ufeffx\r\n",
+        "data.bin": b"\x00\xff",
+        "LICENSE": "MIT",
+        "odd.zzz": "text",
+    }
+    publish(rpc, new_name, **files)
+
+    listed = {one["uri"] for one in mcp.all("resources/directory/read", "resources", uri=f"skill://{new_name}")}
+    folder = {one["uri"] for one in mcp.all("resources/directory/read", "resources", uri=f"skill://{new_name}/a%20b")}
+    read = {path: mcp("resources/read", uri=uri_of((new_name,), path))["contents"][0] for path in files}
+
+    assert {uri_of((new_name,), path) for path in files} <= listed | folder
+    assert {path: raw(content) for path, content in read.items()} == {
+        path: content if isinstance(content, bytes) else content.encode() for path, content in files.items()
+    }
+    assert [content["mimeType"] for content in read.values()] == [
+        "application/json",
+        "text/plain",
+        "application/octet-stream",
+        "text/plain",
+        "text/plain",
+    ]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "test://x",
+        "skill://",
+        "skill:///",
+        "skill://skills",
+        "skill://skills/protocol/guide",
+        "skill://skills/protocol/guide/",
+        "skill://skills/protocol/guide/none.md",
+        "skill://skills/protocol/guide/../guide/SKILL.md",
+        "skill://skills/protocol/guide/%2e%2e/guide/SKILL.md",
+        "skill://skills/protocol/guide/SKILL.md?x",
+        "skill://skills/protocol/guide/%ff",
+        "skill://skills/protocol/guide/%00",
+        "skill://skills%2Fprotocol/guide/SKILL.md",
+        "skill://" + "a/" * 3000,
+        "",
+    ],
+)
+def test_an_address_of_nothing_is_an_invalid_param_that_names_it(sqlite_rpc: Rpc, uri: str) -> None:
+    mcp = Mcp(sqlite_rpc)
+
+    errors = [mcp.error("resources/read", uri=uri), mcp.error("skills/get", uri=uri)]
+    if uri not in {"skill://skills", "skill://skills/protocol/guide"}:
+        errors.append(mcp.error("resources/directory/read", uri=uri))
+
+    assert {(error["code"], error["data"]["uri"]) for error in errors} == {(-32602, uri)}
+    assert all(len(error["message"]) < 400 for error in errors)
+
+
+def test_a_cursor_of_another_listing_is_refused(sqlite_rpc: Rpc) -> None:
+    mcp = Mcp(sqlite_rpc)
+
+    errors = [mcp.error(method, cursor="AAAA") for method in ("resources/list", "skills/list")]
+
+    assert {(error["code"], error["data"]["type"]) for error in errors} == {(-32602, "invalid_cursor")}
+
+
+def test_folders_are_read_level_by_level(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+    publish(rpc, f"{new_name}.a", **{"x/y/z.md": "z", "top.txt": "t"})
+    for name in ("a-b", "a_b", "a.c", "a.c.d", "e.f"):
+        publish(rpc, f"{new_name}.{name}")
+
+    def walk(uri: str) -> dict[str, Any]:
+        children = mcp.all("resources/directory/read", "resources", uri=uri)
+        return {one["name"]: walk(one["uri"]) if one["mimeType"] == DIRECTORY else one["uri"] for one in children}
+
+    tree = walk(f"skill://{new_name}")
+
+    assert sorted(tree) == ["a", "a-b", "a_b", "e"]
+    # What is called by its frontmatter is SKILL.md.
+    assert set(tree["a"]) == {"a", "skill.toml", "top.txt", "x", "c"}
+    assert tree["a"]["x"] == {"y": {"z.md": f"skill://{new_name}/a/x/y/z.md"}}
+    assert "d" in tree["a"]["c"]
+    assert list(tree["a_b"]) == ["~"]
+    assert list(tree["a_b"]["~"]) == ["a-b"]
+    assert list(tree["e"]) == ["f"]
+
+
+def test_a_folder_of_many_skills_comes_in_pages(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+    publish(rpc, f"{new_name}.s000")
+    names = [f"s000-{number:03}" for number in range(205)]
+    for name in names:
+        publish(rpc, f"{new_name}.{name}")
+    publish(rpc, f"{new_name}.s000.deep")
+
+    children = [one["name"] for one in mcp.all("resources/directory/read", "resources", uri=f"skill://{new_name}")]
+
+    assert children == ["s000", *names]
+
+
+def test_what_one_may_not_see_is_not_there(org: Server, new_name: str) -> None:
+    author = Caller(org.url, Who("author", "read run publish", "*"))
+    name = f"{new_name}.hidden"
+    publish(author, name, **{"x.txt": "x"})
+    author("set_visibility", name=name, visibility="private")
+    publish(author, f"{new_name}.shown")
+    stranger, uri = Mcp(Caller(org.url, Who("stranger", "read"))), f"skill://{new_name}/hidden"
+
+    asked = [
+        ("skills/get", f"{uri}/SKILL.md"),
+        ("resources/read", f"{uri}/x.txt"),
+        ("resources/directory/read", uri),
+    ]
+    hidden = [stranger.error(method, uri=each) for method, each in asked]
+    nowhere = [stranger.error(method, uri=each.replace("hidden", "absent")) for method, each in asked]
+
+    assert str(hidden).replace("hidden", "absent") == str(nowhere)
+    for method, key in (("skills/list", "skills"), ("resources/list", "resources")):
+        assert not [one for one in stranger.all(method, key) if uri in one["uri"]]
+        assert [one for one in Mcp(author).all(method, key) if uri in one["uri"]]
+    children = stranger.all("resources/directory/read", "resources", uri=f"skill://{new_name}")
+    assert [one["name"] for one in children] == ["shown"]
+
+
+def test_the_latest_version_is_served(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+    for version in ("1.0.0", "1.1.0"):
+        made = manifest(new_name, version, kind="instruction")
+        rpc("create_skill", manifest=made, skill_md=f"# {version}\n", files=[])
+    uri = f"skill://{new_name}/SKILL.md"
+    latest = mcp("resources/read", uri=uri)["contents"][0]["text"]
+
+    rpc("yank_version", name=new_name, version="1.1.0", reason="It was wrong.")
+
+    assert latest.endswith("# 1.1.0\n")
+    assert mcp("resources/read", uri=uri)["contents"][0]["text"].endswith("# 1.0.0\n")
+
+
+# -- addresses -------------------------------------------------------------------------------------------------------
+
+segment = st.from_regex(r"[a-z0-9]{1,6}([_-][a-z0-9]{1,6})?", fullmatch=True)
+names = st.lists(segment, min_size=1, max_size=4).map(".".join)
+paths = st.lists(st.text(st.characters(exclude_characters="/\\\0", exclude_categories=["Cs"]), min_size=1), max_size=3)
+
+
+@given(names, paths.filter(lambda parts: not {".", ".."} & set(parts)))
+def test_an_address_means_the_file_that_it_was_made_for(name: str, path: list[str]) -> None:
+    uri = uri_of(folder_of(name), "/".join(path))
+
+    segments = segments_of(uri)
+
+    assert uri.isascii()
+    assert segments == (*folder_of(name), *path)
+    assert (name, tuple(path)) in [(place.name, place.rest) for place in places_of(segments)]
+
+
+@given(names, names)
+def test_no_two_skills_have_one_folder(one: str, other: str) -> None:
+    assert (folder_of(one) == folder_of(other)) == (one == other)
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_none(text: str) -> None:
+    segments = segments_of("skill://" + text)
+
+    assert segments is None or all(len(place.name) <= 128 for place in places_of(segments))
+
+
+def test_media_types_are_those_of_no_machine() -> None:
+    shown = {
+        name: media_type_of(name)
+        for name in ("SKILL.md", "a/b.PY", "x.toml", "Makefile", ".gitignore", "x.zzz", "x.ts")
+    }
+
+    assert shown == {
+        "SKILL.md": "text/markdown",
+        "a/b.PY": "text/x-python",
+        "x.toml": "application/toml",
+        "Makefile": "text/plain",
+        ".gitignore": "text/plain",
+        "x.zzz": None,
+        "x.ts": "text/x-typescript",
+    }

@@ -1,0 +1,307 @@
+"""Hooks offer, settings choose, start-up complains."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import skillery
+from tests.conftest import Server, clean_environment, manifest, skill_files
+
+START = "from skillery import hookimpl\nfrom skillery.backends import *\n"
+
+
+def folder(tmp_path: Path, **files: str) -> str:
+    place = tmp_path / "plugins"
+    place.mkdir(exist_ok=True)
+    for name, source in files.items():
+        (place / f"{name}.py").write_text(START + textwrap.dedent(source))
+    return str(place)
+
+
+def refusal(tmp_path: Path, **env: str) -> str:
+    """The one line with which a server does not start."""
+    done = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", stdin=b"", **env)
+    assert done.code != 0
+    assert done.out == ""
+    lines = done.err.strip().splitlines()
+    assert len(lines) == 1, done.err
+    return lines[0]
+
+
+@pytest.mark.parametrize("kind", ["SANDBOX", "STORAGE", "AUTH"])
+def test_a_backend_nobody_offers_is_refused_with_those_there_are(tmp_path: Path, kind: str) -> None:
+    line = refusal(tmp_path, **{f"SKILLERY_{kind}": "nobodys"})
+
+    assert "'nobodys'" in line
+    assert {"SANDBOX": "linux", "STORAGE": "directory", "AUTH": "open"}[kind] in line
+
+
+def test_two_offers_of_one_name_are_refused(tmp_path: Path) -> None:
+    source = """
+        @hookimpl
+        def skillery_storage() -> Offer:
+            return Offer("directory", lambda settings, place: None)
+    """
+    line = refusal(tmp_path, SKILLERY_PLUGINS_FOLDER=folder(tmp_path, mine=source))
+
+    assert "'mine'" in line
+    assert "'directory'" in line
+
+
+def test_a_misspelt_hook_is_refused(tmp_path: Path) -> None:
+    source = """
+        @hookimpl
+        def befor_publish(publication):
+            return []
+    """
+    line = refusal(tmp_path, SKILLERY_PLUGINS_FOLDER=folder(tmp_path, mine=source))
+
+    assert "'mine'" in line
+    assert "befor_publish" in line
+    assert "before_publish" in line
+
+
+def test_a_hook_with_a_wrong_argument_is_refused(tmp_path: Path) -> None:
+    source = """
+        @hookimpl
+        def before_publish(bundle):
+            return []
+    """
+    line = refusal(tmp_path, SKILLERY_PLUGINS_FOLDER=folder(tmp_path, mine=source))
+
+    assert "'mine'" in line
+    assert "bundle" in line
+
+
+def test_a_plugin_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
+    line = refusal(tmp_path, SKILLERY_PLUGINS_FOLDER=folder(tmp_path, mine="import nothing_like_this\n"))
+
+    assert "'mine'" in line
+    assert "nothing_like_this" in line
+
+
+def test_an_offer_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
+    source = """
+        @hookimpl
+        def skillery_storage():
+            return "a string"
+    """
+    assert "Offer" in refusal(tmp_path, SKILLERY_PLUGINS_FOLDER=folder(tmp_path, mine=source))
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert "no folder" in refusal(tmp_path, SKILLERY_PLUGINS_FOLDER=str(tmp_path / "nowhere"))
+
+
+def test_an_unsafe_sandbox_needs_a_second_setting(tmp_path: Path) -> None:
+    line = refusal(tmp_path, SKILLERY_SANDBOX="unsafe-subprocess")
+
+    assert "allow_unsafe_sandbox" in line
+
+
+def test_an_unsafe_sandbox_warns_at_every_start(start_server: Callable[..., Server]) -> None:
+    env = {"SKILLERY_SANDBOX": "unsafe-subprocess", "SKILLERY_ALLOW_UNSAFE_SANDBOX": "true"}
+    server = start_server(env=env)
+
+    assert server.rpc("run_code", language="python", code="def main(args): return 1")["output"] == 1
+    assert "NOT isolate" in server.log.read_text()
+
+
+def test_a_setting_of_a_backend_is_checked_at_start(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "skillery.toml").write_text("[backends.storage.directory]\npahh = 'x'\n")
+    said = refusal(tmp_path)
+    assert "unknown setting 'pahh'" in said
+    assert "did you mean 'path'" in said
+
+    (home / "skillery.toml").write_text("[backends.storage.s3]\nx = 1\n")
+    assert "s3" in refusal(tmp_path)
+
+
+def test_a_backend_of_a_plugin_is_chosen_by_one_setting(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    source = """
+        from pathlib import Path
+        from skillery.builtin.directory_storage import DirectoryStorage
+
+        class Mine(DirectoryStorage):
+            pass
+
+        class MineSettings(NoSettings, frozen=True, forbid_unknown_fields=True):
+            folder: str
+
+        @hookimpl
+        def skillery_storage() -> Offer:
+            return Offer("mine", lambda settings, place: Mine(Path(settings.folder)), MineSettings)
+    """
+    place = tmp_path / "elsewhere"
+    server = start_server(
+        env={
+            "SKILLERY_PLUGINS_FOLDER": folder(tmp_path, mine=source),
+            "SKILLERY_STORAGE": "mine",
+            "SKILLERY_BACKENDS_STORAGE_MINE_FOLDER": str(place),
+        }
+    )
+    server.rpc.http.post("/blobs", content=os.urandom(100_000))
+
+    assert [path for path in place.rglob("*") if path.is_file()]
+
+
+MOMENTS = """
+    import json
+    from pathlib import Path
+
+    NOTES = Path(__file__).with_name("notes")
+
+    def note(moment, **what):
+        with NOTES.open("a") as file:
+            file.write(json.dumps([moment, what]) + "\\n")
+
+    @hookimpl
+    def before_publish(publication: Publication) -> list[Finding]:
+        note("before", name=publication.name, files=[file.path for file in publication.files])
+        if publication.manifest.get("raise"):
+            raise RuntimeError("boom")
+        if b"eval(" in b"".join(file.content for file in publication.files):
+            return [Finding("no-eval", "eval is not allowed", "error", "code/main.py", 2)]
+        return [Finding("style", "could be nicer", "warning")]
+
+    @hookimpl
+    def after_publish(publication: Publication) -> None:
+        note("after", name=publication.name, identity=publication.identity.name)
+        raise RuntimeError("changes nothing")
+
+    @hookimpl
+    def run_finished(run: FinishedRun) -> None:
+        note("run", status=run.status, skill=run.skill, error=run.error_type)
+        raise RuntimeError("changes nothing")
+"""
+
+
+def test_the_moments_are_told_and_may_refuse(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    plugins = folder(tmp_path, mine=MOMENTS)
+    rpc = start_server(env={"SKILLERY_PLUGINS_FOLDER": plugins}).rpc
+
+    rpc("create_skill", manifest=manifest("good"), skill_md="# A", files=skill_files())
+    error = rpc.error(
+        "create_skill",
+        manifest=manifest("bad"),
+        skill_md="# A",
+        files=skill_files("def main(args):\n    return eval(args['x'])\n"),
+    )
+    raised = rpc.error("create_skill", manifest=manifest("ugly") | {"raise": True}, skill_md="# A", files=skill_files())
+    rpc("execute_skill", name="good")
+    rpc("run_code", language="python", code="def main(args): raise ValueError")
+
+    assert error["code"] == -32007
+    assert {key: error["data"]["findings"][0][key] for key in ("rule", "file", "line")} == {
+        "rule": "no-eval",
+        "file": "code/main.py",
+        "line": 2,
+    }
+    assert rpc.error("describe_skill", name="bad")["code"] == -32003
+    assert raised["code"] == -32007
+    assert "boom" not in str(raised)
+    assert rpc.error("describe_skill", name="ugly")["code"] == -32003
+    notes = (Path(plugins) / "notes").read_text()
+    assert '["after", {"name": "good", "identity": "local"}]' in notes
+    assert '["after", {"name": "bad"' not in notes
+    assert '["run", {"status": "completed", "skill": "good", "error": null}]' in notes
+    assert '["run", {"status": "failed", "skill": null, "error": "ValueError"}]' in notes
+
+
+def test_a_plugin_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    (site / "greeter-1.0.dist-info").mkdir(parents=True)
+    (site / "greeter-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: greeter\nVersion: 1.0\n")
+    (site / "greeter-1.0.dist-info" / "entry_points.txt").write_text("[skillery]\ngreeter = greeter\n")
+    (site / "greeter.py").write_text(
+        START + "@hookimpl\ndef skillery_storage():\n    return Offer('greeter', lambda settings, place: None)\n"
+    )
+
+    shown = subprocess.run(
+        [sys.executable, "-m", "skillery", "plugins", "--json", "--home", str(tmp_path / "home")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=clean_environment({"PYTHONPATH": str(site)}),
+    )
+
+    assert "greeter" in shown.stdout
+
+
+UNABLE = """
+    from pathlib import Path
+    from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
+
+    class Unable(UnsafeSubprocess):
+        capabilities = frozenset({"python", "blobs", "cpus"})
+
+        async def run(self, job, host):
+            (Path(__file__).with_name("ran")).touch()
+            return await super().run(job, host)
+
+    @hookimpl
+    def skillery_sandbox() -> Offer:
+        return Offer("unable", lambda settings, place: Unable())
+"""
+
+
+@pytest.mark.parametrize(
+    ("permissions", "lacking"),
+    [({"network": ["https://api.example.com"]}, "network"), ({"secrets": ["API_KEY"]}, "secrets")],
+)
+def test_a_run_that_needs_what_the_sandbox_lacks_is_refused_by_name_and_recorded(
+    tmp_path: Path, start_server: Callable[..., Server], permissions: dict[str, list[str]], lacking: str
+) -> None:
+    plugins = folder(tmp_path, unable=UNABLE)
+    server = start_server(env={"SKILLERY_PLUGINS_FOLDER": plugins, "SKILLERY_SANDBOX": "unable"})
+    made = manifest("acme.mail", permissions=permissions)
+    server.rpc("create_skill", manifest=made, skill_md="# Mail", files=skill_files())
+    refused = server.rpc("execute_skill", name="acme.mail")
+
+    assert (refused["status"], refused["error"]["type"]) == ("failed", "SandboxError")
+    assert "'unable'" in refused["error"]["message"]
+    assert f"lacks {lacking}," in refused["error"]["message"]
+    assert "'acme.mail'" in refused["error"]["message"]
+    assert not (Path(plugins) / "ran").exists()
+    with sqlite3.connect(server.home / "skillery.db") as database:
+        assert database.execute("SELECT status FROM runs WHERE id = ?", (refused["run_id"],)).fetchall() == [
+            ("failed",)
+        ]
+
+
+def test_what_the_sandbox_does_not_claim_to_hold_is_degraded(
+    tmp_path: Path, start_server: Callable[..., Server]
+) -> None:
+    env = {"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, unable=UNABLE), "SKILLERY_SANDBOX": "unable"}
+    ran = start_server(env=env).rpc("run_code", language="python", code="def main(args): return 1")
+
+    assert ran["status"] == "completed", ran
+    assert {"isolation", "memory_tree", "processes", "disk", "disk_files"} <= set(ran["degraded"])
+    assert len(ran["degraded"]) == len(set(ran["degraded"]))
+
+
+def test_a_sandbox_that_does_not_say_what_it_can_do_is_refused(tmp_path: Path) -> None:
+    source = """
+        class Silent:
+            def probe(self): return []
+            async def start(self): ...
+            async def run(self, job, host): ...
+            async def close(self): ...
+
+        @hookimpl
+        def skillery_sandbox() -> Offer:
+            return Offer("silent", lambda settings, place: Silent())
+    """
+    env = {"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, mine=source), "SKILLERY_SANDBOX": "silent"}
+
+    assert "it lacks capabilities" in refusal(tmp_path, **env)

@@ -1,0 +1,280 @@
+"""`skillery serve` as a process: how it starts, refuses to start, and stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from skillery.settings import MaxLimits, RunLimits
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server, clean_environment
+
+SLEEPER = "import time\ndef main(args):\n    time.sleep(args['seconds'])\n    return 'slept'\n"
+
+
+def refused(home: Path, *flags: str, env: Mapping[str, str] | None = None) -> str:
+    """What a server that does not start says: one line on stderr, nothing on stdout, exit code 4."""
+    ended = skillery("serve", "--home", str(home), "--port", "0", *flags, stdin=b"", **(env or {}))
+    assert ended.code == 4, ended.err
+    assert ended.out == ""
+    errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    return errors[0]
+
+
+class Background:
+    """A method called in a thread, because its answer comes after something else."""
+
+    def __init__(self, rpc: Rpc, method: str, **params: Any) -> None:
+        self.answer: Any = None
+        self._thread = threading.Thread(target=self._call, args=(rpc, method, params), daemon=True)
+        self._thread.start()
+
+    def _call(self, rpc: Rpc, method: str, params: dict[str, Any]) -> None:
+        try:
+            self.answer = rpc(method, **params)
+        except httpx.TransportError as error:
+            self.answer = error
+
+    def wait(self) -> Any:
+        self._thread.join(60)
+        return self.answer
+
+
+def runs_of(home: Path) -> list[tuple[str, str | None]]:
+    connection = sqlite3.connect(home / "skillery.db")
+    try:
+        return connection.execute("SELECT status, error_json FROM runs ORDER BY started_at").fetchall()
+    finally:
+        connection.close()
+
+
+def wait_for_started_run(home: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not any(status == "started" for status, _ in runs_of(home)):
+        assert time.monotonic() < deadline, "the run did not start"
+        time.sleep(0.05)
+
+
+def test_it_prints_one_line_with_the_port_that_it_took(start_server: Callable[..., Server]) -> None:
+    server = start_server()
+
+    assert not server.url.endswith(":0")
+    assert httpx.get(f"{server.url}/healthz").status_code == 200
+    assert httpx.get(f"{server.url}/readyz").json()["status"] == "ready"
+    assert server.process.stdout is not None
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.stdout.read() == b""
+    assert server.stop() == 0
+
+
+def test_its_line_can_be_json(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path), "--port", "0", "--json"],
+        stdout=subprocess.PIPE,
+        env=clean_environment(),
+    )
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        assert said["pid"] == process.pid
+        assert said["home"] == str(tmp_path)
+        assert httpx.get(f"{said['url']}/healthz").status_code == 200
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_second_server_on_one_home_is_refused_and_told_of_the_first(start_server: Callable[..., Server]) -> None:
+    first = start_server()
+
+    said = refused(first.home)
+
+    assert str(first.process.pid) in said
+    assert first.url in said
+    assert "--home" in said
+    assert httpx.get(f"{first.url}/healthz").status_code == 200
+
+
+def test_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
+    assert "SKILLERY_PORT" in refused(tmp_path, env={"SKILLERY_PROT": "1"})
+
+    (tmp_path / "skillery.toml").write_text("log_levle = 'info'\n")
+    said = refused(tmp_path)
+    assert "log_levle" in said
+    assert "log_level'" in said
+
+
+def test_a_setting_with_a_wrong_value_is_named_with_its_source(tmp_path: Path) -> None:
+    said = refused(tmp_path, env={"SKILLERY_LOG_LEVEL": "loud"})
+
+    assert "log_level" in said
+    assert "loud" in said
+    assert "environment" in said
+
+
+@pytest.mark.parametrize("name", msgspec.structs.asdict(RunLimits()))
+def test_every_limit_has_a_ceiling(tmp_path: Path, name: str) -> None:
+    ceiling = msgspec.structs.asdict(MaxLimits())[name]
+    said = refused(tmp_path, env={f"SKILLERY_LIMITS_{name.upper()}": "2", f"SKILLERY_MAX_LIMITS_{name.upper()}": "1"})
+
+    assert ceiling >= msgspec.structs.asdict(RunLimits())[name]
+    assert f"'limits.{name}' is 2" in said
+    assert f"max_limits.{name} (1" in said
+
+
+def test_open_auth_is_refused_off_loopback_with_the_way_out(tmp_path: Path) -> None:
+    said = refused(tmp_path, "--host", "0.0.0.0")
+
+    assert "0.0.0.0" in said
+    assert "127.0.0.1" in said
+    assert "auth" in said
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path, sqlite_server: Server) -> None:
+    port = sqlite_server.url.rpartition(":")[2]
+
+    said = refused(tmp_path, "--port", port)
+
+    assert port in said
+    assert "--port" in said
+
+
+def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+
+    assert str(file) in refused(file)
+
+
+def test_a_corrupt_database_is_named_at_start(tmp_path: Path) -> None:
+    (tmp_path / "skillery.db").write_bytes(os.urandom(8192))
+
+    said = refused(tmp_path)
+
+    assert "skillery.db" in said
+    assert "damaged" in said
+    assert "backup" in said
+
+
+def test_a_database_of_a_newer_release_is_refused_unchanged(start_server: Callable[..., Server]) -> None:
+    server = start_server()
+    home = server.home
+    assert server.stop() == 0
+    with sqlite3.connect(home / "skillery.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+
+    said = refused(home)
+
+    assert "9999" in said
+    assert "newer" in said
+    with sqlite3.connect(home / "skillery.db") as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
+
+
+def test_sigterm_lets_a_run_finish_and_exits_0(start_server: Callable[..., Server]) -> None:
+    server = start_server()
+    call = Background(server.rpc, "run_code", language="python", code=SLEEPER, args={"seconds": 1.5})
+    wait_for_started_run(server.home)
+
+    assert server.stop() == 0
+
+    assert call.wait()["output"] == "slept"
+    assert [status for status, _ in runs_of(server.home)] == ["completed"]
+
+
+def test_sigterm_kills_a_run_after_the_grace_period_and_says_so(start_server: Callable[..., Server]) -> None:
+    server = start_server(env={"SKILLERY_GRACE_SECONDS": "0.5"})
+    call = Background(server.rpc, "run_code", language="python", code=SLEEPER, args={"seconds": 600})
+    wait_for_started_run(server.home)
+
+    assert server.stop() == 0
+
+    answer = call.wait()
+    assert answer["status"] == "failed"
+    assert answer["error"]["type"] == "SandboxError"
+    assert [status for status, _ in runs_of(server.home)] == ["failed"]
+
+
+def test_after_kill_9_it_serves_again_and_closes_what_was_left_over(start_server: Callable[..., Server]) -> None:
+    server = start_server()
+    listed = server.rpc("list_skills")
+    call = Background(server.rpc, "run_code", language="python", code=SLEEPER, args={"seconds": 600})
+    wait_for_started_run(server.home)
+
+    assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert isinstance(call.wait(), httpx.TransportError)
+    again = start_server()
+
+    ((status, error),) = runs_of(server.home)
+    assert status == "failed"
+    assert json.loads(error or "{}")["type"] == "SandboxError"
+    assert again.rpc("list_skills") == listed
+    assert again.rpc("run_code", language="python", code=SLEEPER, args={"seconds": 0})["output"] == "slept"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_server_stops_at_once_and_frees_its_home(
+    start_server: Callable[..., Server], number: signal.Signals
+) -> None:
+    server = start_server()
+
+    assert server.stop(number) == 0
+
+    assert (server.home / "server.lock").read_text() == ""
+    assert start_server().rpc("list_skills")["skills"]
+
+
+def test_sigterm_while_it_starts_exits_0_too(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path), "--port", "0"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "server.lock").exists() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+
+    assert (process.returncode, err) == (0, "")
+
+
+def test_it_goes_on_when_nobody_reads_its_stdout_any_more(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path), "--port", "0"],
+        stdout=writing,
+        env=clean_environment(),
+    )
+    os.close(writing)
+    os.close(reading)
+    try:
+        deadline = time.monotonic() + 60
+        url = None
+        while url is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+            lock = tmp_path / "server.lock"
+            text = lock.read_text() if lock.exists() else ""
+            url = json.loads(text)["url"] if text.endswith("}") else None
+        assert url is not None
+        assert httpx.get(f"{url}/healthz").status_code == 200
+    finally:
+        process.terminate()
+    assert process.wait(60) == 0

@@ -1,0 +1,286 @@
+"""Several servers on one Postgres, a Postgres that goes away under load, and kill -9 until something would break."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from bench.kills import kill_again_and_again
+from skillery.identity.tokens import REMEMBERED_SECONDS
+from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest, skill_files
+from tests.support.mcp_client import LEGACY, MODERN, Mcp, message_of
+from tests.support.postgres import a_postgres
+
+LARGE = "large " * 20_000
+
+
+class RoundRobin:
+    """A client that sends each call to the next server."""
+
+    def __init__(self, servers: list[Server], token: str) -> None:
+        self._turns = itertools.cycle([Rpc(server.url, token) for server in servers])
+        self._lock = threading.Lock()
+
+    def __call__(self, method: str, /, **params: Any) -> Any:
+        return self.next()(method, **params)
+
+    def next(self) -> Rpc:
+        with self._lock:
+            return next(self._turns)
+
+
+@pytest.fixture(scope="module")
+def trio(new_postgres_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    """Three servers with homes of their own, started at once on an empty Postgres, with one folder for contents."""
+    folder = tmp_path_factory.mktemp("trio")
+    env = {
+        "SKILLERY_DATABASE": new_postgres_database(),
+        "SKILLERY_AUTH": "tokens",
+        "SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(folder / "contents"),
+        "SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000",
+    }
+    with ThreadPoolExecutor(3) as pool:
+        servers = list(pool.map(lambda number: Server(folder / f"home{number}", env=env), range(3)))
+    servers[0].database = env["SKILLERY_DATABASE"]
+    yield servers
+    for server in servers:
+        assert server.stop() == 0, server.log.read_text()[-4000:]
+
+
+@pytest.fixture(scope="module")
+def token(trio: list[Server]) -> str:
+    command = ["token", "create", "--name", "all", "--scope", "admin", "--namespace", "*", "--json"]
+    return created(trio, *command)
+
+
+def created(trio: list[Server], *command: str) -> str:
+    made = subprocess.run(
+        [sys.executable, "-m", "skillery", *command, "--home", str(trio[0].home)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=clean_environment({"SKILLERY_DATABASE": trio[0].database, "SKILLERY_AUTH": "tokens"}),
+    )
+    value: str = json.loads(made.stdout)["token"]
+    return value
+
+
+def test_what_is_written_on_one_is_there_at_once_on_the_others(trio: list[Server], token: str) -> None:
+    first, *others = [Rpc(server.url, token) for server in trio]
+    for number in range(5):
+        version = f"1.0.{number}"
+        files = [*skill_files(), {"path": "resources/large.txt", "content": LARGE + version}]
+        first("create_skill", manifest=manifest("at.once", version), skill_md="# A\n", files=files)
+        blob_id = first("create_blob", content=LARGE + version, kind="text/plain")["blob_id"]
+        for other in others:
+            assert other("describe_skill", name="at.once")["skill"]["version"] == version
+            assert other("read_skill_file", name="at.once", path="resources/large.txt")["content"] == LARGE + version
+            assert other.http.get(f"/blobs/{blob_id}").text == LARGE + version
+    assert all(other("execute_skill", name="at.once", args={"a": 1})["output"] == {"got": {"a": 1}} for other in others)
+
+
+def test_a_tool_that_was_defined_on_one_is_called_on_the_others(trio: list[Server], token: str) -> None:
+    first, *others = [Rpc(server.url, token) for server in trio]
+    for number in range(2):
+        first("define_tool", name="own", description="x", language="bash", code=f"echo {number}", session="s")
+        assert [other("call_tool", name="own", session="s")["result"] for other in others] == [number] * len(others)
+
+
+def test_a_cursor_of_one_is_good_for_the_others(trio: list[Server], token: str) -> None:
+    rpc = RoundRobin(trio, token)
+    for number in range(7):
+        rpc("create_skill", manifest=manifest(f"paged.n{number}"), skill_md="# A\n", files=skill_files())
+    names, cursor = [], None
+    while True:
+        page = rpc("list_skills", namespace="paged", limit=2, cursor=cursor)
+        names += [row["name"] for row in page["skills"]]
+        cursor = page.get("next_cursor")
+        if not cursor:
+            break
+    assert names == [f"paged.n{number}" for number in range(7)]
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+def test_a_conversation_of_mcp_goes_on_on_any_of_them(trio: list[Server], token: str, era: str) -> None:
+    first, second, third = (Mcp(Rpc(server.url, token), era) for server in trio)
+    hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    session = {}
+    if era == LEGACY:
+        session = {"mcp-session-id": first.send("initialize", hello).headers["mcp-session-id"]}
+    made = {"content": "x" * 10, "kind": "text/plain"}
+
+    blob = message_of(second.send("tools/call", {"name": "create_blob", "arguments": made}, **session))
+    arguments = {"blob_id": blob["result"]["structuredContent"]["blob_id"]}
+    read = message_of(third.send("tools/call", {"name": "read_blob", "arguments": arguments}, **session))
+
+    assert read["result"]["structuredContent"]["content"] == made["content"]
+    entries = [mcp("skills/get", uri="skill://skills/protocol/guide/SKILL.md") for mcp in (first, second, third)]
+    assert entries[0] == entries[1] == entries[2]
+
+
+def test_writes_on_all_of_them_agree_on_one_winner_and_one_latest(trio: list[Server], token: str) -> None:
+    rpc = RoundRobin(trio, token)
+
+    def publish(number: int) -> str:
+        files = skill_files(f"def main(args):\n    return {number}\n")
+        try:
+            rpc("create_skill", manifest=manifest("raced"), skill_md="# A\n", files=files)
+            rpc("create_skill", manifest=manifest("counted", f"1.{number}.0"), skill_md="# A\n", files=files)
+        except RpcError as error:
+            assert error.error["data"]["type"] == "version_exists"  # noqa: PT017
+            rpc("create_skill", manifest=manifest("counted", f"1.{number}.0"), skill_md="# A\n", files=files)
+            return "lost"
+        return "won"
+
+    with ThreadPoolExecutor(12) as pool:
+        ends = list(pool.map(publish, range(60)))
+
+    assert ends.count("won") == 1
+    assert {rpc("describe_skill", name="counted")["skill"]["version"] for _ in range(3)} == {"1.59.0"}
+
+
+def test_a_token_revoked_on_one_is_refused_on_the_others_within_its_second(trio: list[Server], token: str) -> None:
+    admin = Rpc(trio[0].url, token)
+    made = admin("create_token", name="short", scopes=["read"])
+    short = [Rpc(server.url, made["token"]) for server in trio]
+    assert all(rpc("list_skills") for rpc in short)
+
+    admin("revoke_token", id=made["id"])
+
+    body = {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}
+    assert short[0].http.post("/rpc", json=body).status_code == 401
+    time.sleep(REMEMBERED_SECONDS)
+    assert [rpc.http.post("/rpc", json=body).status_code for rpc in short] == [401, 401, 401]
+
+
+def test_each_says_that_it_is_there(trio: list[Server]) -> None:
+    ids = {(server.home / "server.id").read_text().strip() for server in trio}
+    with psycopg.connect(trio[0].database.replace("+psycopg", "")) as connection:
+        seen = connection.execute("SELECT id FROM servers WHERE seen_at > now() - interval '1 minute'").fetchall()
+    assert {server for (server,) in seen} == ids
+    assert len(ids) == 3
+
+
+def test_a_server_with_a_folder_of_its_own_is_refused(trio: list[Server], tmp_path: Path) -> None:
+    env = {"SKILLERY_DATABASE": trio[0].database, "SKILLERY_AUTH": "tokens"}
+    with pytest.raises(AssertionError, match="servers of one database share it"):
+        Server(tmp_path / "home", env=env)
+
+
+# -- Postgres goes away under load -----------------------------------------------------------------------------------
+
+
+def test_postgres_restarted_under_load_is_an_error_in_band_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    with a_postgres() as postgres:
+        server = Server(tmp_path / "home", env={"SKILLERY_DATABASE": postgres.url})
+        stop = threading.Event()
+        kept: list[tuple[str, str]] = []
+        errors: list[dict[str, Any]] = []
+
+        def write(worker: int) -> None:
+            rpc = Rpc(server.url)
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                name = f"w{worker}.n{number}"
+                try:
+                    rpc("create_skill", manifest=manifest(name), skill_md="# A\n", files=skill_files())
+                    kept.append(("skill", name))
+                    kept.append(("blob", rpc("create_blob", content=name, kind="text/plain")["blob_id"]))
+                except RpcError as error:
+                    errors.append(error.error)
+                    time.sleep(0.02)
+
+        def wait_for_more(things: Sequence[object], more: int) -> None:
+            until, deadline = len(things) + more, time.monotonic() + 60
+            while len(things) < until:
+                assert time.monotonic() < deadline, (len(kept), errors[-1:])
+                time.sleep(0.05)
+
+        workers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+        for worker in workers:
+            worker.start()
+        try:
+            for how in (signal.SIGINT, signal.SIGQUIT):
+                wait_for_more(kept, 20)
+                postgres.stop(how)
+                wait_for_more(errors, 4)
+                postgres.start()
+            wait_for_more(kept, 20)
+        finally:
+            stop.set()
+            for worker in workers:
+                worker.join()
+        rpc = server.rpc
+        assert {(error["code"], error["data"]["type"]) for error in errors} == {(-32603, "unavailable")}
+        for kind, name in kept:
+            if kind == "skill":
+                assert rpc("describe_skill", name=name)["skill"]["name"] == name
+            else:
+                assert rpc("read_blob", blob_id=name, mode="full")["content"]
+        assert server.stop() == 0
+
+
+def test_a_run_that_ends_while_postgres_is_away_is_answered_and_recorded_as_it_ended(tmp_path: Path) -> None:
+    with a_postgres() as postgres:
+        server = Server(tmp_path / "home", env={"SKILLERY_DATABASE": postgres.url})
+        code = "import time\ndef main(args):\n    time.sleep(1.5)\n    return 'ended'\n"
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(Rpc(server.url), "run_code", language="python", code=code)
+            deadline = time.monotonic() + 30
+            while not server.rpc("list_runs", status="started")["runs"]:
+                assert time.monotonic() < deadline
+            postgres.stop(signal.SIGQUIT)
+            time.sleep(2)  # until the code has ended
+            postgres.start()
+            answer = asked.result(60)
+        assert (answer["status"], answer["output"]) == ("completed", "ended")
+        [recorded] = server.rpc("list_runs")["runs"]
+        assert (recorded["run_id"], recorded["status"]) == (answer["run_id"], "completed")
+        assert server.stop() == 0
+
+
+# -- kill -9 -----------------------------------------------------------------------------------------------------------
+
+
+def test_kill_nine_again_and_again_leaves_nothing_for_check_to_find(
+    database_kind: str, new_postgres_database: Callable[[], str], tmp_path: Path
+) -> None:
+    """The short form of `make kills`."""
+    database = new_postgres_database() if database_kind == "postgres" else ""
+    done = kill_again_and_again(tmp_path, 3, database)
+    assert done.acknowledged
+    assert done.lost == []
+    assert done.check == ""
+
+
+def test_a_thousand_publishers_of_one_version_have_one_winner(server: Server, new_name: str) -> None:
+    made: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "create_skill"}
+
+    def publish(number: int) -> Any:
+        files = skill_files(f"def main(args):\n    return {number}\n")
+        params = {"manifest": manifest(new_name), "skill_md": "# A\n", "files": files}
+        return http.post("/rpc", json=made | {"params": params}).json()
+
+    # A server closes what was idle for five seconds, which is httpx's own time too: whoever is late meets a closed one.
+    limits = httpx.Limits(max_connections=100, keepalive_expiry=1)
+    with httpx.Client(base_url=server.url, timeout=120, limits=limits) as http, ThreadPoolExecutor(100) as pool:
+        answers = list(pool.map(publish, range(1000)))
+
+    won = [answer["result"] for answer in answers if "result" in answer]
+    assert len(won) == 1
+    assert {answer["error"]["data"]["type"] for answer in answers if "error" in answer} == {"version_exists"}
+    assert server.rpc("describe_skill", name=new_name)["skill"]["digest"] == won[0]["digest"]

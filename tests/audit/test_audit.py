@@ -1,0 +1,516 @@
+"""The audit trail by its front doors: every change and every refused attempt leaves an entry, on both databases."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from skillery.api.rpc.methods import METHODS
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.support.needing import create, needing
+from tests.support.people import Caller, Who
+from tests.support.wheels import make_wheel
+
+CHANGING = [name for name, method in METHODS.items() if method.audits != ""]
+WAIT_SECONDS = 20
+
+
+class Trail:
+    """What list_audit answers to an admin, and somebody who does things."""
+
+    def __init__(self, url: str, name: str, house: Path) -> None:
+        self.house = house
+        self.admin = Caller(url, Who(f"{name}-admin", "admin", "*"))
+        self.ann = Caller(url, Who(f"{name}-ann", "read publish", f"{name}.*"))
+        self.bot = Caller(url, Who(f"{name}-bot", "read publish", f"{name}.*", "agent"))
+        self.rita = Caller(url, Who(f"{name}-rita", "review"))
+        self.name = name
+
+    def entries(self, **asked: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.admin("list_audit", **asked)["entries"]
+        return found
+
+    def only(self, **asked: Any) -> dict[str, Any]:
+        """The one entry that there is or, of what was refused, that there will be in a moment."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (found := self.entries(**asked)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(found) == 1, found
+        return found[0]
+
+
+@pytest.fixture
+def trail(org: Server, new_name: str, wheelhouse: Path) -> Trail:
+    return Trail(org.url, new_name, wheelhouse)
+
+
+# -- every method ------------------------------------------------------------------------------------------------
+
+
+def draft(trail: Trail, version: str = "1.0.0") -> dict[str, str]:
+    trail.bot.create(f"{trail.name}.x", version)
+    return {"name": f"{trail.name}.x", "version": version}
+
+
+def in_review(trail: Trail) -> dict[str, str]:
+    which = draft(trail)
+    trail.bot("submit_version", **which)
+    return which
+
+
+def published(trail: Trail) -> dict[str, str]:
+    trail.ann.create(f"{trail.name}.x")
+    return {"name": f"{trail.name}.x", "version": "1.0.0"}
+
+
+def _create_skill(trail: Trail) -> str:
+    return "{name}@{version}".format(**published(trail))
+
+
+def _submit(trail: Trail) -> str:
+    which = draft(trail)
+    trail.bot("submit_version", **which)
+    return "{name}@{version}".format(**which)
+
+
+def _approve(trail: Trail) -> str:
+    which = in_review(trail)
+    trail.rita("approve_version", **which)
+    return "{name}@{version}".format(**which)
+
+
+def _reject(trail: Trail) -> str:
+    which = in_review(trail)
+    trail.rita("reject_version", **which, reason="leaks")
+    return "{name}@{version}".format(**which)
+
+
+def _yank(trail: Trail) -> str:
+    which = published(trail)
+    trail.ann("yank_version", **which, reason="leaks")
+    return "{name}@{version}".format(**which)
+
+
+def _unyank(trail: Trail) -> str:
+    subject = _yank(trail)
+    trail.ann("unyank_version", name=f"{trail.name}.x", version="1.0.0")
+    return subject
+
+
+def _deprecate(trail: Trail) -> str:
+    name = published(trail)["name"]
+    trail.ann("deprecate_skill", name=name, message="old")
+    return name
+
+
+def _undeprecate(trail: Trail) -> str:
+    name = _deprecate(trail)
+    trail.ann("undeprecate_skill", name=name)
+    return name
+
+
+def _visibility(trail: Trail) -> str:
+    name = published(trail)["name"]
+    trail.ann("set_visibility", name=name, visibility="private")
+    return name
+
+
+def _set_label(trail: Trail) -> str:
+    which = published(trail)
+    trail.ann("set_label", **which, label="stable")
+    return f"{which['name']}@stable"
+
+
+def _rollback_label(trail: Trail) -> str:
+    subject = _set_label(trail)
+    trail.ann.create(f"{trail.name}.x", "2.0.0")
+    trail.admin("set_label", name=f"{trail.name}.x", label="stable", version="2.0.0")
+    trail.ann("rollback_label", name=f"{trail.name}.x", label="stable")
+    return subject
+
+
+def _remove_label(trail: Trail) -> str:
+    subject = _set_label(trail)
+    trail.ann("remove_label", name=f"{trail.name}.x", label="stable")
+    return subject
+
+
+def _waive(trail: Trail) -> str:
+    trail.rita("waive_finding", name=f"{trail.name}.x", rule="odd", reason="known", until="90d")
+    return f"{trail.name}.x"
+
+
+def _revoke_waiver(trail: Trail) -> str:
+    waived = trail.rita("waive_finding", name=f"{trail.name}.x", rule="odd", reason="known")
+    trail.rita("revoke_waiver", id=waived["id"])
+    return str(waived["id"])
+
+
+def _cancel_run(trail: Trail) -> str:
+    runner = Caller(trail.admin.url, Who(f"{trail.name}-runner", "read run"))
+    with ThreadPoolExecutor(1) as pool:
+        code = "import time\ndef main(args): time.sleep(60)"
+        waiting = pool.submit(runner, "run_code", language="python", code=code)
+        while not (found := runner("list_runs", status="started")["runs"]):
+            assert not waiting.done(), waiting.result()
+            time.sleep(0.02)
+        runner("cancel_run", run_id=found[0]["run_id"])
+        assert waiting.result()["error"]["type"] == "Cancelled"
+    return str(found[0]["run_id"])
+
+
+def _create_token(trail: Trail) -> str:
+    made = trail.admin("create_token", name=trail.name, scopes=["read"])
+    return str(made["id"])
+
+
+def _revoke_token(trail: Trail) -> str:
+    token_id = _create_token(trail)
+    trail.admin("revoke_token", id=token_id)
+    return token_id
+
+
+# A change by each method; the answer is the subject of its entry.
+def _delete_blob(trail: Trail) -> str:
+    bot = Caller(trail.admin.url, Who(f"{trail.name}-runner", "run"))
+    blob_id: str = bot("create_blob", content="x", kind="text/plain")["blob_id"]
+    bot("delete_blob", blob_id=blob_id)
+    return blob_id
+
+
+def _define_tool(trail: Trail) -> str:
+    runner = Caller(trail.admin.url, Who(f"{trail.name}-runner", "run"))
+    name: str = runner("define_tool", name=trail.name, description="One", code="return 1")["name"]
+    return name
+
+
+def _remove_tool(trail: Trail) -> str:
+    name = _define_tool(trail)
+    Caller(trail.admin.url, Who(f"{trail.name}-runner", "run"))("remove_tool", name=name)
+    return name
+
+
+def _rebuild_environment(trail: Trail) -> str:
+    """Of the lock of a skill of one's own: a name is everybody's."""
+    own = f"own{trail.name}"
+    make_wheel(trail.house, own, "1.0")
+    create(trail.ann, needing(f"{trail.name}.x", own))
+    sha256: str = trail.ann("describe_skill", name=f"{trail.name}.x")["skill"]["lock"]["sha256"]
+    admin = Caller(trail.admin.url, Who(f"{trail.name}-admin", "admin", "*"))
+    state = admin("rebuild_environment", name=sha256)["rebuild"]["state"]
+    deadline = time.monotonic() + WAIT_SECONDS
+    while state == "running" and time.monotonic() < deadline:
+        time.sleep(0.02)
+        state = admin("describe_environment", name=sha256)["rebuild"]["state"]
+    return sha256
+
+
+CHANGES: dict[str, Callable[[Trail], str]] = {
+    "define_tool": _define_tool,
+    "remove_tool": _remove_tool,
+    "delete_blob": _delete_blob,
+    "create_skill": _create_skill,
+    "submit_version": _submit,
+    "approve_version": _approve,
+    "reject_version": _reject,
+    "yank_version": _yank,
+    "unyank_version": _unyank,
+    "deprecate_skill": _deprecate,
+    "undeprecate_skill": _undeprecate,
+    "set_visibility": _visibility,
+    "set_label": _set_label,
+    "rollback_label": _rollback_label,
+    "remove_label": _remove_label,
+    "waive_finding": _waive,
+    "revoke_waiver": _revoke_waiver,
+    "cancel_run": _cancel_run,
+    "rebuild_environment": _rebuild_environment,
+    "create_token": _create_token,
+    "revoke_token": _revoke_token,
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_says_what_it_changes(method: str) -> None:
+    audits, params = METHODS[method].audits, METHODS[method].params
+
+    assert audits is not None, (
+        f"{method} does not say in METHODS whether it changes anything: give it audits='<the param that names it>' and "
+        "call audit.record in its transaction, or audits='' where it changes nothing"
+    )
+    assert audits == "" or audits in params.__struct_fields__
+
+
+def test_every_change_has_its_case_here() -> None:
+    missing = sorted(set(CHANGING) - set(CHANGES))
+
+    assert missing == [], f"add to CHANGES a function that makes a change with {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("method", CHANGING)
+def test_every_change_leaves_an_entry(method: str, trail: Trail) -> None:
+    subject = CHANGES[method](trail)
+
+    found = trail.entries(subject=subject, action=method)
+    assert len(found) == 1, f"{method} left no entry: does its transaction call audit.record(…, '{method}', …)?"
+    entry = found[0]
+    assert entry["outcome"] == "done"
+    assert entry["subject"] == subject
+    assert entry["identity"]["name"].startswith(trail.name)
+    assert entry["address"] == "127.0.0.1"
+    assert entry["request_id"]
+    assert entry["before"] or entry["after"]
+    assert (entry["code"], entry["type"], entry["count"]) == (None, None, 1)
+
+
+def test_a_sweep_leaves_one_entry_with_what_it_removed(start_server: Callable[..., Server]) -> None:
+    rpc = start_server(env={"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0"}).rpc
+    rpc("delete_blob", blob_id=rpc("create_blob", content="nobody's", kind="text/plain")["blob_id"])
+
+    for dry_run in (True, False, False):
+        rpc("collect_garbage", dry_run=dry_run)
+
+    (entry,) = rpc("list_audit", action="collect_garbage")["entries"]
+    one = {"count": 1, "bytes": 8}
+    assert (entry["outcome"], entry["before"]) == ("done", None)
+    assert entry["after"] == {"expired_blobs": one, "unused_contents": one}
+
+
+PARAMS: dict[str, Any] = {
+    "blob_id": "none",
+    "name": "no.such.skill",
+    "version": "1.0.0",
+    "reason": "x",
+    "message": "x",
+    "visibility": "private",
+    "id": "none",
+    "scopes": ["read"],
+    "manifest": {"name": "no.such.skill", "version": "1.0.0"},
+    "label": "stable",
+    "rule": "none",
+    "run_id": "none",
+    "skill_md": "x",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_whatever_a_scope_does_not_allow_leaves_an_entry(method: str, trail: Trail) -> None:
+    nobody = Caller(trail.admin.url, Who(f"{trail.name}-none", "-", kind="agent"))
+    params = {key: value for key, value in PARAMS.items() if key in METHODS[method].params.__struct_fields__}
+    assert nobody.error(method, **params)["code"] == -32002
+
+    entry = trail.only(identity=f"{trail.name}-none")
+    assert (entry["action"], entry["outcome"], entry["code"], entry["type"]) == (
+        method,
+        "refused",
+        -32002,
+        "not_allowed",
+    )
+    assert entry["identity"] == {"name": f"{trail.name}-none", "kind": "agent"}
+    assert entry["address"] == "127.0.0.1"
+    assert entry["before"] is entry["after"] is None
+    named = METHODS[method].audits or next((one for one in ("name", "run_id", "blob_id") if one in params), "")
+    wanted = params["manifest"]["name"] if named == "manifest" else params[named] if named else ""
+    assert entry["subject"].partition("@")[0] == wanted
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "action"), [("POST", "/blobs", "create_blob"), ("GET", "/blobs/x", "read_blob")]
+)
+def test_a_door_that_refuses_leaves_an_entry(verb: str, path: str, action: str, trail: Trail) -> None:
+    nobody = Caller(trail.admin.url, Who(f"{trail.name}-none", "-"))
+    assert nobody.http.request(verb, path).status_code == 403
+
+    assert trail.only(identity=f"{trail.name}-none")["action"] == action
+
+
+def test_a_page_from_elsewhere_that_is_kept_out_leaves_an_entry(trail: Trail) -> None:
+    assert trail.ann.raw("{}", host="evil.example").status_code == 403
+
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (found := trail.entries(action="knock")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert {(one["identity"], one["code"], one["type"]) for one in found} == {(None, -32600, "host_not_allowed")}
+
+
+# -- what was refused ----------------------------------------------------------------------------------------------
+
+
+def test_steps_that_are_refused_are_recorded_with_their_code(trail: Trail) -> None:
+    which = published(trail)
+    subject = "{name}@{version}".format(**which)
+    assert trail.ann.error("unyank_version", **which)["code"] == -32004
+    assert trail.bot.error("yank_version", name=f"{trail.name}.none", version="1.0.0", reason="x")["code"] == -32003
+    assert trail.rita.error("reject_version", **which, reason="x")["code"] == -32004
+    other = Caller(trail.admin.url, Who(f"{trail.name}-other", "publish", "other.*"))
+    assert other.error("yank_version", **which, reason="x")["code"] == -32002
+
+    assert trail.only(subject=subject, action="unyank_version")["type"] == "illegal_step"
+    assert trail.only(action="yank_version", subject=f"{trail.name}.none")["code"] == -32003
+    assert trail.only(subject=subject, identity=f"{trail.name}-rita")["code"] == -32004
+    assert trail.only(identity=f"{trail.name}-other")["subject"] == subject
+
+
+def test_a_version_that_exists_is_a_refused_attempt(trail: Trail) -> None:
+    published(trail)
+    other = {"manifest": manifest(f"{trail.name}.x"), "skill_md": "# Other\n", "files": skill_files()}
+    assert trail.ann.error("create_skill", **other)["code"] == -32004
+
+    entry = trail.only(action="create_skill", subject=f"{trail.name}.x@1.0.0", outcome="refused")
+    assert entry["type"] == "version_exists"
+
+
+def test_what_changes_nothing_leaves_nothing(trail: Trail) -> None:
+    which = published(trail)
+    trail.ann.create(which["name"])
+    trail.ann("set_visibility", name=which["name"], visibility="public")
+    token = _revoke_token(trail)
+    trail.admin("revoke_token", id=token)
+    trail.ann.error("yank_version", **which)
+    trail.ann.error("describe_skill", name=f"{trail.name}.none")
+    trail.ann("list_skills")
+
+    assert [entry["action"] for entry in trail.entries(subject=which["name"])] == ["create_skill"]
+    assert [entry["action"] for entry in trail.entries(subject=token)] == ["revoke_token", "create_token"]
+    assert trail.entries(identity=f"{trail.name}-ann", outcome="refused") == []
+
+
+def test_a_login_that_fails_is_recorded_with_its_address_and_no_identity(tokens_server: Server) -> None:
+    made = json.loads(_token(tokens_server, "audit-logins", "--scope", "admin").out)
+    admin = Rpc(tokens_server.url, made["token"])
+    bad = made["token"][:-1] + ("a" if made["token"][-1] != "a" else "b")
+    assert (
+        httpx.post(f"{tokens_server.url}/rpc", headers={"authorization": f"Bearer {bad}"}, json={}).status_code == 401
+    )
+
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (found := admin("list_audit", action="login")["entries"]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert {entry["address"] for entry in found} == {"127.0.0.1"}
+    assert {entry["code"] for entry in found} == {-32001}
+    assert {entry["identity"] for entry in found} == {None}
+
+
+def _token(server: Server, name: str, *options: str) -> Any:
+    arguments = ("token", "create", "--name", name, *options, "--home", str(server.home), "--json")
+    return skillery(*arguments, SKILLERY_DATABASE=server.database)
+
+
+# -- before and after ----------------------------------------------------------------------------------------------
+
+
+def test_an_entry_says_what_was_before_and_after(trail: Trail) -> None:
+    which = in_review(trail)
+    trail.rita("approve_version", **which, note="read all of it")
+    trail.bot("deprecate_skill", name=which["name"], message="old", successor=f"{trail.name}.y")
+    trail.ann("set_visibility", name=which["name"], visibility="namespace")
+
+    visibility, deprecated, approved, submitted, created = trail.entries(subject=which["name"])
+    digest = created["after"]["digest"]
+    assert (created["before"], created["after"]["status"]) == (None, "draft")
+    assert created["identity"] == {"name": f"{trail.name}-bot", "kind": "agent"}
+    assert (submitted["before"], submitted["after"]) == (
+        {"status": "draft"},
+        {"status": "in_review", "digest": digest},
+    )
+    assert approved["before"] == {"status": "in_review"}
+    assert approved["after"] == {"status": "published", "digest": digest, "note": "read all of it"}
+    assert approved["identity"] == {"name": f"{trail.name}-rita", "kind": "person"}
+    assert deprecated["before"] == {"versions": {"1.0.0": "published"}}
+    assert deprecated["after"] == {
+        "versions": {"1.0.0": "deprecated"},
+        "message": "old",
+        "successor": f"{trail.name}.y",
+    }
+    assert (visibility["before"], visibility["after"]) == ({"visibility": "public"}, {"visibility": "namespace"})
+
+
+def test_calls_of_one_batch_have_one_request_id(trail: Trail) -> None:
+    calls = [
+        {"jsonrpc": "2.0", "id": one, "method": "create_token", "params": {"name": trail.name, "scopes": ["read"]}}
+        for one in range(2)
+    ]
+    made = [one["result"]["id"] for one in trail.admin.http.post("/rpc", json=calls).json()]
+    other = _create_token(trail)
+
+    first, second, third = (trail.only(subject=one)["request_id"] for one in (*made, other))
+    assert first == second != third
+
+
+def test_the_bundled_skills_were_published_by_the_server_itself(trail: Trail) -> None:
+    entry = trail.entries(subject="text.csv.profile")[-1]
+
+    assert (entry["action"], entry["outcome"]) == ("create_skill", "done")
+    assert entry["identity"] == {"name": "skillery", "kind": "agent"}
+    assert entry["address"] is entry["request_id"] is None
+
+
+# -- list_audit ----------------------------------------------------------------------------------------------------
+
+
+def test_pages_hold_every_entry_once_newest_first(trail: Trail) -> None:
+    tokens = [_create_token(trail) for _ in range(5)]
+    asked = {"identity": f"{trail.name}-admin", "limit": 2}
+
+    def pages() -> Iterator[list[dict[str, Any]]]:
+        cursor = ""
+        while cursor is not None:
+            page = trail.admin("list_audit", **asked, cursor=cursor)
+            cursor = page["next_cursor"]
+            yield page["entries"]
+
+    found = list(pages())
+    assert [len(page) for page in found] == [2, 2, 1]
+    rows = [entry for page in found for entry in page]
+    assert [entry["subject"] for entry in rows] == tokens[::-1]
+    assert [entry["seq"] for entry in rows] == sorted((entry["seq"] for entry in rows), reverse=True)
+
+
+def test_a_cursor_is_good_for_its_own_filters_only(trail: Trail) -> None:
+    for _ in range(2):
+        _create_token(trail)
+    cursor = trail.admin("list_audit", identity=f"{trail.name}-admin", limit=1)["next_cursor"]
+
+    for other in ({"identity": f"{trail.name}-ann"}, {}, {"outcome": "done", "identity": f"{trail.name}-admin"}):
+        error = trail.admin.error("list_audit", **other, cursor=cursor)
+        assert (error["code"], error["data"]["type"]) == (-32602, "invalid_cursor")
+
+
+def test_filters_take_what_they_say_and_no_more(trail: Trail) -> None:
+    look_alike = Caller(trail.admin.url, Who(f"{trail.name}-ann", "read publish", "*"))
+    which = published(trail)
+    look_alike.create(f"{which['name']}a")
+    look_alike.create(f"{which['name']}-b")
+    trail.ann.create(which["name"], "2.0.0")
+    at = datetime.fromisoformat(trail.only(subject=f"{which['name']}@2.0.0")["at"])
+    after, before = (at + timedelta(microseconds=1)).isoformat(), at.astimezone(UTC).isoformat()
+
+    def subjects(**asked: Any) -> list[str]:
+        return [entry["subject"] for entry in trail.entries(**asked)]
+
+    assert subjects(subject=which["name"]) == [f"{which['name']}@2.0.0", f"{which['name']}@1.0.0"]
+    assert subjects(subject=f"{which['name']}@1.0.0") == [f"{which['name']}@1.0.0"]
+    assert subjects(identity=f"{trail.name}-ann", action="yank_version") == []
+    assert subjects(identity=f"{trail.name}-ann", outcome="refused") == []
+    assert subjects(subject=which["name"], since=before) == [f"{which['name']}@2.0.0"]
+    assert subjects(subject=which["name"], until=before) == [f"{which['name']}@1.0.0"]
+    assert subjects(subject=which["name"], since=after) == []
+    assert subjects(subject=which["name"], since="2999-01-01") == []
+    assert len(subjects(subject=which["name"], until="2999-01-01")) == 2
+
+
+@pytest.mark.parametrize("asked", [{"since": "yesterday"}, {"until": "2026-13-01"}, {"identity": "a\0b"}, {"limit": 0}])
+def test_a_filter_that_means_nothing_is_refused_by_name(asked: dict[str, Any], trail: Trail) -> None:
+    error = trail.admin.error("list_audit", **asked)
+
+    assert error["code"] == -32602
+    assert error["data"]["param"] in asked

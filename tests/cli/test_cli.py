@@ -1,0 +1,628 @@
+"""The command `skillery` as a process: on a home by itself, and with a server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pytest
+
+from skillery.cli import commands
+from tests.conftest import Server, clean_environment
+from tests.support.parallel import is_first
+from tests.support.prefork import prefork
+
+HEAVY = ("litestar", "sqlalchemy", "alembic", "httpx", "rich", "asyncio", "uvicorn", "psycopg")
+ADDER = "def main(args):\n    print('adding')\n    return args['a'] + args['b']\n"
+BINARY = bytes(range(256)) * 900
+
+
+GROUPS = {name for name, command in commands.commands.items() if isinstance(command, click.Group)}
+
+
+class Ended:
+    """How a command ended."""
+
+    def __init__(self, process: subprocess.CompletedProcess[bytes]) -> None:
+        self.code = process.returncode
+        self.raw = process.stdout
+        self.out = process.stdout.decode("utf-8", "replace")
+        self.err = process.stderr.decode()
+        assert "Traceback" not in self.err or "/run/" in self.err, self.err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def skillery(*arguments: str, stdin: bytes = b"", **variables: str) -> Ended:
+    """The first of each verb is started as people start it, the others are forked: tests/support/prefork.py."""
+    environment = clean_environment({"NO_COLOR": "1", **variables})
+    if is_first(verb(arguments)) or any(name.startswith("PYTHON") for name in variables):
+        return started(arguments, environment, stdin)
+    return Ended(prefork().run(arguments, environment, stdin))
+
+
+def started(arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"") -> Ended:
+    command = [sys.executable, "-m", "skillery", *arguments]
+    return Ended(subprocess.run(command, input=stdin, capture_output=True, env=environment, timeout=120, check=False))
+
+
+def verb(arguments: Sequence[str]) -> str:
+    """`list`, or `token create`."""
+    words = itertools.takewhile(lambda word: not word.startswith("-"), arguments)
+    return " ".join(itertools.islice(words, 2 if arguments[:1] and arguments[0] in GROUPS else 1))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> str:
+    return str(tmp_path / "home")
+
+
+@pytest.fixture(scope="module")
+def served(sqlite_server: Server) -> Callable[..., Ended]:
+    """A command on the home of a running server."""
+
+    def call(*arguments: str, **more: Any) -> Ended:
+        return skillery(*arguments, "--home", str(sqlite_server.home), **more)
+
+    return call
+
+
+@pytest.fixture
+def skill_folder(tmp_path: Path, new_name: str) -> Path:
+    folder = tmp_path / "skill"
+    (folder / "code").mkdir(parents=True)
+    (folder / "resources").mkdir()
+    (folder / "skill.toml").write_text(
+        f'name = "{new_name}.add"\nversion = "1.0.0"\ndescription = "Adds."\n'
+        '[runtime]\nlanguage = "python"\nentrypoint = "code/main.py"\nexport = "main"\n'
+    )
+    (folder / "SKILL.md").write_text("# Add\n\nAdds a and b. Größe: ein Umlaut.\n")
+    (folder / "code" / "main.py").write_text(ADDER)
+    (folder / "resources" / "table.bin").write_bytes(BINARY)
+    return folder
+
+
+# -- the command line itself -----------------------------------------------------------------------------------------
+
+
+def test_the_version_is_shown_without_importing_what_is_slow() -> None:
+    code = (
+        "import sys\nfrom skillery.cli import commands\n"
+        "commands.main(['--version'], standalone_mode=False)\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ended.stdout.splitlines()[0].startswith("skillery 0.")
+    assert ended.stdout.splitlines()[1] == "[]"
+
+
+def test_a_command_that_is_forked_does_as_one_that_is_started(home: str, tmp_path: Path) -> None:
+    """Or the others here would prove less than they seem to."""
+    environment = clean_environment({"SKILLERY_HOME": home, "NO_COLOR": "1"})
+    for arguments, stdin in (
+        (["list", "--json"], b""),
+        (["list", "--nope"], b""),
+        (["read", "no.such"], b""),
+        (["code", "-"], b"def main(args):\n    print('\xc3\xbc')\n    raise KeyError(1)\n"),
+        (["config", "--json"], b""),
+        (["--version"], b""),
+        (["serve", "--host", "0.0.0.0"], b""),
+    ):
+        one, other = started(arguments, environment, stdin), Ended(prefork().run(arguments, environment, stdin))
+        assert (one.code, stable(one.out), stable(one.err)) == (other.code, stable(other.out), stable(other.err))
+
+
+def stable(said: str) -> str:
+    """Without what is of one run alone."""
+    return re.sub(r"run_[0-9A-Za-z_-]+|\d+(\.\d+)? ?ms|(?<=_ms\": )\d+", "…", said)
+
+
+def test_the_help_names_every_verb_and_exit_code() -> None:
+    said = skillery("--help").out
+
+    verbs = {"serve", "publish", "list", "describe", "read", "run", "code"}
+    verbs |= {"secret", "blob", "db", "plugins", "doctor", "config", "demo"}
+    assert [verb for verb in verbs if f"\n  {verb} " not in said] == []
+    assert "130" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("lisst",),
+        ("list", "--nope"),
+        ("run",),
+        ("run", "x", "--arg", "novalue"),
+        ("run", "x", "--args-json", "[1]"),
+        ("run", "x", "--blob", "/no/such/file"),
+        ("run", "x@1", "--version", "2"),
+        ("blob", "put", "/no/such/file"),
+        ("list", "--url", "ftp://example.org"),
+        ("list", "--all", "--limit", "3"),
+        ("serve", "--port", "65536"),
+    ],
+)
+def test_wrong_usage_exits_2(arguments: tuple[str, ...]) -> None:
+    ended = skillery(*arguments)
+
+    assert ended.code == 2
+    assert "Error:" in ended.err
+    assert ended.out == ""
+
+
+def test_wrong_usage_is_json_where_json_is_asked_for() -> None:
+    ended = skillery("list", "--nope", "--json")
+
+    assert ended.code == 2
+    assert ended.json["error"]["data"]["type"] == "usage"
+
+
+def test_a_server_that_cannot_be_reached_exits_4() -> None:
+    plain = skillery("list", "--url", "http://127.0.0.1:1")
+    as_json = skillery("list", "--url", "http://127.0.0.1:1", "--json")
+
+    assert plain.code == as_json.code == 4
+    assert plain.err.startswith("error: cannot connect to http://127.0.0.1:1")
+    assert "cannot connect" in as_json.json["error"]["message"]
+
+
+def test_a_server_that_is_no_skillery_is_told_apart() -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<h1>hello</h1>")
+
+        def log_message(self, *_: Any) -> None: ...
+
+    other = HTTPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    try:
+        ended = skillery("list", "--url", f"http://127.0.0.1:{other.server_port}")
+    finally:
+        other.shutdown()
+        other.server_close()
+
+    assert ended.code == 3
+    assert "--url" in ended.err
+
+
+def test_a_closed_pipe_is_silent(sqlite_server: Server) -> None:
+    command = f"'{sys.executable}' -m skillery list --json --home '{sqlite_server.home}' | head -c 1"
+    ended = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env=clean_environment(), check=False
+    )
+
+    assert ended.stdout == "{"
+    assert ended.stderr == ""
+
+
+def test_ctrl_c_exits_130_and_leaves_no_run_behind(home: str, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ndef main(args):\n    time.sleep(600)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skillery", "code", str(slow), "--home", home],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+        process_group=0,
+    )
+    wait_for_run(Path(home))
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, out, err) == (130, b"", b"")
+    with sqlite3.connect(Path(home) / "skillery.db") as connection:
+        assert connection.execute("SELECT status FROM runs").fetchall() == [("failed",)]
+
+
+def test_ctrl_c_at_any_moment_leaves_no_run_open(home: str, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ndef main(args):\n    time.sleep(600)\n")
+    for milliseconds in (0, 3, 6, 12, 25, 50):
+        command = [sys.executable, "-m", "skillery", "code", str(slow), "--home", home]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, env=clean_environment(), process_group=0, **quiet)  # type: ignore[call-overload]
+        wait_for_run(Path(home))
+        time.sleep(milliseconds / 1000)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+
+    with sqlite3.connect(Path(home) / "skillery.db") as connection:
+        assert connection.execute("SELECT DISTINCT status FROM runs").fetchall() == [("failed",)]
+
+
+def wait_for_run(home: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+        if not (home / "skillery.db").exists():
+            continue
+        with sqlite3.connect(home / "skillery.db") as connection:
+            if (
+                connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchall()
+                and connection.execute("SELECT 1 FROM runs WHERE status = 'started'").fetchall()
+            ):
+                return
+    raise AssertionError("the run did not start")
+
+
+# -- without a server ------------------------------------------------------------------------------------------------
+
+
+def test_without_a_server_a_command_works_on_the_home_by_itself(home: str, skill_folder: Path, new_name: str) -> None:
+    published = skillery("publish", str(skill_folder), "--home", home)
+    listed = skillery("list", "--home", home)
+    ran = skillery("run", f"{new_name}.add", "--arg", "a=2", "--arg", "b=3", "--home", home, "--json")
+
+    assert published.code == listed.code == ran.code == 0
+    assert published.out.startswith(f"{new_name}.add 1.0.0 sha256:")
+    assert f"{new_name}.add\t1.0.0\taction\tAdds." in listed.out.splitlines()
+    assert ran.json["output"] == 5
+    assert ran.json["logs_preview"] == "adding\n"
+
+
+def test_without_a_server_an_error_of_a_method_is_told_as_it_is_with_one(home: str) -> None:
+    ended = skillery("describe", "no.such.skill", "--home", home)
+
+    assert ended.code == 3
+    assert "no.such.skill" in ended.err
+
+
+def test_two_commands_at_once_on_a_home_wait_for_one_another(home: str) -> None:
+    command = [sys.executable, "-m", "skillery", "list", "--home", home, "--json"]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
+        for _ in range(3)
+    ]
+    ended = [process.communicate(timeout=120) for process in started]
+
+    assert [process.returncode for process in started] == [0, 0, 0], ended
+    assert len({out for out, _ in ended}) == 1
+
+
+def test_a_blob_goes_round_without_a_server(home: str) -> None:
+    put = skillery("blob", "put", "-", "--kind", "application/x-thing", "--home", home, stdin=BINARY)
+    got = skillery("blob", "get", put.out.strip(), "--home", home)
+
+    assert put.out.startswith("blob:")
+    assert got.raw == BINARY
+
+
+# -- with a server ---------------------------------------------------------------------------------------------------
+
+
+def test_published_files_come_back_byte_for_byte(
+    served: Callable[..., Ended], skill_folder: Path, new_name: str
+) -> None:
+    first = served("publish", str(skill_folder), "--json")
+    again = served("publish", str(skill_folder), "--json")
+    text = served("read", f"{new_name}.add", "SKILL.md")
+    binary = served("read", f"{new_name}.add@1.0.0", "resources/table.bin")
+    missing = served("read", f"{new_name}.add", "nope")
+
+    assert first.json == again.json
+    assert first.json[0]["name"] == f"{new_name}.add"
+    assert text.raw == (skill_folder / "SKILL.md").read_bytes()
+    assert binary.raw == BINARY
+    assert missing.code == 3
+    assert missing.err.startswith("error: ")
+    assert "\nhint: It has SKILL.md, " in missing.err
+
+
+def test_a_skill_is_described_as_text_and_as_json(
+    served: Callable[..., Ended], skill_folder: Path, new_name: str
+) -> None:
+    assert served("publish", str(skill_folder)).code == 0
+
+    plain = served("describe", f"{new_name}.add", "--detail", "full")
+    as_json = served("describe", f"{new_name}.add", "--version", "^1.0", "--detail", "full", "--json")
+
+    assert f"name: {new_name}.add\nversion: 1.0.0\n" in plain.out
+    assert "\nresources/table.bin\t230400\t-\t" in plain.out
+    assert "Größe" in plain.out
+    assert as_json.json["skill"]["manifest"]["description"] == "Adds."
+
+
+def test_publish_lists_every_problem_with_its_place(
+    served: Callable[..., Ended], skill_folder: Path, tmp_path: Path, new_name: str
+) -> None:
+    broken = tmp_path / "broken"
+    (broken / "code").mkdir(parents=True)
+    (broken / "skill.toml").write_text('name = "Not A Name"\nversion = "one"\ndescription = "d"\n')
+    (broken / "SKILL.md").write_text("# Broken\n")
+    unparsable = tmp_path / "unparsable"
+    unparsable.mkdir()
+    (unparsable / "skill.toml").write_text('name = "x"\nversion =\n')
+    (unparsable / "SKILL.md").write_text("# Unparsable\n")
+
+    plain = served("publish", str(broken), str(unparsable), str(skill_folder))
+    as_json = served("publish", str(broken), str(tmp_path / "absent"), "--json")
+
+    assert plain.code == as_json.code == 3
+    assert plain.out.startswith(f"{new_name}.add 1.0.0 "), "what is refused does not keep the others back"
+    assert "\n  name: 'Not A Name'" in plain.err
+    assert "\n  version: 'one'" in plain.err
+    assert plain.err.count("skill.toml:2: ") == 1, "what is one problem is told once, with its place"
+    paths = [problem["path"] for problem in as_json.json[0]["error"]["data"]["problems"]]
+    assert {"name", "version"} <= set(paths)
+    assert "absent" in as_json.json[1]["error"]["message"]
+
+
+def test_code_that_does_not_compile_is_named_with_file_and_line(
+    served: Callable[..., Ended], skill_folder: Path
+) -> None:
+    (skill_folder / "code" / "main.py").write_text("x = 1\ndef main(args)\n    return 1\n")
+
+    ended = served("publish", str(skill_folder))
+
+    assert ended.code == 3
+    assert ended.err.count("does not compile") == ended.err.count(": code/main.py:2: ") == 1
+
+
+def test_every_page_is_listed_with_all(served: Callable[..., Ended]) -> None:
+    everything = served("list", "--all", "--json").json
+    first = served("list", "--limit", "2", "--json").json
+    second = served("list", "--limit", "2", "--cursor", first["next_cursor"], "--json").json
+    plain = served("list", "--limit", "1")
+
+    assert everything["next_cursor"] is None
+    assert everything["skills"][:4] == first["skills"] + second["skills"]
+    assert len(plain.out.splitlines()) == 1
+    assert "--cursor" in plain.err
+
+
+def test_a_namespace_can_be_listed_with_its_tags(served: Callable[..., Ended]) -> None:
+    listed = served("list", "--namespace", "skills", "--detail", "summary", "--json").json["skills"]
+
+    assert [row["name"] for row in listed] == ["skills.protocol.guide"]
+    assert listed[0]["tags"] == ["guide", "bootstrap"]
+
+
+def test_a_blob_goes_round_with_a_server(served: Callable[..., Ended], tmp_path: Path) -> None:
+    source = tmp_path / "data.csv"
+    source.write_bytes(BINARY * 5)
+    target = tmp_path / "out" / "copy.csv"
+    target.parent.mkdir()
+
+    put = served("blob", "put", str(source), "--json").json
+    got = served("blob", "get", put["blob_id"], "-o", str(target), "--json").json
+    to_stdout = served("blob", "get", put["blob_id"])
+
+    assert (put["kind"], put["size_bytes"]) == ("text/csv", len(BINARY) * 5)
+    assert put.pop("expires_at")
+    assert got == {**put, "path": str(target)}
+    assert target.read_bytes() == to_stdout.raw == BINARY * 5
+
+
+def test_a_blob_that_is_not_there_leaves_no_file(served: Callable[..., Ended], tmp_path: Path) -> None:
+    ended = served("blob", "get", "blob:nope", "-o", str(tmp_path / "out"))
+
+    assert ended.code == 3
+    assert "blob:nope" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_code_gets_args_from_json_text_files_and_blobs(served: Callable[..., Ended], tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("two\nlines")
+    (tmp_path / "data=1.bin").write_bytes(b"12345")
+    code = "from runtime import blobs\ndef main(args):\n    return [args, len(blobs.read_bytes(args['data']))]\n"
+
+    ended = served(
+        *(
+            "code",
+            "-",
+            "--json",
+            "--args-json",
+            '{"list": [1], "number": 1}',
+            "--arg",
+            "number=2.5",
+            "--arg",
+            "text=a=b",
+        ),
+        *(
+            "--arg",
+            'quoted="1"',
+            "--arg",
+            f"file=@{tmp_path / 'note.txt'}",
+            "--blob",
+            f"data={tmp_path / 'data=1.bin'}",
+        ),
+        stdin=code.encode(),
+    )
+
+    args, size = ended.json["output"]
+    assert size == 5
+    assert args.pop("data").startswith("blob:")
+    assert args == {"list": [1], "number": 2.5, "text": "a=b", "quoted": "1", "file": "two\nlines"}
+
+
+def test_a_failed_run_exits_1_with_its_reason_and_logs_on_stderr(served: Callable[..., Ended], tmp_path: Path) -> None:
+    file = tmp_path / "fails.py"
+    file.write_text("def main(args):\n    print('so far')\n    raise KeyError('missing \\x1b[31m')\n")
+
+    plain = served("code", str(file))
+    as_json = served("code", str(file), "--json")
+
+    assert plain.code == as_json.code == 1
+    assert plain.out == ""
+    assert "failed: KeyError" in plain.err
+    assert "so far" in plain.err
+    assert "\x1b" not in plain.err
+    assert as_json.json["error"]["type"] == "KeyError"
+
+
+def test_a_run_past_its_time_fails(served: Callable[..., Ended], tmp_path: Path) -> None:
+    file = tmp_path / "slow.py"
+    file.write_text("import time\ndef main(args):\n    time.sleep(600)\n")
+
+    ended = served("code", str(file), "--timeout-ms", "300", "--json")
+
+    assert ended.code == 1
+    assert ended.json["error"]["type"] == "TimeoutError"
+
+
+def test_mounted_skills_can_be_imported_and_a_blob_id_be_given(
+    served: Callable[..., Ended], skill_folder: Path, new_name: str
+) -> None:
+    assert served("publish", str(skill_folder)).code == 0
+    blob_id = served("blob", "put", "-", stdin=b"7").out.strip()
+    code = (
+        f"from skills.{new_name}.add import main as add\nfrom runtime import blobs\n"
+        "def start(args):\n    return add({'a': int(blobs.read_text(args['b'])), 'b': 1})\n"
+    )
+
+    ended = served(
+        *("code", "-", "--mount", f"{new_name}.add@1.x", "--blob", f"b={blob_id}", "--entrypoint", "start"),
+        stdin=code.encode(),
+    )
+
+    assert ended.code == 0
+    assert "\noutput: 8\n" in ended.out
+
+
+def test_what_no_run_can_be_made_of_exits_3(served: Callable[..., Ended]) -> None:
+    unknown = served("run", "no.such.skill")
+    instruction = served("run", "skills.protocol.guide", "--json")
+
+    assert unknown.code == instruction.code == 3
+    assert "no.such.skill" in unknown.err
+    assert instruction.json["error"]["code"] == -32602
+
+
+def test_url_reaches_the_server_without_its_home(sqlite_server: Server, home: str) -> None:
+    ended = skillery("list", "--url", f"{sqlite_server.url}/", "--home", home, "--json")
+
+    assert ended.code == 0
+    assert ended.json["skills"]
+    assert not Path(home).exists()
+
+
+# -- db, plugins, doctor, config -------------------------------------------------------------------------------------
+
+
+def test_db_upgrades_and_checks_the_embedded_database(home: str) -> None:
+    before = skillery("db", "current", "--home", home, "--json")
+    unready = skillery("db", "check", "--home", home)
+    assert not (Path(home) / "skillery.db").exists(), "asking makes no database"
+    upgraded = skillery("db", "upgrade", "--home", home, "--json")
+    ready = skillery("db", "check", "--home", home, "--json")
+
+    assert before.json["revision"] is None
+    assert unready.code == 1
+    assert "skillery db upgrade" in unready.err
+    assert upgraded.json == {"before": None, "revision": before.json["head"]}
+    assert ready.code == 0
+    assert ready.json["ok"] is True
+
+    with sqlite3.connect(Path(home) / "skillery.db") as connection:
+        connection.execute("ALTER TABLE runs ADD COLUMN extra TEXT")
+    changed = skillery("db", "check", "--home", home)
+    assert changed.code == 1
+    assert "extra" in changed.err
+
+
+def test_db_works_on_postgres_beside_a_server(new_postgres_database: Callable[[], str], home: str) -> None:
+    url = new_postgres_database()
+
+    assert skillery("db", "upgrade", "--home", home, SKILLERY_DATABASE=url).code == 0
+    checked = skillery("db", "check", "--home", home, SKILLERY_DATABASE=url)
+    assert checked.code == 0, checked.err
+
+
+def test_db_upgrade_of_a_home_in_use_is_refused(sqlite_server: Server) -> None:
+    ended = skillery("db", "upgrade", "--home", str(sqlite_server.home))
+
+    assert ended.code == 4
+    assert sqlite_server.url in ended.err
+
+
+def test_plugins_shows_what_each_offers_and_what_is_chosen(home: str) -> None:
+    found = {one["name"]: one for one in skillery("plugins", "--home", home, "--json").json["plugins"]}
+
+    assert found["linux-sandbox"]["offers"] == [{"kind": "sandbox", "name": "linux", "chosen": True, "unsafe": False}]
+    assert found["unsafe-subprocess"]["offers"][0]["chosen"] is False
+
+
+def test_doctor_passes_here_and_fails_on_a_home_that_cannot_be_made(home: str) -> None:
+    healthy = skillery("doctor", "--home", home, "--json")
+    sick = skillery("doctor", "--home", "/proc/no-home")
+
+    assert healthy.code == 0, healthy.out + healthy.err
+    assert {"python", "network", "secrets"} < set(healthy.json["capabilities"])
+    assert {"python", "home", "database", "capabilities"} < {probe["name"] for probe in healthy.json["probes"]}
+    assert sick.code == 1
+    assert "--home" in sick.out
+
+
+def test_config_show_tells_where_values_come_from_and_hides_passwords(home: str) -> None:
+    Path(home).mkdir()
+    (Path(home) / "skillery.toml").write_text('port = 9000\n[backends.storage.s3]\nsecret_key = "hush"\n')
+    database = "postgresql://me:hush@db.example.org/skillery"
+
+    shown = skillery("config", "show", "--home", home, "--json", SKILLERY_DATABASE=database, SKILLERY_PORT="9001")
+    plain = skillery("config", "show", "--home", home, SKILLERY_DATABASE=database)
+
+    assert shown.json["port"] == {"value": 9001, "source": "environment"}
+    assert shown.json["home"]["source"] == "flag"
+    assert shown.json["host"] == {"value": "127.0.0.1", "source": "default"}
+    assert shown.json["database"]["value"] == "postgresql://me:***@db.example.org/skillery"
+    assert "hush" not in shown.out + plain.out
+    assert "port\t9000\tskillery.toml" in plain.out.splitlines()
+
+
+# -- demo ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stop_after() -> Iterator[list[int]]:
+    """Processes to stop when the test is over."""
+    pids: list[int] = []
+    yield pids
+    for pid in set(pids):
+        os.kill(pid, signal.SIGTERM)
+
+
+def test_demo_walks_the_protocol_and_leaves_a_server(home: str, stop_after: list[int]) -> None:
+    first = skillery("demo", "--home", home)
+    assert first.code == 0, first.err + first.out
+    holder = json.loads((Path(home) / "server.lock").read_text())
+    stop_after.append(holder["pid"])
+    second = skillery("demo", "--home", home, "--json")
+
+    for method in ("load_skills_protocol_guide", "list_skills", "describe_skill", "run_code", "create_skill"):
+        assert f"→ {method}" in first.out
+    assert "→ POST /blobs  (orders.csv, " in first.out
+    assert f"kill {holder['pid']}" in first.out
+    assert second.code == 0, second.err
+    assert (second.json["url"], second.json["pid"]) == (holder["url"], holder["pid"]), "a server that is there is used"
+    assert second.json["curl"] in first.out
+    answered = subprocess.run(second.json["curl"], shell=True, capture_output=True, check=True).stdout
+    assert "demo.csv.top" in [row["name"] for row in json.loads(answered)["result"]["skills"]]
+    assert httpx.get(f"{holder['url']}/readyz").status_code == 200
+
+
+def test_demo_says_why_its_server_did_not_start(home: str) -> None:
+    ended = skillery("demo", "--home", home, SKILLERY_SANDBOX="nope")
+
+    assert ended.code == 4
+    assert "nope" in ended.err
+    assert "linux" in ended.err

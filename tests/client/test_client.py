@@ -1,0 +1,687 @@
+"""skillery.client: both clients against real servers, with and without trouble on the line."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import io
+import subprocess
+import sys
+import threading
+import typing
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NotRequired, get_args, get_origin, is_typeddict
+
+import httpx
+import pytest
+
+import skillery.client
+from skillery.api.rpc import client_source
+from skillery.api.rpc.methods import METHODS
+from skillery.client import (
+    AsyncClient,
+    Busy,
+    Client,
+    ConnectionFailed,
+    InvalidParams,
+    MethodNotFound,
+    NotAllowed,
+    NotAuthenticated,
+    NotFound,
+    Refused,
+    Retries,
+    StrangeAnswer,
+    errors,
+    results,
+)
+from skillery.client.generated.async_methods import AsyncMethods
+from skillery.client.generated.batch_methods import BatchMethods
+from skillery.client.generated.methods import Methods
+from skillery.client.generated.values import SkillFile
+from skillery.settings import load_settings
+from tests.conftest import Server, manifest
+from tests.support.broken_line import Line, line_to
+
+FLAVOURS = ("sync", "async")
+COUNTED = "from runtime import blobs\ndef main(args):\n    return blobs.write_text('once')\n"
+FILES: list[SkillFile] = [{"path": "code/main.py", "content": "def main(args):\n    return {'got': args}\n"}]
+BIG = bytes(range(256)) * 4096 * 3
+"""Three mebibytes."""
+
+
+class Awaited:
+    """An AsyncClient that is used as the other one: each call is awaited on a loop of its own."""
+
+    def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
+        self._client, self._runner = client, runner
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **params: Any) -> Any:
+            made = getattr(self._client, name)(*args, **params)
+            return self._runner.run(_gathered(made) if inspect.isasyncgen(made) else made)
+
+        return call
+
+
+async def _gathered(pieces: Any) -> list[Any]:
+    return [piece async for piece in pieces]
+
+
+@pytest.fixture(params=FLAVOURS)
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """`make(url, …)` is a client of either kind."""
+    runner = asyncio.Runner()
+    closing: list[Callable[[], Any]] = []
+
+    def made(*args: Any, **options: Any) -> Any:
+        if request.param == "sync":
+            client = Client(*args, **options)
+            closing.append(client.close)
+            return client
+        awaited = Awaited(AsyncClient(*args, **options), runner)
+        closing.append(awaited.aclose)
+        return awaited
+
+    yield made
+    for close in closing:
+        close()
+    runner.close()
+
+
+@pytest.fixture
+def client(make: Callable[..., Any], sqlite_server: Server) -> Any:
+    return make(sqlite_server.url)
+
+
+@pytest.fixture
+def line(sqlite_server: Server) -> Iterator[Line]:
+    with line_to(sqlite_server.url) as line:
+        yield line
+
+
+# -- what is made ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_made_is_up_to_date() -> None:
+    stale = [path.name for path, source in client_source.sources().items() if path.read_text("utf-8") != source]
+
+    assert stale == [], "run `make client`"
+
+
+@pytest.mark.parametrize("methods", [Methods, AsyncMethods, BatchMethods])
+def test_every_method_is_there(methods: type[Any]) -> None:
+    own = {name for name, value in vars(methods).items() if inspect.isfunction(value)} - {"call"}
+
+    assert own == METHODS.keys()
+    for name in own:
+        required = [field for field, _, _, is_required in client_source._fields(METHODS[name].params) if is_required]
+        taken = inspect.signature(getattr(methods, name)).parameters
+        assert [one.name for one in taken.values() if one.kind is one.POSITIONAL_OR_KEYWORD] == ["self", *required]
+
+
+def test_every_answer_is_described() -> None:
+    assert {name for name in METHODS if name not in client_source.ANSWERS} == set()
+    assert all(is_typeddict(getattr(results, answer)) for answer in client_source.ANSWERS.values())
+
+
+def test_importing_it_imports_nothing_of_the_server() -> None:
+    code = "import sys, skillery.client; print(*sorted(name.partition('.')[0] for name in sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert {"httpx", "msgspec"} <= set(loaded)
+    assert not {"litestar", "sqlalchemy", "uvicorn", "alembic", "psycopg", "yaml", "tomli_w"} & set(loaded)
+    code = "import sys, skillery.client; print(*(name for name in sys.modules if name.startswith('skillery.')))"
+    ours = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in ours if not name.startswith("skillery.client")] == []
+
+
+def test_it_is_typed_for_those_who_use_it() -> None:
+    assert (Path(skillery.client.__file__).parents[1] / "py.typed").exists()
+
+
+def test_nothing_is_awaited_in_the_client_that_does_not_await() -> None:
+    source = ast.parse((Path(skillery.client.__file__).parent / "synchronous.py").read_text("utf-8"))
+
+    assert not [node for node in ast.walk(source) if isinstance(node, ast.Await | ast.AsyncFunctionDef)]
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+def test_methods_take_typed_params_and_answer_what_they_say(client: Any, new_name: str) -> None:
+    made = client.create_skill(manifest(f"{new_name}.a"), f"# {new_name}\n", files=FILES)
+    run = client.execute_skill(f"{new_name}.a", args={"n": 1})
+
+    assert made["status"] == "published"
+    assert run["status"] == "completed"
+    assert run["output"] == {"got": {"n": 1}}
+    assert [row["name"] for row in client.list_skills(namespace=new_name)["skills"]] == [f"{new_name}.a"]
+    assert client.call("read_skill_file", {"name": f"{new_name}.a", "path": "SKILL.md"})["content"] == f"# {new_name}\n"
+    assert client.is_ready()
+
+
+def test_an_error_is_an_exception_of_its_code_with_all_that_it_says(client: Any) -> None:
+    with pytest.raises(NotFound) as caught:
+        client.describe_skill("text.csv.profil")
+
+    error = caught.value
+    assert (error.code, error.type) == (-32003, "skill_not_found")
+    assert error.hint is not None
+    assert "text.csv.profile" in error.hint
+    assert error.hint in str(error)
+    assert error.object == {"code": -32003, "message": error.message, "data": error.data}
+    assert error.retry_after_ms is None
+    with pytest.raises(MethodNotFound):
+        client.call("drop_tables")
+    with pytest.raises(InvalidParams):
+        client.list_skills(limit=0)
+
+
+def test_a_check_that_refuses_says_why_in_its_findings(client: Any, new_name: str) -> None:
+    made = manifest(new_name, examples=[{"args": {}, "expect": {"got": 1}}])
+
+    with pytest.raises(Refused) as caught:
+        client.create_skill(made, "# x\n", files=FILES)
+    assert caught.value.findings
+
+
+def test_there_is_an_exception_for_every_code_of_the_protocol() -> None:
+    protocol = [-32700, *range(-32603, -32599), *range(-32007, -32000)]
+
+    assert {code for code in errors.BY_CODE if code is not None} == set(protocol)
+    assert all(type(errors.error_of({"code": code, "message": "x"})) is errors.BY_CODE[code] for code in protocol)
+    unknown = errors.error_of({"code": -32099, "message": "new"})
+    assert type(unknown) is errors.AnsweredError
+    assert unknown.code == -32099
+
+
+def test_url_and_token_come_from_the_environment(
+    make: Callable[..., Any], sqlite_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKILLERY_URL", f"{sqlite_server.url}/")
+    assert make().load_skills_protocol_guide()["content"].startswith("---")
+
+    # For the server it is no setting.
+    load_settings({"home": "/x"})
+    monkeypatch.setenv("SKILLERY_URL", "ftp://example.com")
+    with pytest.raises(ValueError, match="ftp://example"):
+        make()
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_who_has_no_good_token_is_told(
+    make: Callable[..., Any], tokens_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SKILLERY_TOKEN", raising=False)
+    with pytest.raises(NotAuthenticated):
+        make(tokens_server.url).list_skills()
+    with pytest.raises(NotAuthenticated):
+        make(tokens_server.url).prompt()
+    assert not isinstance(NotAuthenticated({}), NotAllowed)
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_one_request_and_each_call_has_its_own_end(line: Line) -> None:
+    with Client(line.url) as client, client.batch() as batch:
+        listed = batch.list_skills(limit=1)
+        missing = batch.describe_skill("no.such.skill")
+        named = batch.call("describe_skill", {"name": "text.csv.profile"})
+        with pytest.raises(RuntimeError, match="list_skills has no result yet"):
+            listed.result()
+
+    assert len(listed.result()["skills"]) == 1
+    assert named.result()["skill"]["name"] == "text.csv.profile"
+    with pytest.raises(NotFound):
+        missing.result()
+
+
+async def test_more_than_the_server_takes_at_once_are_several_requests(sqlite_server: Server) -> None:
+    async with AsyncClient(sqlite_server.url) as client:
+        async with client.batch() as batch:
+            pending = [batch.read_skill_file("text.csv.profile", "SKILL.md") for _ in range(201)]
+
+        assert len({one.result()["content"] for one in pending}) == 1
+        async with client.batch():
+            pass
+
+
+def fail(_: object) -> None:
+    raise ZeroDivisionError
+
+
+def test_a_batch_whose_block_fails_is_not_sent(sqlite_server: Server, new_name: str) -> None:
+    with Client(sqlite_server.url) as client:
+        with pytest.raises(ZeroDivisionError), client.batch() as batch:
+            fail(batch.create_skill(manifest(new_name), "# x\n", files=FILES))
+        with pytest.raises(NotFound):
+            client.describe_skill(new_name)
+
+
+# -- trouble -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_answer_is_lost_is_made_once_and_answered(make: Callable[..., Any], line: Line) -> None:
+    line.troubles = ["lost", "lost"]
+
+    run = make(line.url).run_code("python", COUNTED)
+
+    assert run["status"] == "completed"
+    assert line.connections == 3
+    later = make(line.url).list_runs(limit=2)["runs"]
+    assert later[0]["run_id"] == run["run_id"]
+    assert len(run["output_blobs"]) == 1
+
+
+def test_a_run_that_outlasts_the_patience_of_the_line_is_waited_for_and_made_once(
+    make: Callable[..., Any], sqlite_server: Server, new_name: str
+) -> None:
+    client = make(sqlite_server.url, timeout=0.5)
+    code = "import time\ndef main(args):\n    time.sleep(1.5)\n    return 'slept'\n"
+    client.create_skill(manifest(new_name), "# x\n", files=[{"path": "code/main.py", "content": code}])
+
+    assert client.execute_skill(new_name)["output"] == "slept"
+    assert len(client.list_runs(skill=new_name)["runs"]) == 1
+
+
+def test_a_skill_whose_answer_is_lost_is_published_once(make: Callable[..., Any], line: Line, new_name: str) -> None:
+    line.troubles = ["lost"]
+
+    assert make(line.url).create_skill(manifest(new_name), "# x\n", files=FILES)["status"] == "published"
+
+
+def test_a_read_is_sent_again_and_what_cannot_be_repeated_is_not(
+    make: Callable[..., Any], line: Line, new_name: str
+) -> None:
+    client = make(line.url)
+    blob = client.create_blob("x", "text/plain")["blob_id"]
+    line.troubles = ["lost"]
+    assert make(line.url).read_blob(blob)["content"] == "x"
+
+    line.troubles = ["lost"]
+    with pytest.raises(ConnectionFailed, match="broke off") as caught:
+        make(line.url).delete_blob(blob)
+    assert caught.value.sent
+    with pytest.raises(NotFound):
+        client.read_blob(blob)
+
+
+def test_nobody_there_is_said_after_the_last_attempt(make: Callable[..., Any]) -> None:
+    client = make("http://127.0.0.1:9", retries=Retries(attempts=2))
+
+    with pytest.raises(ConnectionFailed, match="cannot connect to http://127") as caught:
+        client.yank_version("a", "1.0.0", "r")
+    assert not caught.value.sent
+    assert not client.is_ready()
+
+
+class Scripted(ThreadingHTTPServer):
+    """Answers what it is told to, one answer after the other, and keeps the requests."""
+
+    daemon_threads = True
+
+    def __init__(self, *answers: tuple[int, str]) -> None:
+        super().__init__(("127.0.0.1", 0), ScriptedHandler)
+        self.answers = list(answers)
+        self.keys: list[str | None] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class ScriptedHandler(BaseHTTPRequestHandler):
+    server: Scripted
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.server.keys.append(self.headers.get("idempotency-key"))
+        status, text = self.server.answers.pop(0)
+        self.send_response(status)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_GET(self) -> None:
+        """The first half of ten bytes, whatever part was asked for; then what the script says."""
+        status, headers = self.server.answers.pop(0)
+        self.send_response(status)
+        for line in headers.split("|"):
+            self.send_header(*line.split(": "))
+        self.send_header("content-length", "10")
+        self.end_headers()
+        self.wfile.write(b"first")
+        self.close_connection = True
+
+    def log_message(self, *_: Any) -> None:
+        """Not to the terminal."""
+
+
+def busy(kind: str, milliseconds: int) -> tuple[int, str]:
+    data = f'{{"type": "{kind}", "retry_after_ms": {milliseconds}}}'
+    return 200, f'{{"jsonrpc": "2.0", "id": 1, "error": {{"code": -32006, "message": "busy", "data": {data}}}}}'
+
+
+DONE = (200, '{"jsonrpc": "2.0", "id": 1, "result": {"name": "x"}}')
+
+
+def test_a_busy_server_is_asked_again_also_for_what_cannot_be_repeated(make: Callable[..., Any]) -> None:
+    with Scripted(busy("busy", 1), busy("rate_limited", 1), DONE) as server:
+        assert make(server.url).set_visibility("x", "public") == {"name": "x"}
+        assert server.keys == [None, None, None]
+
+
+def test_a_call_that_is_under_way_is_waited_for_under_one_key(make: Callable[..., Any]) -> None:
+    with Scripted(*[busy("call_under_way", 1)] * 8, DONE) as server:
+        assert make(server.url, retries=Retries(attempts=2)).run_code("python", "x") == {"name": "x"}
+        assert len(server.keys) == 9
+        assert len(set(server.keys)) == 1
+        assert server.keys[0]
+
+
+def test_a_key_of_ones_own_is_kept(make: Callable[..., Any]) -> None:
+    with Scripted(DONE) as server:
+        make(server.url).create_blob("x", "text/plain", idempotency_key="mine")
+        assert server.keys == ["mine"]
+
+
+def test_patience_ends_with_the_attempts_and_where_it_would_take_too_long(make: Callable[..., Any]) -> None:
+    with Scripted(*[busy("busy", 1)] * 3, busy("busy", 5_000)) as server:
+        with pytest.raises(Busy) as caught:
+            make(server.url, retries=Retries(attempts=3)).list_skills()
+        assert caught.value.retry_after_ms == 1
+        with pytest.raises(Busy):
+            make(server.url, retries=Retries(longest_wait_seconds=4)).list_skills()
+        assert server.answers == []
+
+
+def test_a_proxy_without_its_server_is_asked_again_for_what_can_be_repeated(make: Callable[..., Any]) -> None:
+    with Scripted((502, "<h1>Bad Gateway</h1>"), DONE, (502, "<h1>Bad Gateway</h1>")) as server:
+        assert make(server.url).list_skills() == {"name": "x"}
+        with pytest.raises(StrangeAnswer) as caught:
+            make(server.url).set_visibility("x", "public")
+        assert caught.value.status == 502
+
+
+@pytest.mark.parametrize("text", ["hello", "[]", "{}", '{"jsonrpc": "2.0"}', "[" * 5000, ""])
+def test_what_is_no_skillery_is_a_strange_answer(make: Callable[..., Any], text: str) -> None:
+    with Scripted((200, text)) as server, pytest.raises(StrangeAnswer, match="nothing that Skillery would say"):
+        make(server.url).list_skills()
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "[1]", '[{"id": 0}]', '[{"id": 1, "result": 1}]', '[{"id": true, "result": 1}]', "["]
+)
+def test_a_batch_that_is_not_answered_call_by_call_is_a_strange_answer(text: str) -> None:
+    with Scripted((200, text)) as server, Client(server.url) as client:
+        batch = client.batch()
+        pending = batch.list_skills()
+        with pytest.raises(StrangeAnswer):
+            batch.__exit__(None)
+        with pytest.raises(RuntimeError):
+            pending.result()
+
+
+def test_a_transport_of_ones_own_carries_everything(sqlite_server: Server) -> None:
+    class Counting(httpx.HTTPTransport):
+        requests = 0
+
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            self.requests += 1
+            return super().handle_request(request)
+
+    transport = Counting()
+    with Client(sqlite_server.url, transport=transport) as client:
+        client.list_skills()
+        client.prompt()
+    assert transport.requests == 2
+
+
+# -- blobs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_goes_up_and_down_with_progress(client: Any, tmp_path: Path) -> None:
+    source, target = tmp_path / "big.csv", tmp_path / "copy"
+    source.write_bytes(BIG)
+    up: list[tuple[int, int | None]] = []
+    down: list[tuple[int, int | None]] = []
+
+    made = client.upload_blob(source, progress=lambda *at: up.append(at))
+    size = client.download_blob(made["blob_id"], target, progress=lambda *at: down.append(at))
+
+    assert made["size_bytes"] == size == len(BIG)
+    assert target.read_bytes() == BIG
+    assert client.read_blob(made["blob_id"], max_bytes=1)["kind"] == "text/csv"
+    for steps in (up, down):
+        assert steps == sorted(steps)
+        assert len(steps) > 5
+        assert steps[-1] == (len(BIG), len(BIG))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["big.csv", "copy"]
+
+
+def test_bytes_and_open_files_are_taken_from_where_they_stand(client: Any) -> None:
+    file = io.BytesIO(b"skipped, and kept")
+    file.seek(9)
+    target = io.BytesIO()
+
+    made = client.upload_blob(file, "text/plain", ttl=60)
+    client.download_blob(made["blob_id"], target)
+
+    assert target.getvalue() == b"and kept"[-8:]
+    assert "expires_at" in made
+    assert client.upload_blob(b"")["size_bytes"] == 0
+    assert b"".join(client.stream_blob(client.upload_blob(b"")["blob_id"])) == b""
+    with pytest.raises(TypeError, match="pathlib"):
+        client.upload_blob("a text")
+
+
+def test_a_part_of_a_blob(client: Any) -> None:
+    blob = client.upload_blob(BIG)["blob_id"]
+    seen: list[tuple[int, int | None]] = []
+
+    def part(start: int, stop: int | None) -> bytes:
+        return b"".join(client.stream_blob(blob, start=start, stop=stop, progress=lambda *at: seen.append(at)))
+
+    assert part(5, 300_000) == BIG[5:300_000]
+    assert seen[-1] == (299_995, 299_995)
+    assert part(len(BIG) - 3, None) == BIG[-3:]
+    assert part(0, 10**9) == BIG
+    assert part(7, 7) == b""
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_was(make: Callable[..., Any], line: Line, tmp_path: Path) -> None:
+    blob = make(line.url).upload_blob(BIG)["blob_id"]
+    line.connections, line.troubles = 0, [1_000_000, 500_000, "lost"]
+
+    assert make(line.url).download_blob(blob, tmp_path / "x") == len(BIG)
+    assert (tmp_path / "x").read_bytes() == BIG
+    assert line.connections == 4
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        (200, "etag: a"),
+        (206, "etag: b|content-range: bytes 5-9/10"),
+        (206, "etag: a|content-range: bytes 4-9/10"),
+        (206, "etag: a|content-range: bytes x-y/z"),
+        (206, "etag: a"),
+    ],
+)
+def test_another_part_than_asked_for_is_never_taken_for_it(
+    make: Callable[..., Any], again: tuple[int, str], tmp_path: Path
+) -> None:
+    with Scripted((200, "etag: a"), again) as server, pytest.raises(StrangeAnswer, match="another part"):
+        make(server.url).download_blob("blob:x", tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_upload_whose_answer_is_lost_is_one_blob(make: Callable[..., Any], line: Line) -> None:
+    line.troubles = ["lost"]
+    before = make(line.url, retries=Retries(attempts=1))
+    with pytest.raises(ConnectionFailed):
+        before.upload_blob(BIG, idempotency_key="upload-once")
+
+    line.troubles = ["lost"]
+    made = make(line.url).upload_blob(BIG, idempotency_key="upload-once")
+    again = make(line.url).upload_blob(BIG, idempotency_key="upload-once")
+
+    assert made["size_bytes"] == len(BIG)
+    assert made["blob_id"] == again["blob_id"]
+
+
+def test_a_stream_that_cannot_go_back_is_sent_once(make: Callable[..., Any], line: Line) -> None:
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    assert make(line.url).upload_blob(Pipe(b"x" * 10))["size_bytes"] == 10
+    line.troubles = ["lost"]
+    with pytest.raises(ConnectionFailed):
+        make(line.url).upload_blob(Pipe(b"x"))
+
+
+def test_a_download_that_fails_leaves_what_was_there(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("old")
+
+    with pytest.raises(NotFound):
+        client.download_blob("blob:none", tmp_path / "x")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+# -- answers are what they are said to be ------------------------------------------------------------------------------
+
+
+def misfits(value: Any, kind: Any, where: str = "") -> list[str]:
+    """Where a value is not of a type, and what it has that no TypedDict speaks of."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return []
+    if origin is NotRequired:
+        return misfits(value, arguments[0], where)
+    if origin is typing.Literal:
+        return [] if value in arguments else [f"{where}: {value!r}"]
+    whole = dict if is_typeddict(kind) else origin
+    if whole in {list, dict} and not isinstance(value, whole):
+        return [f"{where}: {value!r} is no {whole.__name__}"]
+    if origin is list:
+        return [one for number, item in enumerate(value) for one in misfits(item, arguments[0], f"{where}[{number}]")]
+    if origin is dict:
+        return [one for key, item in value.items() for one in misfits(item, arguments[1], f"{where}.{key}")]
+    if is_typeddict(kind):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        found = [f"{where}: has {key}" for key in value if key not in hints]
+        found += [f"{where}: lacks {key}" for key in kind.__required_keys__ if key not in value]
+        return found + [
+            one for key in value if key in hints for one in misfits(value[key], hints[key], f"{where}.{key}")
+        ]
+    if arguments:
+        tried = [misfits(value, one, where) for one in arguments]
+        return [] if [] in tried else tried[0]
+    fits = value is None if kind is type(None) else isinstance(value, (int, float) if kind is float else kind)
+    return [] if fits else [f"{where}: {value!r} is no {kind.__name__}"]
+
+
+def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
+    """Every method, and what it answers."""
+    made = manifest(name, tags=["a"], examples=[{"args": {}, "expect": {"got": {}}}])
+    yield "check_skill", client.check_skill(made, "# x\n", files=FILES)
+    yield "create_skill", client.create_skill(made, "# x\n", files=FILES)
+    client.create_skill(manifest(other), "# y\n", files=FILES)
+    yield "list_skills", client.list_skills(detail="summary")
+    yield "list_skills", client.list_skills(limit=1)
+    yield "search_skills", client.search_skills(name)
+    yield "read_skill_file", client.read_skill_file(name, "code/main.py")
+    yield "load_skills_protocol_guide", client.load_skills_protocol_guide()
+    run = client.execute_skill(name, args={"a": 1})
+    yield "execute_skill", run
+    yield "run_code", client.run_code("python", "def main(args): 1 / 0")
+    yield "get_run", client.get_run(run["run_id"])
+    yield "list_runs", client.list_runs(skill=name)
+    yield "set_label", client.set_label(name, "stable", "1.0.0")
+    yield "remove_label", client.remove_label(name, "stable")
+    yield "rollback_label", client.rollback_label(name, "stable")
+    yield "list_labels", client.list_labels(name)
+    lock = client.resolve_skills([name])
+    yield "resolve_skills", lock
+    yield "verify_lock", client.verify_lock(lock["lock"])
+    yield "list_versions", client.list_versions(name=name)
+    yield "deprecate_skill", client.deprecate_skill(name, "old", successor=other)
+    yield "describe_skill", client.describe_skill(name, detail="full")
+    yield "verify_lock", client.verify_lock(lock["lock"])
+    yield "undeprecate_skill", client.undeprecate_skill(name)
+    yield "yank_version", client.yank_version(name, "1.0.0", "leaks")
+    yield "describe_skill", client.describe_skill(name, version="1.0.0")
+    yield "unyank_version", client.unyank_version(name, "1.0.0")
+    yield "set_visibility", client.set_visibility(name, "public")
+    blob = client.create_blob("x", "text/plain", ttl=60)
+    yield "create_blob", blob
+    yield "read_blob", client.read_blob(blob["blob_id"])
+    yield "delete_blob", client.delete_blob(blob["blob_id"])
+    yield "get_usage", client.get_usage(namespace=name)
+    waiver = client.waive_finding(name, "rule", "because", until="1d", file="a.py", version="1.0.0")
+    yield "waive_finding", waiver
+    yield "list_waivers", client.list_waivers(name=name)
+    yield "revoke_waiver", client.revoke_waiver(waiver["id"])
+    yield "list_environments", client.list_environments(installed=True)
+    yield "collect_garbage", client.collect_garbage(dry_run=True, steps=["runs"])
+    token = client.create_token(name, ["read"], expires="1d")
+    yield "create_token", token
+    yield "list_tokens", client.list_tokens()
+    yield "revoke_token", client.revoke_token(token["id"])
+    if "define_tool" in METHODS:
+        yield from tools_story(client)
+    yield "list_audit", client.list_audit(limit=1000)
+
+
+def tools_story(client: Client) -> Iterator[tuple[str, Any]]:
+    defined = {"name": "greet_somebody", "description": "Greets.", "code": "return 'hello'", "language": "python"}
+    yield "define_tool", client.call("define_tool", defined)
+    yield "list_tools", client.call("list_tools", {"limit": 1000})
+    yield "call_tool", client.call("call_tool", {"name": "greet_somebody"})
+    yield "remove_tool", client.call("remove_tool", {"name": "greet_somebody"})
+
+
+STEPS = {"submit_version", "approve_version", "reject_version", "cancel_run"}
+"""Answer as others do: drafts take several people, and a run that is cancelled answers as get_run."""
+STEPS |= {"describe_environment", "rebuild_environment"}
+"""Of a server that has some: tests/environments/test_named_environments.py."""
+
+
+def test_what_methods_answer_is_what_their_types_say(server: Server, new_name: str) -> None:
+    with Client(server.url) as client:
+        told = list(story(client, f"{new_name}.a", f"{new_name}.b"))
+
+    assert [
+        f"{method}{misfit}"
+        for method, answer in told
+        for misfit in misfits(answer, getattr(results, client_source.ANSWERS[method]))
+    ] == []
+    assert {method for method, _ in told} | STEPS == METHODS.keys()
+
+
+def test_files_go_into_a_run_and_come_out_of_it(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("from disk")
+    code = """
+import os
+def main(args):
+    os.mkdir("out")
+    os.rename("in/a.txt", "out/a.txt")
+    os.rename("b", "out/b")
+"""
+    files = client.upload_files({"in/a.txt": tmp_path / "a.txt", "b": b"bytes"})
+    run = client.run_code("python", code, files=files)
+    places = client.download_files(run, tmp_path / "results")
+    assert {place.name: place.read_text() for place in places} == {"a.txt": "from disk", "b": "bytes"}
+    leads_out = {**run, "files": [{**run["files"][0], "path": "../a.txt"}]}
+    with pytest.raises(ValueError, match="leads out of the folder"):
+        client.download_files(leads_out, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    twice = {**run, "files": [run["files"][0]] * 2}
+    assert [place.name for place in client.download_files(twice, tmp_path / "twice")] == ["a.txt", "a-2.txt"]

@@ -1,0 +1,60 @@
+"""The Python in docs/guide/client.md and in the README runs, block after block, as it stands there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from skillery.app.bundled import bundled_folders
+from tests.conftest import Server
+from tests.support.fake_model import FakeModel, Heard, Wanted
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(path: str, begins: str = "") -> str:
+    text = (ROOT / path).read_text("utf-8")
+    return "\n".join(re.findall(rf"^```python\n({begins}.*?)^```", text, re.MULTILINE | re.DOTALL))
+
+
+def looks(_: Sequence[Heard]) -> Sequence[Wanted]:
+    return [Wanted("list_skills", {"limit": 3})]
+
+
+def counts(heard: Sequence[Heard]) -> str:
+    return f"I see {len(heard[-1].content['skills'])} skills."
+
+
+@pytest.mark.parametrize(
+    "source", [blocks("docs/guide/client.md"), blocks("README.md", "from openai")], ids=["docs", "readme"]
+)
+def test_what_is_printed_runs(
+    source: str,
+    sqlite_server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (csv,) = (path for folder in bundled_folders() for path in folder.rglob("orders.csv"))
+    (tmp_path / "orders.csv").write_bytes(csv.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    with FakeModel(looks, counts) as model:
+        monkeypatch.setenv("SKILLERY_URL", sqlite_server.url)
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{model.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        names: dict[str, object] = {}
+        exec(compile(source, "printed", "exec"), names)
+        for name in ("client", "skillery", "openai"):
+            getattr(names.get(name), "close", lambda: None)()
+
+        assert model.turns == []
+    printed = capsys.readouterr().out
+    assert "I see 3 skills." in printed
+    if "copy.csv" in source:
+        assert (tmp_path / "copy.csv").read_bytes() == csv.read_bytes()
+        assert "[3, 5]" in printed
+        assert "Did you mean" in printed
+        assert "skill_not_found" in printed

@@ -1,0 +1,118 @@
+"""Prose that can rot: every method, setting, hook and command has its entry, and what the README says is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from skillery import hookspecs
+from skillery.api.errors import CODES
+from skillery.api.rpc.methods import CALLABLE
+from skillery.backends import Capability
+from skillery.errors import SkilleryError
+from skillery.formats.system_programs import USUAL
+from skillery.settings import load_settings
+from tests.support.attack_map import ATTACKS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+HOOKS = [name for name, value in vars(hookspecs).items() if hasattr(value, "skillery_spec")]
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text("utf-8")
+
+
+def kinds(kind: type[SkilleryError]) -> set[str]:
+    return {kind.type}.union(*(kinds(child) for child in kind.__subclasses__()))
+
+
+@pytest.mark.parametrize("name", CALLABLE)
+def test_every_method_is_in_methods_md(name: str) -> None:
+    text = read("reference/methods.md")
+    row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
+
+    assert f"| {CALLABLE[name].needs or 'any token'} |" in row
+    for field in CALLABLE[name].params.__struct_fields__:
+        assert re.search(rf"\b{field}\b", row), field
+
+
+@pytest.mark.parametrize("name", [value.name for value in load_settings({"home": "/x"}, environ={}).values()])
+def test_every_setting_is_in_settings_md_with_its_default(name: str) -> None:
+    row = next(line for line in read("reference/settings.md").splitlines() if line.startswith(f"| `{name}` |"))
+    value = next(one.value for one in load_settings({"home": "/x"}, environ={}).values() if one.name == name)
+
+    if name in {"home", "database"} or value in ("", ()):
+        return
+    assert f"| `{str(value).lower() if isinstance(value, bool) else value}` |".replace("`10.0`", "`10`") in row
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_every_hook_is_in_hooks_md_with_an_example(name: str) -> None:
+    text = read("reference/hooks.md")
+
+    assert f"### `{name}`" in text
+    assert f"def {name}(" in text
+
+
+@pytest.mark.parametrize("name", list(Capability))
+def test_every_capability_is_in_hooks_md(name: str) -> None:
+    assert f"`{name}`" in read("reference/hooks.md")
+
+
+def test_every_error_type_is_in_methods_md() -> None:
+    text = read("reference/methods.md")
+    shown = {type_ for kind in CODES for type_ in kinds(kind)} - {
+        "not_found",
+        "conflict",
+        "too_large",
+        "content_missing",
+    }
+
+    assert {type_ for type_ in shown if type_ not in text} == set()
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("plugins/**/*.md")]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text("utf-8")):
+            assert (document.parent / target).exists(), f"{document.name} → {target}"
+
+
+def test_ci_runs_just_what_the_readme_says() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+
+    assert "```\nmake test\n```" in readme
+    assert [line for line in script.splitlines() if line and not line.startswith(("#", "set ", "cd "))] == ["make test"]
+
+
+def test_the_licence_is_there() -> None:
+    assert "Apache License" in (ROOT / "LICENSE").read_text("utf-8")
+
+
+def test_every_attack_has_a_test_that_is_there() -> None:
+    folders = (ROOT / "tests", ROOT / "src" / "skillery" / "testing", ROOT / "plugins")
+    found: set[str] = set()
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
+        found.update(re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text("utf-8"), re.MULTILINE))
+    assert [f"{number}. {what}" for number, (what, test) in enumerate(ATTACKS, 1) if test not in found] == []
+    assert len({what for what, _ in ATTACKS}) == len(ATTACKS)
+
+
+def test_limits_are_measured_by_a_clock_that_never_jumps() -> None:
+    """No run can be given a wall clock of its own: whoever holds a limit must not look at one."""
+    holders = [*(ROOT / "src/skillery/builtin").rglob("*.py"), *(ROOT / "plugins").glob("*/src/**/*.py")]
+    dated = {"database_secrets.py", "tokens_authenticator.py"}
+    assert len(holders) > 40
+    looks = r"time\.time\(|time_ns\(|CLOCK_REALTIME|datetime\.now|utcnow"
+    assert {path.name for path in holders if re.search(looks, path.read_text("utf-8"))} <= dated
+
+
+def test_the_usual_programs_are_in_operations_md_and_in_the_container_file() -> None:
+    """With the Debian package that has each."""
+    text, container = read("operate/operations.md"), (ROOT / "packaging" / "Containerfile").read_text("utf-8")
+    for package, programs in USUAL.items():
+        assert f"| `{package}` | {', '.join(f'`{one}`' for one in programs)} |" in text
+        assert f"\n    {package} \\\n" in container

@@ -1,0 +1,334 @@
+"""Environments on one server's disk: shared, bounded, built anew, and never taken away from whoever has one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from skillery.backends import Failure, PackageMount, Place, Sandbox
+from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
+from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
+from skillery.context.queue import Queue
+from skillery.database import Database, migrate
+from skillery.environments import Builder, Environments, Jobs, Locks, Sources
+from skillery.errors import PackageIndexUnavailable, Unavailable
+from tests.support.package_index import PackageIndex
+from tests.support.wheels import make_wheel
+
+MIB = 1024 * 1024
+
+
+class Keeping:
+    """Locks and environments of one server over a wheelhouse of its own."""
+
+    def __init__(
+        self, folder: Path, sandbox: Sandbox, database: Database, total_mb: int = 1024, sources: Sources | None = None
+    ) -> None:
+        self.house, self.folder = folder / "house", folder / "environments"
+        self.house.mkdir(exist_ok=True)
+        self.sandbox = sandbox
+        sources = sources or Sources(wheelhouse=self.house)
+        jobs = Jobs(sandbox, sources, 2)
+        self.locks = Locks(database, jobs, sources, 60, timedelta(0), Queue(2, 1000, MIB))
+        builder = Builder(self.folder, jobs, sources, 60, 512)
+        self.environments = Environments(self.folder, database, builder, "here", total_mb)
+
+    async def built(self, *requirements: str) -> PackageMount:
+        found = await self.environments.ready(await self.locks.make(requirements), 60)
+        assert isinstance(found, PackageMount), found
+        return found
+
+    def trees(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "trees").iterdir())
+
+    def ready(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "ready").iterdir())
+
+
+@pytest.fixture
+async def linux(tmp_path: Path) -> AsyncIterator[Sandbox]:
+    sandbox = open_sandbox(LinuxSandboxSettings(), Place(tmp_path))
+    yield sandbox
+    await sandbox.close()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    made = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    migrate.upgrade(made)
+    return made
+
+
+@pytest.fixture
+async def keeping(tmp_path: Path, linux: Sandbox, database: Database) -> AsyncIterator[Keeping]:
+    made = Keeping(tmp_path, linux, database)
+    await made.environments.start()
+    yield made
+    await made.environments.close()
+
+
+def inode(mount: PackageMount, name: str) -> int:
+    return (mount.folder / name).stat().st_ino
+
+
+async def test_environments_share_the_files_of_their_wheels(keeping: Keeping) -> None:
+    for name in ("shared", "one", "two"):
+        make_wheel(keeping.house, name, "1.0")
+
+    one, two = await keeping.built("shared", "one"), await keeping.built("shared", "two")
+
+    assert inode(one, "shared.py") == inode(two, "shared.py")
+    [cached] = [path.name for path in (one.folder / "__pycache__").iterdir() if path.name.startswith("shared.")]
+    assert inode(one, f"__pycache__/{cached}") == inode(two, f"__pycache__/{cached}")
+    assert len(keeping.trees()) == 3
+
+
+async def test_where_links_are_impossible_files_are_copied(keeping: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wheel(keeping.house, "one", "1.0")
+
+    def no_links(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    mount = await keeping.built("one")
+
+    assert (mount.folder / "one.py").read_text() == "VERSION = '1.0'\n"
+
+
+async def test_of_two_packages_with_one_file_the_first_has_it_with_its_code(keeping: Keeping) -> None:
+    make_wheel(keeping.house, "aa", "1.0", {"same.py": "WHO = 'aa'\n", "only.py": "X = 1\n"})
+    make_wheel(keeping.house, "bb", "1.0", {"same.py": "WHO = 'bb'\n"})
+    first = await keeping.built("aa")
+
+    both = await keeping.built("bb", "aa")
+
+    names = [path.name for path in (first.folder / "__pycache__").iterdir() if path.name.startswith("same.")]
+    assert (both.folder / "same.py").read_text() == "WHO = 'aa'\n"
+    assert inode(both, f"__pycache__/{names[0]}") == inode(first, f"__pycache__/{names[0]}")
+
+
+async def test_a_file_of_one_package_that_is_a_folder_of_another_is_refused(keeping: Keeping) -> None:
+    make_wheel(keeping.house, "aa", "1.0", {"same": "a file"})
+    make_wheel(keeping.house, "bb", "1.0", {"same/x.py": "X = 1\n"})
+
+    found = await keeping.environments.ready(await keeping.locks.make(["aa", "bb"]), 60)
+
+    assert isinstance(found, Failure)
+    assert "'same', one as a file, one as a folder" in found.message
+
+
+async def test_built_anew_it_is_another_one_and_who_has_the_old_one_keeps_it(keeping: Keeping) -> None:
+    make_wheel(keeping.house, "one", "1.0")
+    lock = await keeping.locks.make(["one"])
+    old = await keeping.environments.ready(lock, 60)
+    assert isinstance(old, PackageMount)
+    before = inode(old, "one.py")
+
+    new = await keeping.environments.rebuild(lock)
+
+    assert isinstance(new, PackageMount)
+    assert (new.lock, new.folder != old.folder) == (old.lock, True)
+    assert inode(new, "one.py") != before
+    assert (old.folder / "one.py").is_file()
+    assert keeping.environments.find(old.lock) is new
+    left = old.folder
+    del old
+    gc.collect()
+    until = time.monotonic() + 10
+    while left.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(keeping.ready()) == 1
+
+
+async def test_what_cannot_be_built_anew_stays_as_it_was(keeping: Keeping) -> None:
+    wheel = make_wheel(keeping.house, "one", "1.0")
+    lock = await keeping.locks.make(["one"])
+    old = await keeping.environments.ready(lock, 60)
+    wheel.unlink()
+
+    failure = await keeping.environments.rebuild(lock)
+
+    assert isinstance(failure, Failure)
+    assert "one 1.0 has no wheel" in failure.message
+    assert keeping.environments.find(old.lock if isinstance(old, PackageMount) else "") is old
+
+
+async def test_after_a_start_the_newest_one_counts(
+    keeping: Keeping, tmp_path: Path, linux: Sandbox, database: Database
+) -> None:
+    make_wheel(keeping.house, "one", "1.0")
+    lock = await keeping.locks.make(["one"])
+    old = await keeping.environments.ready(lock, 60)
+    new = await keeping.environments.rebuild(lock)
+    assert isinstance(old, PackageMount)
+    assert isinstance(new, PackageMount)
+
+    again = Keeping(tmp_path, linux, database)
+    await again.environments.start()
+
+    found = again.environments.find(old.lock)
+    assert found is not None
+    assert found.folder == new.folder
+    assert len(again.ready()) == 1
+
+
+async def test_what_an_admin_sees_of_them(keeping: Keeping) -> None:
+    make_wheel(keeping.house, "one", "1.0")
+    make_wheel(keeping.house, "two", "1.0")
+    one, two = await keeping.built("one"), (await keeping.built("two")).lock
+    gc.collect()
+
+    shown = {found.lock: found for found in keeping.environments.installed()}
+
+    assert shown.keys() == {one.lock, two}
+    assert (shown[one.lock].in_use, shown[two].in_use) == (True, False)
+    assert all(found.size_bytes > 0 for found in shown.values())
+    assert all(abs(found.used_at - datetime.now(UTC)) < timedelta(minutes=1) for found in shown.values())
+
+
+async def test_who_asks_for_many_locks_delays_another_by_one(keeping: Keeping) -> None:
+    made: list[str] = []
+
+    async def make(caller: str, package: str) -> None:
+        await keeping.locks.make([package], caller)
+        made.append(caller)
+
+    for name in "abcdefgh":
+        make_wheel(keeping.house, name, "1.0")
+    await asyncio.gather(*(make("greedy", name) for name in "abcdefg"), make("other", "h"))
+
+    # Two at once: those that had begun before come first, and whoever shares its turn with the other one.
+    assert made.index("other") <= 4
+
+
+def big(house: Path, name: str, version: str = "1.0") -> None:
+    make_wheel(house, name, version, {f"{name}.py": f"VERSION = {version!r}\n", f"{name}.txt": "x" * (600 * 1024)})
+
+
+async def test_what_environments_take_beside_their_wheels_counts_as_well(
+    tmp_path: Path, linux: Sandbox, database: Database
+) -> None:
+    keeping = Keeping(tmp_path, linux, database, total_mb=2)
+    make_wheel(keeping.house, "folders", "1.0", {f"folders/f{number}/x": "" for number in range(130)})
+    for name in ("a", "b", "c", "d"):
+        make_wheel(keeping.house, name, "1.0")
+    gc.collect()
+
+    for name in ("a", "b", "c", "d"):
+        await keeping.built("folders", name)
+        gc.collect()
+
+    # The files of the wheel are shared; each environment has folders of its own, half a MiB of them.
+    assert 1 <= len(keeping.environments.installed()) < 3
+
+
+async def test_where_all_would_be_too_much_the_least_used_one_goes(
+    tmp_path: Path, linux: Sandbox, database: Database
+) -> None:
+    keeping = Keeping(tmp_path, linux, database, total_mb=2)
+    for name in ("one", "two", "three", "four"):
+        big(keeping.house, name)
+    first = (await keeping.built("one")).lock
+    second, third = await keeping.built("two"), (await keeping.built("three")).lock
+    for days, lock in ((3, second.lock), (2, first), (1, third)):
+        [found] = [one for one in keeping.environments.installed() if one.lock == lock]
+        os.utime(found.folder, (time.time() - days * 86_400,) * 2)
+    gc.collect()
+
+    fourth = await keeping.built("four")
+
+    # The first one went: the second was used even longer ago, but somebody has it.
+    assert {one.lock for one in keeping.environments.installed()} == {second.lock, third, fourth.lock}
+    assert len(keeping.trees()) == 3
+
+
+async def test_where_all_are_in_use_it_says_which_setting(tmp_path: Path, linux: Sandbox, database: Database) -> None:
+    keeping = Keeping(tmp_path, linux, database, total_mb=1)
+    big(keeping.house, "one")
+    big(keeping.house, "two")
+    kept = await keeping.built("one")
+
+    found = await keeping.environments.ready(await keeping.locks.make(["two"]), 60)
+
+    assert isinstance(found, Failure)
+    assert "packages.total_mb" in found.message
+    assert (kept.folder / "one.py").is_file()
+
+
+async def test_a_sweep_takes_what_nobody_has_and_the_wheels_that_only_it_had(keeping: Keeping) -> None:
+    for name in ("shared", "one", "two"):
+        make_wheel(keeping.house, name, "1.0")
+    one = await keeping.built("shared", "one")
+    await keeping.built("shared", "two")
+    gc.collect()
+    later = datetime.now(UTC) + timedelta(minutes=1)
+
+    counted = list(keeping.environments.drop_unused(later, later, dry_run=True))
+    swept = list(keeping.environments.drop_unused(later, later, dry_run=False))
+
+    assert len(counted) == len(swept) == 1
+    assert [found.lock for found in keeping.environments.installed()] == [one.lock]
+    assert len(keeping.trees()) == 2
+    assert (one.folder / "shared.py").is_file()
+
+
+async def test_the_unsafe_sandbox_locks_and_builds_as_well(tmp_path: Path, database: Database) -> None:
+    keeping = Keeping(tmp_path, UnsafeSubprocess(), database)
+    make_wheel(keeping.house, "one", "1.0")
+
+    mount = await keeping.built("one")
+
+    assert sorted(path.name for path in mount.folder.iterdir()) == ["__pycache__", "one-1.0.dist-info", "one.py"]
+    await keeping.environments.close()
+
+
+# -- indexes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[PackageIndex]:
+    house = tmp_path / "house"
+    house.mkdir()
+    make_wheel(house, "one", "1.0")
+    made = PackageIndex(house)
+    yield made
+    made.close()
+
+
+async def test_an_index_with_a_login_is_shown_it_and_nobody_else_is(
+    tmp_path: Path, linux: Sandbox, database: Database, index: PackageIndex
+) -> None:
+    index.login = "ann:ge-heim"
+    good = Keeping(tmp_path, linux, database, sources=Sources((index.url,)))
+    bad = Keeping(tmp_path, linux, database, sources=Sources((index.url.replace("ge-heim", "falsch"),)))
+
+    mount = await good.built("one")
+    with pytest.raises(PackageIndexUnavailable, match="does not accept the login"):
+        await bad.locks.make(["one"])
+
+    assert (mount.folder / "one.py").is_file()
+
+
+async def test_files_on_another_host_need_a_setting(tmp_path: Path, database: Database, index: PackageIndex) -> None:
+    sandbox = open_sandbox(LinuxSandboxSettings(hosts={"files.test": ("127.0.0.1",)}), Place(tmp_path))
+    index.files_at = f"http://files.test:{index.port}"
+    closed = Keeping(tmp_path, sandbox, database, sources=Sources((index.url,)))
+    opened = Keeping(tmp_path, sandbox, database, sources=Sources((index.url,), file_hosts=(index.files_at,)))
+
+    with pytest.raises(Unavailable, match=r"files\.test") as refusal:
+        await closed.locks.make(["one"])
+    failure = await closed.environments.ready(await opened.locks.make(["one"]), 60)
+    mount = await opened.built("one")
+    await sandbox.close()
+
+    assert "packages.file_hosts" in (refusal.value.hint or "")
+    assert isinstance(failure, Failure)
+    assert "packages.file_hosts" in failure.message
+    assert (mount.folder / "one.py").is_file()

@@ -1,0 +1,319 @@
+"""Packages that nobody should trust, and indexes that are not well: each fails by its name, in the sandbox, and is
+tried again."""
+
+from __future__ import annotations
+
+import base64
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Rpc, Server, clean_environment
+from tests.support.needing import create, needing, refused
+from tests.support.package_index import PackageIndex
+from tests.support.wheels import make_sdist, make_wheel
+
+
+def failed(rpc: Rpc, name: str) -> str:
+    """Why the packages of a skill could not be installed."""
+    error = rpc("execute_skill", name=name)["error"]
+    assert error["type"] == "EnvironmentFailed", error
+    message: str = error["message"]
+    return message
+
+
+def importing(package: str) -> str:
+    return f"import {package}\ndef main(args): return {package}.VERSION"
+
+
+# -- wheels ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ({"files": {"../evil.py": "X = 1"}}, "outside of its folder"),
+        ({"files": {"/evil.py": "X = 1"}}, "outside of its folder"),
+        ({"files": {"a/./evil.py": "X = 1"}}, "outside of its folder"),
+        ({"files": {"own.py": "X = 1"}, "links": ["own.py"]}, "which is a link"),
+        ({"more": {"extra.py": "X = 1"}}, "'extra.py' is not in its list of files"),
+        ({"record": {"own.py": "sha256=" + "A" * 43}, "files": {"own.py": "X = 1"}}, "damaged file"),
+        ({"record": {"own.py": "md5=AAAA"}, "files": {"own.py": "X = 1"}}, "says no hash"),
+        ({"files": {"own.py": "X = 1", "own-1.0.data/odd/x": "y"}}, "which belongs nowhere"),
+        ({"files": {f"own/{number}.txt": "" for number in range(50_001)}}, "at most 50000"),
+    ],
+    ids=["above", "root", "dot", "link", "unlisted", "changed", "weak", "data", "many"],
+)
+def test_a_wheel_that_lies_is_refused_by_its_name(
+    packages_sqlite: Server, new_name: str, wheelhouse: Path, made: dict[str, Any], words: str
+) -> None:
+    own = f"own{new_name}"
+    files = {path.replace("own", own): text for path, text in made.get("files", {f"{own}.py": "VERSION = 1"}).items()}
+    record = {path.replace("own", own): value for path, value in made.get("record", {}).items()}
+    links = [path.replace("own", own) for path in made.get("links", ())]
+    make_wheel(wheelhouse, own, "1.0", files, record=record, more=made.get("more"), links=links)
+    create(packages_sqlite.rpc, needing(new_name, own))
+
+    message = failed(packages_sqlite.rpc, new_name)
+
+    assert words in message
+    assert f"{own} 1.0" in message
+    assert not list((packages_sqlite.home / "environments" / "incoming").iterdir())
+
+
+def test_the_files_of_a_wheel_lie_where_they_belong(packages_sqlite: Server, new_name: str, wheelhouse: Path) -> None:
+    own = f"own{new_name}"
+    data = f"{own}-1.0.data"
+    files = {
+        f"{data}/purelib/{own}.py": "VERSION = 1",
+        f"{data}/scripts/tool": "#!python",
+        f"{data}/data/share/x": "y",
+        f"{own}_broken.py": "def broken(:",
+    }
+    make_wheel(wheelhouse, own, "1.0", files)
+    code = f"""
+import {own}, importlib.metadata, os
+def main(args):
+    folder = os.path.dirname({own}.__file__)
+    found = [os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names]
+    cached = os.path.basename({own}.__spec__.cached)
+    modes = sorted({{oct(os.stat(os.path.join(folder, path)).st_mode & 0o777) for path in found}})
+    return [sorted(path for path in found if "info" not in path), cached, modes, importlib.metadata.version("{own}")]
+"""
+    create(packages_sqlite.rpc, needing(new_name, own), code)
+
+    files_there, cached, modes, version = packages_sqlite.rpc("execute_skill", name=new_name)["output"]
+
+    assert files_there == [f"__pycache__/{cached}", "bin/tool", f"{own}.py", f"{own}_broken.py", "share/x"]
+    assert (modes, version) == (["0o444"], "1.0")
+
+
+@pytest.mark.parametrize("files", [{"a\nb.py": "X = 1"}, {"a": "X = 1", "a/b.py": "X = 1"}], ids=["line", "both"])
+def test_a_wheel_that_cannot_even_be_read_is_not_locked(
+    packages_sqlite: Server, new_name: str, wheelhouse: Path, files: dict[str, str]
+) -> None:
+    own = f"own{new_name}"
+    make_wheel(wheelhouse, own, "1.0", files)
+
+    error = refused(packages_sqlite.rpc, needing(new_name, own))
+
+    assert (error["data"]["reason"], error["data"]["package"]) == ("damaged", own)
+    assert str(packages_sqlite.home) not in str(error)
+
+
+def test_a_wheel_of_another_package_is_refused(packages_sqlite: Server, new_name: str, wheelhouse: Path) -> None:
+    own, other = f"own{new_name}", f"other{new_name}"
+    wheel = make_wheel(wheelhouse, own, "1.0")
+    create(packages_sqlite.rpc, needing(new_name, own))
+    path = make_wheel(wheelhouse, other, "1.0")
+    path.rename(wheel)
+
+    assert "not the one that was locked" in failed(packages_sqlite.rpc, new_name)
+
+
+def test_a_bomb_ends_where_the_limit_is(indexed: Server, new_name: str, wheelhouse: Path) -> None:
+    own = f"own{new_name}"
+    wheel = make_wheel(wheelhouse, own, "1.0", {f"{own}.py": "VERSION = 1", "zeros.txt": "0" * 80_000_000})
+    assert wheel.stat().st_size < 1_000_000
+    create(indexed.rpc, needing(new_name, own))
+
+    assert "packages.max_mb" in failed(indexed.rpc, new_name)
+
+
+# -- the index ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_index_serves_in_place_of_the_locked_file_is_refused(
+    indexed: Server, new_name: str, package_index: PackageIndex
+) -> None:
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.replaced[wheel.name] = make_wheel(package_index.folder, f"evil{new_name}", "1.0").read_bytes()
+    create(indexed.rpc, needing(new_name, own), importing(own))
+
+    message = failed(indexed.rpc, new_name)
+
+    assert f"{own} 1.0" in message
+    assert "its hash differs" in message
+
+
+def test_an_index_that_is_away_for_a_moment_is_asked_again(
+    indexed: Server, new_name: str, package_index: PackageIndex
+) -> None:
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.failing[wheel.name] = 2
+    create(indexed.rpc, needing(new_name, own), importing(own))
+
+    assert indexed.rpc("execute_skill", name=new_name)["output"] == "1.0"
+
+
+def test_a_build_that_failed_in_passing_is_tried_with_the_next_run(
+    indexed: Server, new_name: str, package_index: PackageIndex
+) -> None:
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.failing[wheel.name] = 4
+    create(indexed.rpc, needing(new_name, own), importing(own))
+
+    assert "after several tries" in failed(indexed.rpc, new_name)
+    assert indexed.rpc("execute_skill", name=new_name)["output"] == "1.0"
+
+
+def test_what_is_being_built_says_how_far_it_is(indexed: Server, new_name: str, package_index: PackageIndex) -> None:
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.held[wheel.name] = threading.Event()
+    create(indexed.rpc, needing(new_name, own), importing(own))
+    waited = indexed.rpc("execute_skill", name=new_name, timeout_ms=200)["error"]
+
+    state: dict[str, Any] = {}
+    until = time.monotonic() + 30
+    while "fetching" not in state.get("step", "") and time.monotonic() < until:
+        [state] = indexed.rpc("describe_skill", name=new_name)["skill"]["lock"]["environments"]
+    package_index.held[wheel.name].set()
+    output = indexed.rpc("execute_skill", name=new_name)["output"]
+
+    assert waited["type"] == "EnvironmentNotReady"
+    assert "of 1 packages are there" in waited["message"]
+    assert state == {"state": "building", "step": f"fetching {own} 1.0", "done": 0, "total": 1}
+    assert output == "1.0"
+    assert indexed.rpc("describe_skill", name=new_name)["skill"]["lock"]["environments"] == [{"state": "ready"}]
+
+
+def test_installing_that_takes_too_long_says_at_what(
+    start_server: Callable[..., Server], new_name: str, package_index: PackageIndex
+) -> None:
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.held[wheel.name] = threading.Event()
+    settings = {"SKILLERY_PACKAGES_INDEX_URLS": package_index.url, "SKILLERY_PACKAGES_BUILD_SECONDS": "2"}
+    running = start_server(env=settings)
+    create(running.rpc, needing(new_name, own))
+
+    message = failed(running.rpc, new_name)
+    package_index.held[wheel.name].set()
+
+    assert "packages.build_seconds" in message
+    assert f"fetching {own} 1.0" in message
+
+
+# -- from source -------------------------------------------------------------------------------------------------------
+
+
+def test_a_package_without_a_wheel_is_built_in_the_sandbox(
+    indexed: Server, new_name: str, package_index: PackageIndex
+) -> None:
+    own = f"own{new_name}"
+    make_sdist(package_index.folder, own, "1.0")
+    create(indexed.rpc, needing(new_name, own), f"import {own}\ndef main(args): return {own}.BUILT")
+
+    assert indexed.rpc("execute_skill", name=new_name)["output"] is True
+
+
+def test_nothing_is_built_from_source_where_no_setting_says_so(
+    packages_sqlite: Server, new_name: str, wheelhouse: Path
+) -> None:
+    own = f"own{new_name}"
+    make_sdist(wheelhouse, own, "1.0")
+
+    error = refused(packages_sqlite.rpc, needing(new_name, own))
+
+    assert error["data"]["reason"] == "no_wheel"
+    assert own in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("hostile", "words"),
+    [
+        (
+            "while True: __import__('os').fork() or (__import__('os').closerange(0, 99), __import__('time').sleep(99))",
+            "BlockingIOError",
+        ),
+        ("open('{home}/skillery.db', 'rb').read(10)", "FileNotFoundError"),
+        ("__import__('urllib.request').request.urlopen('http://localhost:{port}/elsewhere')", "403"),
+        ("open(wheel_directory + '/x', 'wb').write(b'0' * (5 << 30))", "memory"),
+    ],
+    ids=["forks", "reads", "reaches", "fills"],
+)
+def test_a_hostile_build_stays_in_its_sandbox_and_fails_by_its_name(
+    indexed: Server, new_name: str, package_index: PackageIndex, sqlite_server: Server, hostile: str, words: str
+) -> None:
+    own = f"own{new_name}"
+    port = sqlite_server.url.rpartition(":")[2]
+    make_sdist(package_index.folder, own, "1.0", hostile.format(home=indexed.home, port=port))
+    create(indexed.rpc, needing(new_name, own))
+
+    message = failed(indexed.rpc, new_name)
+
+    assert f"{own} 1.0 could not be built from source" in message
+    assert words in message
+    assert str(indexed.home) not in message
+    assert indexed.rpc("list_skills", limit=1)["skills"]
+
+
+# -- a server that goes ------------------------------------------------------------------------------------------------
+
+
+def test_a_server_killed_in_the_middle_of_a_build_leaves_nothing_and_builds_it_after_the_next_start(
+    start_server: Callable[..., Server], new_name: str, package_index: PackageIndex
+) -> None:
+    one, two = f"one{new_name}", f"two{new_name}"
+    make_wheel(package_index.folder, one, "1.0")
+    wheel = make_wheel(package_index.folder, two, "1.0")
+    package_index.held[wheel.name] = threading.Event()
+    settings = {"SKILLERY_PACKAGES_INDEX_URLS": package_index.url}
+    running = start_server(env=settings)
+    create(running.rpc, needing(new_name, one, two), importing(two))
+    trees, incoming = running.home / "environments" / "trees", running.home / "environments" / "incoming"
+    until = time.monotonic() + 30
+    while not (trees.is_dir() and list(trees.iterdir())) and time.monotonic() < until:
+        time.sleep(0.02)
+    running.stop(signal.SIGKILL)
+    package_index.held[wheel.name].set()
+    assert list(incoming.iterdir())
+
+    again = start_server(env=settings)
+    left = incoming.exists()
+    shown = again.rpc("describe_skill", name=new_name)["skill"]["lock"]["environments"]
+
+    assert (left, shown) == (False, [])
+    assert again.rpc("execute_skill", name=new_name)["output"] == "1.0"
+    assert sum(path.endswith(f"{one}-1.0-py3-none-any.whl") for path in package_index.asked) == 1
+    assert list(incoming.iterdir()) == []
+
+
+def test_a_full_disk_is_a_clear_error_and_nothing_of_the_build_is_left(
+    tmp_path: Path, small_disk: list[str], new_name: str, wheelhouse: Path
+) -> None:
+    own = f"own{new_name}"
+    noise = base64.b85encode(random.Random(7).randbytes(14_000_000)).decode()
+    make_wheel(wheelhouse, own, "1.0", {f"{own}.py": "VERSION = 1", "noise.txt": noise})
+    home = tmp_path / "home"
+    command = [*small_disk, sys.executable, "-m", "skillery", "serve", "--home", str(home), "--port", "0"]
+    more = {"SANDBOX": "unsafe-subprocess", "ALLOW_UNSAFE_SANDBOX": "1", "PACKAGES_WHEELHOUSE": str(wheelhouse)}
+    env = clean_environment({f"SKILLERY_{name}": value for name, value in more.items()})
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env) as process:
+        assert process.stdout is not None
+        url = "http://" + process.stdout.readline().decode().split("http://")[1].split()[0]
+        try:
+            rpc = Rpc(url)
+            create(rpc, needing(new_name, own))
+            message = failed(rpc, new_name)
+            create(rpc, needing(f"{new_name}.small", "figures<2"), importing("figures"))
+            output = rpc("execute_skill", name=f"{new_name}.small")["output"]
+            left = list(Path(f"/proc/{process.pid}/root{home}/environments/incoming").iterdir())
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+    assert "no space left" in message
+    assert (output, left) == ("1.0", [])

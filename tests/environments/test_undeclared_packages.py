@@ -1,0 +1,441 @@
+"""Packages that the Python files of a skill import and nobody declares: found, told, and locked if that is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.utils import canonicalize_name
+
+from skillery.environments import Sources
+from skillery.environments.package_choice import choose
+from skillery.formats.import_names import is_known_package, providers_of
+from skillery.formats.imports import MOST, NEVER_FOREIGN, find_imports, own_modules
+from skillery.formats.requirements import inferred_in, mark_inferred, read_lock
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.importing.test_importing import by_path, sent
+from tests.support.archives import skill_md, zipped
+from tests.support.needing import CODE, create, lock_of, needing, pins
+from tests.support.wheels import make_wheel
+
+RULE = "undeclared_package"
+
+
+@pytest.fixture(scope="session")
+def house(wheelhouse: Path) -> Path:
+    """The wheelhouse, with packages whose modules are called otherwise."""
+    make_wheel(wheelhouse, "pyyaml", "6.0", {"yaml/__init__.py": "def dump(x): return f'{x}!'\n"})
+    make_wheel(wheelhouse, "pillow", "11.0", {"PIL/__init__.py": "", "PIL/Image.py": "MODE = 'RGB'\n"})
+    make_wheel(wheelhouse, "opencv_python", "4.9", {"cv2/__init__.py": "A = 1\n"})
+    make_wheel(wheelhouse, "google_genai", "1.0", {"google/genai/__init__.py": "KEY = 'g'\n"})
+    return wheelhouse
+
+
+@pytest.fixture
+def packages_rpc(packages: Server, house: Path) -> Rpc:
+    return packages.rpc
+
+
+def imported(rpc: Rpc, name: str, files: dict[str, str], **params: str) -> dict[str, Any]:
+    content = {f"{name}/SKILL.md": skill_md(name)} | {f"{name}/{path}": text for path, text in files.items()}
+    [skill] = sent(rpc, zipped(content), **params)["skills"]
+    found: dict[str, Any] = skill
+    return found
+
+
+def undeclared(told: dict[str, Any]) -> list[tuple[str, int, str]]:
+    found = (one for one in told.get("findings", ()) if one["rule"] == RULE)
+    return [(one["file"], one["line"], one["severity"]) for one in found]
+
+
+def script(rpc: Rpc, name: str, path: str, **more: Any) -> dict[str, Any]:
+    ran: dict[str, Any] = rpc("execute_skill", name=name, script=path, **more)
+    return ran
+
+
+# -- what a file imports -----------------------------------------------------------------------------------------------
+
+
+def test_imports_are_required_or_optional() -> None:
+    source = b"""
+import os, numpy as np, skills.other
+from google.cloud import storage
+from . import beside
+import sys; import zipp
+try:
+    import rich
+except ImportError:
+    import plain
+def f():
+    import pandas
+if sys.version_info < (3, 11):
+    import tomli
+if __name__ == "__main__":
+    import click
+if TYPE_CHECKING:
+    import only_for_types
+class A:
+    import inside
+try:
+    import strict
+finally:
+    import last
+with suppress(ModuleNotFoundError):
+    import maybe
+async def g():
+    for x in y:
+        match x:
+            case 1:
+                from deep.er import thing
+import rich.console
+"""
+    found = {one.module: (one.line, one.optional) for one in find_imports(source)}
+
+    assert {module for module, (_, optional) in found.items() if not optional} == {
+        *("numpy", "google.cloud.storage", "zipp", "inside", "strict", "last", "rich"),
+    }
+    assert {module for module, (_, optional) in found.items() if optional} == {
+        *("plain", "pandas", "tomli", "click", "maybe", "deep"),
+    }
+    assert found["rich"] == (31, False)
+    assert found["google.cloud.storage"][0] == 3
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"import (",
+        b"\xff\xfe",
+        b"import a\x00",
+        b"print 'two'",
+        b"(" * 5000,
+        b"import " + b"a." * 300 + b"b",
+        b"\n" * 600_000,
+    ],
+)
+def test_a_file_that_does_not_parse_imports_nothing(source: bytes) -> None:
+    assert find_imports(source) == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "import zz",
+            "import  zz.a",
+            "import os, zz",
+            "import os as o , zz as z",
+            "import os, \\\n  zz",
+            "x = 1; import zz",
+        ),
+        *("from zz import a", "from zz.b import (a,\n  c)", "from zz import*", "from \\\n zz import a", "import\tzz"),
+        *(
+            "if x: import zz",
+            "if x:\n\timport zz",
+            "\ufeffimport zz",
+            "x = 1\rimport zz",
+            "\fimport zz",
+            "class A: import zz",
+        ),
+    ],
+)
+def test_an_import_is_found_however_it_is_written(line: str) -> None:
+    assert [one.module for one in find_imports(f"{line}\n".encode())] == ["zz"]
+
+
+@pytest.mark.parametrize(
+    "text", ["\n", " ", "import ", "from ", "from\n", ";", ":\t", "import os,", "\\\n", "import os\n"]
+)
+def test_long_sources_are_looked_at_in_linear_time(text: str) -> None:
+    """In quadratic time these take minutes."""
+    assert find_imports((text * (500_000 // len(text))).encode()) == ()
+
+
+@given(st.lists(st.from_regex(r"\A[a-z][a-z_0-9]{0,8}\Z"), max_size=300))
+def test_every_module_is_found_once_and_at_most_so_many(names: list[str]) -> None:
+    source = "".join(f"import {name}x1\n" for name in names).encode()
+
+    found = find_imports(source)
+
+    assert [one.module for one in found] == list(dict.fromkeys(f"{name}x1" for name in names))[:MOST]
+    assert not NEVER_FOREIGN & {one.module for one in found}
+
+
+@given(st.lists(st.from_regex(r"\A[a-z]{1,6}(/[a-z]{1,6}){0,3}(\.py|\.txt)\Z"), max_size=20))
+def test_modules_of_the_bundle_are_its_own(paths: list[str]) -> None:
+    own = own_modules(paths)
+
+    for path in paths:
+        *folders, file = path.split("/")
+        assert not path.endswith(".py") or {*folders, file[:-3]} <= own
+
+
+# -- who provides it ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table_agrees_with_what_is_installed_here() -> None:
+    wrong = [
+        (module, names)
+        for module, names in packages_distributions().items()
+        if providers_of(module).how == "known"
+        and not {canonicalize_name(name) for name in names} & set(providers_of(module).packages)
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("module", "packages", "how"),
+    [
+        ("yaml", ("pyyaml",), "known"),
+        ("sklearn", ("scikit-learn",), "known"),
+        ("prompt_toolkit", ("prompt-toolkit",), "known"),
+        ("google.genai", ("google-genai",), "known"),
+        ("ruamel.yaml", ("ruamel-yaml",), "known"),
+        ("utils", ("utils",), "guessed"),
+    ],
+)
+def test_a_module_has_a_provider(module: str, packages: tuple[str, ...], how: str) -> None:
+    assert providers_of(module) == (packages, how)
+    assert is_known_package(packages[0]) == (how == "known")
+
+
+@pytest.mark.parametrize(
+    ("module", "allowed", "package", "words"),
+    [
+        ("yaml", (), "pyyaml", ""),
+        ("utils", (), "", "no package is known to provide it"),
+        ("acme_tools", ("acme-*",), "acme-tools", ""),
+        ("utils", ("acme-*",), "", "packages.allowed"),
+        ("whisper", (), "", "it is ambiguous: openai-whisper and whisper"),
+        ("whisper", ("openai-*",), "openai-whisper", ""),
+        ("bs4", (), "", "packages.denied"),
+        ("cv2", (), "opencv-python", ""),
+    ],
+)
+def test_from_an_index_no_package_is_inferred_by_its_name_alone(
+    module: str, allowed: tuple[str, ...], package: str, words: str
+) -> None:
+    denied = ("beautifulsoup4", "opencv-python-headless")
+    sources = Sources(("https://pypi.org/simple",), allowed=allowed, denied=denied)
+
+    choice = choose(sources, None, providers_of(module))
+
+    assert choice.package == package
+    assert words in choice.reason
+
+
+def test_the_mark_of_a_lock_is_read_back() -> None:
+    lock = f"six==1.0 --hash=sha256:{'0' * 64}\n".encode()
+
+    marked = mark_inferred(lock, ["six", "pyyaml"])
+
+    assert (inferred_in(marked), inferred_in(lock)) == (("six", "pyyaml"), ())
+    assert read_lock(marked) == read_lock(lock)
+
+
+# -- told --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_entrypoint_that_cannot_be_imported_is_refused(packages_rpc: Rpc, new_name: str) -> None:
+    made = manifest(new_name, runtime={"entrypoint": "code/main.py"})
+    files = skill_files(f"import os\nimport yaml, helper\n{CODE}", **{"code/helper.py": "import PIL.Image\n"})
+
+    checked = packages_rpc("check_skill", manifest=made, skill_md="# A\n", files=files)
+    error = packages_rpc.error("create_skill", manifest=made, skill_md="# A\n", files=files)
+
+    assert not checked["ok"]
+    assert undeclared(checked) == [("code/main.py", 2, "error"), ("code/helper.py", 1, "warning")]
+    assert "add 'pyyaml' to runtime.dependencies" in checked["findings"][0]["message"]
+    assert (error["code"], error["data"]["findings"][0]["rule"]) == (-32007, RULE)
+
+
+def test_an_import_that_code_can_do_without_refuses_nothing(packages_rpc: Rpc, new_name: str) -> None:
+    code = f"try:\n    import yaml\nexcept ImportError:\n    yaml = None\n{CODE}"
+    made = manifest(new_name, runtime={"entrypoint": "code/main.py"})
+
+    checked = packages_rpc("check_skill", manifest=made, skill_md="# A\n", files=skill_files(code))
+
+    assert (checked["ok"], undeclared(checked)) == (True, [("code/main.py", 2, "warning")])
+    assert "yaml (optional)" in checked["findings"][0]["message"]
+
+
+def test_declared_packages_and_what_they_bring_are_not_told(packages_rpc: Rpc, new_name: str) -> None:
+    code = f"import frames\nimport figures\nimport strange_fork\nimport yaml\n{CODE}"
+
+    checked = packages_rpc(
+        "check_skill", manifest=needing(new_name, "frames"), skill_md="# A\n", files=skill_files(code)
+    )
+
+    # Nobody knows which modules frames has: it may be what brings strange_fork.
+    assert [one["message"].partition(",")[0] for one in checked["findings"]] == ["imports yaml"]
+    assert checked["ok"]
+
+
+def test_an_imported_script_is_told_with_file_and_line(packages_rpc: Rpc, new_name: str) -> None:
+    files = {"scripts/a.py": "import scripts.b\nimport cv2\n", "scripts/b.py": "import cv2\nimport magic\nimport zzz\n"}
+
+    skill = imported(packages_rpc, new_name, files)
+
+    assert skill["outcome"] == "published"
+    assert undeclared(skill) == [
+        ("scripts/a.py", 2, "warning"),
+        ("scripts/b.py", 2, "warning"),
+        ("scripts/b.py", 3, "warning"),
+    ]
+    assert "cv2 (and 1 more file)" in skill["findings"][0]["message"]
+    assert "no known package provides" in skill["findings"][2]["message"]
+    assert undeclared(imported(packages_rpc, f"{new_name}.off", files, packages="declared")) == []
+
+
+def test_a_source_that_kills_the_worker_costs_its_own_findings_alone(packages_rpc: Rpc, new_name: str) -> None:
+    hostile = "x = " + "-" * 400_000 + "1\n"
+
+    skill = imported(packages_rpc, new_name, {"a.py": "import yaml\n", "b.py": hostile})
+
+    assert skill["outcome"] == "published"
+    assert [one["message"].partition(",")[0] for one in skill["findings"] if one["rule"] == RULE]
+
+
+# -- locked ------------------------------------------------------------------------------------------------------------
+
+
+def test_inferred_packages_are_locked_and_marked(packages_rpc: Rpc, new_name: str) -> None:
+    files = {
+        "scripts/show.py": "import yaml\nfrom PIL import Image\nfrom lib import out\nout(yaml.dump(Image.MODE))\n",
+        "scripts/lib.py": "import frames\ndef out(x): print(x, frames.VERSION)\n",
+    }
+
+    before = imported(packages_rpc, new_name, files)
+    skill = imported(packages_rpc, new_name, files, packages="infer")
+    again = imported(packages_rpc, new_name, files, packages="infer")
+
+    assert (before["version"], skill["version"], undeclared(skill)) == ("1.0.0", "1.0.1", [])
+    assert {one["rule"] for one in skill["findings"]} == {"inferred_package"}
+    assert (again["outcome"], again["digest"]) == ("unchanged", skill["digest"])
+    described = packages_rpc("describe_skill", name=new_name)["skill"]
+    assert described["manifest"]["runtime"]["inferred"] == ["frames", "pillow", "pyyaml"]
+    assert [(one["name"], one.get("inferred", False)) for one in described["lock"]["packages"]] == [
+        *(("figures", False), ("frames", True), ("pillow", True), ("pyyaml", True)),
+    ]
+    assert script(packages_rpc, new_name, "scripts/show.py")["output"]["stdout"] == "RGB! 2.0\n"
+    assert imported(packages_rpc, new_name, files)["outcome"] == "unchanged"
+
+
+def test_what_cannot_be_inferred_is_told_and_the_others_are_locked(packages_rpc: Rpc, new_name: str) -> None:
+    content = {
+        f"{new_name}-a/SKILL.md": skill_md(f"{new_name}-a"),
+        f"{new_name}-a/x.py": "import yaml\nimport forbidden\nimport elsewhere\nimport zzz\nimport whisper\n",
+        f"{new_name}-b/SKILL.md": skill_md(f"{new_name}-b"),
+        f"{new_name}-b/x.py": "import torn\ndef f():\n    import frames\n",
+    }
+
+    report = by_path(sent(packages_rpc, zipped(content), packages="infer"))
+
+    one, other = report[f"{new_name}-a"], report[f"{new_name}-b"]
+    assert (one["outcome"], other["outcome"]) == ("published", "published")
+    lock = lock_of(packages_rpc, f"{new_name}-a")
+    assert (pins(lock), inferred_in(lock.encode())) == ({"pyyaml": "6.0"}, ("pyyaml",))
+    told = {one["message"].split()[1].rstrip(","): one["message"] for one in one["findings"] if one["rule"] == RULE}
+    assert "forbidden is denied here" in told["forbidden"]
+    assert "has no wheel" in told["elsewhere"]
+    assert "the wheelhouse of this server has no wheel of zzz" in told["zzz"]
+    assert "openai-whisper and whisper" in told["whisper"]
+    assert pins(lock_of(packages_rpc, f"{new_name}-b")).keys() == {"torn", "frames", "figures"}
+
+
+def test_a_locked_skill_goes_out_and_comes_in_as_it_was(packages_rpc: Rpc, new_name: str) -> None:
+    skill = imported(packages_rpc, f"{new_name}.a", {"run.py": "import yaml\n"}, packages="infer")
+    name = skill["name"]
+    stored = packages_rpc("describe_skill", name=name, detail="full")["skill"]
+    content = [
+        {"path": one["path"], "content": packages_rpc("read_skill_file", name=name, path=one["path"])["content"]}
+        for one in stored["files"]
+    ]
+
+    archive = {f"x/{one['path']}": one["content"] for one in content}
+    [again] = sent(packages_rpc, zipped(archive))["skills"]
+
+    assert (again["version"], again["digest"]) == (skill["version"], skill["digest"])
+    assert stored["manifest"]["runtime"]["inferred"] == ["pyyaml"]
+
+
+def test_a_skill_of_its_author_is_locked_where_the_server_says_so(
+    start_server: Callable[..., Server], house: Path, new_name: str
+) -> None:
+    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(house), "SKILLERY_PACKAGES_INFER": "lock"}
+    rpc = start_server(env={**more, "SKILLERY_PACKAGES_ALLOWED": "pyyaml"}).rpc
+    code = "import yaml\ndef main(args): return yaml.dump(1)\n"
+    made = manifest(new_name, runtime={"entrypoint": "code/main.py"})
+
+    first = create(rpc, made, code)
+    again = create(rpc, made, code)
+    error = rpc.error(
+        "create_skill",
+        manifest=manifest(f"{new_name}.b", runtime={"entrypoint": "code/main.py"}),
+        skill_md="# A\n",
+        files=skill_files(f"import frames\n{CODE}"),
+    )
+
+    assert first == again
+    assert rpc("execute_skill", name=new_name)["output"] == "1!"
+    assert "packages.allowed" in error["data"]["findings"][0]["message"]
+
+
+# -- a set of scripts as people publish them ---------------------------------------------------------------------------
+
+SCRIPTS = {
+    "plain import": "import yaml\nprint(yaml.dump(1))",
+    "other name": "from PIL import Image\nprint(Image.MODE)",
+    "several at once": "import os, yaml, frames\nprint(frames.VERSION)",
+    "submodule": "import PIL.Image\nprint(PIL.Image.MODE)",
+    "namespace": "from google import genai\nprint(genai.KEY)",
+    "any of several": "import cv2\nprint(cv2.A)",
+    "in a function": "def main():\n    import yaml\n    print(yaml.dump(2))\nmain()",
+    "guarded by an exit": "try:\n    import yaml\nexcept ImportError:\n    raise SystemExit('install it')\nprint(1)",
+    "when started": "if __name__ == '__main__':\n    import frames\n    print(frames.VERSION)",
+    "through a neighbour": "import sys\nsys.path.insert(0, '.')\nimport lib_of_it\nprint(lib_of_it.V)",
+    "fallback": "try:\n    import ujson as json\nexcept ImportError:\n    import json\nimport yaml\nprint(json)",
+    "continued": "from frames import \\\n    VERSION\nprint(VERSION)",
+}
+
+
+def test_all_of_a_set_of_scripts_run_with_inferred_packages(packages_rpc: Rpc, new_name: str) -> None:
+    content: dict[str, str] = {}
+    for number, text in enumerate(SCRIPTS.values()):
+        root = f"{new_name}-{number}"
+        content |= {f"{root}/SKILL.md": skill_md(root), f"{root}/scripts/run.py": text}
+        content[f"{root}/scripts/lib_of_it.py"] = "from figures import VERSION as V\n"
+
+    sent(packages_rpc, zipped(content), packages="infer")
+
+    runs = {
+        what: script(packages_rpc, f"{new_name}-{number}", "scripts/run.py")["output"]
+        for number, what in enumerate(SCRIPTS)
+    }
+    assert {what: ran["stderr"] for what, ran in runs.items() if ran["exit_code"]} == {}
+
+
+def test_the_command_asks_for_it(packages_sqlite: Server, house: Path, new_name: str, tmp_path: Path) -> None:
+    folder = tmp_path / new_name
+    folder.mkdir()
+    (folder / "SKILL.md").write_text(skill_md(new_name))
+    (folder / "run.py").write_text("import yaml\nimport forbidden\n")
+    where = ["--url", packages_sqlite.url]
+
+    told = skillery("import", str(folder), *where)
+    locked = skillery("import", str(folder), "--packages", "infer", "--json", *where)
+
+    assert "warning: ./run.py:1: imports yaml" in told.err
+    [skill] = json.loads(locked.out)[0]["skills"]
+    assert [(one["rule"], one["severity"]) for one in skill["findings"]] == [
+        ("inferred_package", "info"),
+        (RULE, "warning"),
+    ]

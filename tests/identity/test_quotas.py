@@ -1,0 +1,381 @@
+"""Quotas: what an identity and a namespace may use, over HTTP on both databases and over two servers on one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.test_cli import skillery
+from tests.conftest import Server, manifest, skill_files
+from tests.support.people import Caller, Who, people_settings
+
+MIB = 1024 * 1024
+QUOTAS = """
+[quotas]
+runs_per_minute = 500
+
+[quotas.identities."few-*"]
+blobs = 3
+
+[quotas.identities."small-*"]
+blobs_mb = 1
+
+[quotas.identities."slow-*"]
+runs_per_minute = 2
+
+[quotas.identities."narrow-*"]
+concurrent_runs = 1
+
+[quotas.identities."narrow-boss"]
+blobs = 7
+
+[quotas.namespaces."tiny.*"]
+bundles_mb = 1
+"""
+NO_OP = "def main(args):\n    return 1\n"
+WAIT = "import time\n\ndef main(args):\n    time.sleep(60)\n"
+
+
+class Place:
+    """A server with quotas, and its database."""
+
+    def __init__(self, server: Server, env: dict[str, str]) -> None:
+        self.server = server
+        self.env = env
+
+    def caller(self, name: str, scopes: str = "read run publish", grants: str = "*") -> Caller:
+        return Caller(self.server.url, Who(name, scopes, grants))
+
+
+@pytest.fixture(scope="module")
+def place(
+    database_kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("quotas")
+    (folder / "home").mkdir()
+    (folder / "home" / "skillery.toml").write_text(QUOTAS)
+    url = "" if database_kind == "sqlite" else request.getfixturevalue("new_postgres_database")()
+    env = people_settings(folder / "plugins", SKILLERY_DATABASE=url)
+    running = Server(folder / "home", env=env)
+    yield Place(running, env)
+    assert running.stop() == 0, running.log.read_text()[-4000:]
+
+
+def put(caller: Caller, content: bytes) -> httpx.Response:
+    return caller.http.post("/blobs", content=content)
+
+
+def files_in_storage(server: Server) -> int:
+    return sum(path.is_file() for path in (server.home / "contents").rglob("*"))
+
+
+# -- blobs ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_number_of_blobs_is_limited_and_a_deleted_one_makes_room(place: Place) -> None:
+    caller = place.caller("few-ada")
+    made = [caller("create_blob", content=str(number), kind="text/plain")["blob_id"] for number in range(3)]
+
+    error = caller.error("create_blob", content="4", kind="text/plain")
+
+    assert (error["code"], error["data"]["type"]) == (-32005, "quota_exceeded")
+    assert (error["data"]["quota"], error["data"]["used"], error["data"]["limit"]) == ("blobs", 3, 3)
+    assert "delete_blob" in error["data"]["hint"]
+    refused = put(caller, b"4")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, -32005)
+    caller("delete_blob", blob_id=made[0])
+    assert put(caller, b"4").status_code == 201
+    assert caller.error("create_blob", content="5", kind="text/plain")["code"] == -32005
+    assert place.caller("few-bob")("create_blob", content="1", kind="text/plain")
+
+
+def test_the_bytes_of_blobs_are_limited_and_what_is_refused_leaves_nothing(place: Place) -> None:
+    caller = place.caller("small-ada")
+    caller("create_blob", content="x" * 700_000, kind="text/plain")
+    before = files_in_storage(place.server)
+
+    error = caller.error("create_blob", content="y" * 400_000, kind="text/plain")
+    refused = put(caller, b"z" * 5_000_000)
+
+    assert (error["data"]["quota"], error["data"]["used"], error["data"]["limit"]) == ("blob_bytes", 700_000, MIB)
+    assert "400000" in error["message"]
+    assert refused.json()["error"]["data"]["type"] == "quota_exceeded"
+    assert files_in_storage(place.server) == before
+    assert caller("create_blob", content="y" * 300_000, kind="text/plain")
+
+
+def test_of_many_uploads_at_once_just_as_many_pass_as_may(place: Place) -> None:
+    callers = [place.caller("few-crowd") for _ in range(12)]
+
+    with ThreadPoolExecutor(12) as threads:
+        codes = list(threads.map(lambda caller: put(caller, b"content").status_code, callers))
+
+    assert sorted(codes) == [201] * 3 + [413] * 9
+    assert callers[0]("get_usage")["blobs"] == {"used": 3, "limit": 3}
+
+
+def test_a_blob_that_has_expired_counts_no_longer(place: Place) -> None:
+    caller = place.caller("few-brief")
+    for number in range(3):
+        caller("create_blob", content=str(number), kind="text/plain", ttl=1)
+
+    def there_is_room() -> bool:
+        return "result" in caller.send("create_blob", {"content": "x", "kind": "text/plain"})
+
+    pause = threading.Event()
+    assert any(there_is_room() or pause.wait(0.2) for _ in range(50))
+
+
+def test_an_upload_sent_again_with_its_key_is_answered_where_there_is_no_room_for_another(place: Place) -> None:
+    caller = place.caller("few-again")
+
+    def send(ttl: int) -> httpx.Response:
+        return caller.http.post(f"/blobs?ttl={ttl}", content=b"x", headers={"idempotency-key": "again"})
+
+    first = send(3600)
+    for number in range(2):
+        caller("create_blob", content=str(number), kind="text/plain")
+
+    assert (put(caller, b"x").status_code, send(3600).json()) == (413, first.json())
+    assert send(60).json()["error"]["data"]["type"] == "idempotency_key_reused"
+    assert caller("get_usage")["blobs"]["used"] == 3
+
+
+# -- what runs write -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_writes_past_the_quota_gets_an_os_error_and_goes_on(place: Place) -> None:
+    caller = place.caller("few-writer")
+    code = (
+        "from runtime import blobs\n\ndef main(args):\n    kept = []\n    while True:\n        try:\n"
+        "            kept.append(blobs.write_text(f'{len(kept)}'))\n        except OSError as error:\n"
+        "            return [len(kept), str(error)]\n"
+    )
+
+    run = caller("run_code", language="python", code=code)
+
+    assert run["status"] == "completed"
+    assert run["output"][0] == 3
+    assert "has 3 blobs" in run["output"][1]
+    assert len(run["output_blobs"]) == 3
+    assert [caller("read_blob", blob_id=one)["content"] for one in run["output_blobs"]] == ["0", "1", "2"]
+
+
+def test_an_output_past_the_quota_fails_the_run_and_not_its_record(place: Place) -> None:
+    caller = place.caller("few-output")
+    for number in range(3):
+        caller("create_blob", content=str(number), kind="text/plain")
+
+    run = caller("run_code", language="python", code="def main(args):\n    return 'x' * 100_000\n")
+
+    assert (run["status"], run["error"]["type"]) == ("failed", "QuotaExceeded")
+    assert "has 3 blobs" in run["error"]["message"]
+    assert caller("run_code", language="python", code=NO_OP)["status"] == "completed"
+
+
+def test_a_log_past_the_quota_is_kept_as_its_preview_and_fails_nothing(place: Place) -> None:
+    caller = place.caller("few-logger")
+    for number in range(3):
+        caller("create_blob", content=str(number), kind="text/plain")
+
+    run = caller("run_code", language="python", code="def main(args):\n    print('line\\n' * 5000)\n    return 1\n")
+
+    assert (run["status"], run["output"]) == ("completed", 1)
+    assert run["logs_preview"].startswith("line")
+    assert "logs_blob" not in run
+    assert caller("get_run", run_id=run["run_id"])["logs_blob"] is None
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+def test_runs_a_minute_are_limited_and_the_answer_says_when_to_come_back(place: Place) -> None:
+    caller = place.caller("slow-ada")
+    for _ in range(2):
+        assert caller("run_code", language="python", code=NO_OP)["output"] == 1
+
+    error = caller.error("run_code", language="python", code=NO_OP)
+
+    assert (error["code"], error["data"]["type"], error["data"]["quota"]) == (-32006, "rate_limited", "runs_per_minute")
+    assert 0 < error["data"]["retry_after_ms"] <= 60_000
+    assert place.caller("slow-bob")("run_code", language="python", code=NO_OP)["output"] == 1
+    assert caller("get_usage")["runs_per_minute"] == {"used": 2, "limit": 2}
+
+
+def test_of_many_runs_at_once_just_as_many_start_as_may(place: Place) -> None:
+    callers = [place.caller("slow-crowd") for _ in range(6)]
+
+    def run(caller: Caller) -> int:
+        return int(caller.send("run_code", {"language": "python", "code": NO_OP}).get("error", {}).get("code", 0))
+
+    with ThreadPoolExecutor(6) as threads:
+        assert sorted(threads.map(run, callers)) == [-32006] * 4 + [0] * 2
+
+
+def test_runs_that_are_under_way_are_limited_over_all_servers(
+    place: Place, database_kind: str, start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """On Postgres the second run is asked for at another server."""
+    other = place.server
+    if database_kind == "postgres":
+        (tmp_path / "home").mkdir()
+        (tmp_path / "home" / "skillery.toml").write_text(QUOTAS)
+        contents = {"SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(place.server.home / "contents")}
+        other = start_server(env={**place.env, **contents})
+    first, second = place.caller("narrow-ada"), Caller(other.url, Who("narrow-ada"))
+    long = {"language": "python", "code": WAIT, "limits": {"timeout_ms": 4000}}
+    pause = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(first, "run_code", **long)
+        while not second("get_usage")["concurrent_runs"]["used"]:
+            pause.wait(0.05)
+
+        error = second.error("run_code", language="python", code=NO_OP)
+
+        assert (error["code"], error["data"]["quota"]) == (-32006, "concurrent_runs")
+        assert error["data"]["retry_after_ms"] > 0
+        assert running.result()["error"]["type"] == "TimeoutError"
+    assert second("run_code", language="python", code=NO_OP)["output"] == 1
+
+
+def test_a_run_that_waits_counts_and_one_too_many_is_not_on_record(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "skillery.toml").write_text(QUOTAS)
+    url = start_server(env=people_settings(tmp_path / "plugins", SKILLERY_CONCURRENT_RUNS="1")).url
+    ada, bob, again = (Caller(url, Who(name)) for name in ("ada", "narrow-bob", "narrow-bob"))
+    pause = threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(ada, "run_code", language="python", code=WAIT, limits={"timeout_ms": 3000})
+        while not ada("get_usage")["concurrent_runs"]["used"]:
+            pause.wait(0.05)
+        waiting = threads.submit(bob, "run_code", language="python", code=NO_OP)
+        while not again("get_usage")["concurrent_runs"]["used"]:
+            pause.wait(0.05)
+
+        error = again.error("run_code", language="python", code=NO_OP)
+
+        assert (error["code"], error["data"]["type"]) == (-32006, "rate_limited")
+        assert not first.done()
+        assert waiting.result()["output"] == 1
+    assert len(again("list_runs")["runs"]) == 1
+
+
+def test_runs_that_the_code_of_a_run_calls_count_as_one(place: Place, new_name: str) -> None:
+    caller = place.caller("slow-caller")
+    name = f"{new_name}.called"
+    called = manifest(name, permissions={"network": ["https://example.org"]})
+    caller("create_skill", manifest=called, skill_md="# A\n", files=skill_files("def main(args):\n    return 2\n"))
+    code = f"from skills.{name} import main as called\n\ndef main(args):\n    return [called({{}}) for _ in range(3)]\n"
+
+    run = caller("run_code", language="python", code=code, mount_skills=[name])
+
+    assert run["output"] == [2, 2, 2]
+    assert caller("get_usage")["runs_per_minute"]["used"] == 1
+
+
+# -- bundles -------------------------------------------------------------------------------------------------------
+
+
+def test_the_bundles_of_a_namespace_are_limited_together(place: Place) -> None:
+    caller = place.caller("publisher")
+
+    def asked(name: str, size: int) -> dict[str, Any]:
+        files = [*skill_files(), {"path": "resources/data.txt", "content": name + "x" * size}]
+        return {"manifest": manifest(name), "skill_md": "# A\n", "files": files}
+
+    caller("create_skill", **asked("tiny.a.one", 600_000))
+    before = files_in_storage(place.server)
+
+    error = caller.error("create_skill", **asked("tiny.b.two", 600_000))
+
+    assert (error["code"], error["data"]["type"]) == (-32005, "quota_exceeded")
+    assert (error["data"]["quota"], error["data"]["namespace"], error["data"]["limit"]) == (
+        "bundle_bytes",
+        "tiny.*",
+        MIB,
+    )
+    assert files_in_storage(place.server) == before
+    assert caller.status("tiny.b.two") == "unseen"
+    assert caller("create_skill", **asked("tiny.a.one", 600_000))["status"] == "published"
+    assert caller("create_skill", **asked("tinyx.two", 600_000))["status"] == "published"
+    usage = caller("get_usage", namespace="tiny.b")["namespaces"]
+    assert usage == [{"namespace": "tiny.*", "bundle_bytes": {"used": error["data"]["used"], "limit": MIB}}]
+
+
+# -- what is used --------------------------------------------------------------------------------------------------
+
+
+def test_one_sees_ones_own_usage_and_an_admin_that_of_all(place: Place) -> None:
+    place.caller("small-seen")("create_blob", content="12345", kind="text/plain")
+    admin = place.caller("root", "admin", "")
+
+    own = place.caller("small-seen", grants="tiny.* other.*")("get_usage")
+
+    assert own["identity"] == "small-seen"
+    assert own["blob_bytes"] == {"used": 5, "limit": MIB}
+    assert own["blobs"] == {"used": 1, "limit": 20_000}
+    assert own["runs_per_minute"] == {"used": 0, "limit": 500}
+    assert [one["namespace"] for one in own["namespaces"]] == ["other.*", "tiny.*"]
+    assert admin("get_usage", identity="small-seen")["blob_bytes"] == own["blob_bytes"]
+    assert admin("get_usage", identity="narrow-boss")["blobs"]["limit"] == 7
+    assert admin("get_usage", identity="narrow-boss")["concurrent_runs"]["limit"] == 100
+    reader = place.caller("curious", "read", "other.*")
+    assert reader.error("get_usage", identity="small-seen")["code"] == -32002
+    assert reader.error("get_usage", namespace="tiny")["code"] == -32002
+    assert reader("get_usage", namespace="other.below")["namespaces"][0]["namespace"] == "other.*"
+
+
+def test_who_need_not_log_in_has_no_limits_but_those_by_name(sqlite_server: Server) -> None:
+    usage = sqlite_server.rpc("get_usage")
+    shown = skillery("quota", "--home", str(sqlite_server.home))
+    as_json = skillery("quota", "--namespace", "text", "--home", str(sqlite_server.home), "--json")
+
+    assert {usage[name]["limit"] for name in ("blobs", "blob_bytes", "runs_per_minute", "concurrent_runs")} == {None}
+    assert "local\tblobs\t" in shown.out
+    assert "\tnone" in shown.out
+    assert as_json.json["namespaces"][0]["namespace"] == "text.*"
+    assert as_json.json["namespaces"][0]["bundle_bytes"]["used"] > 0
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('[quotas.identities."ci-*"]\nblob = 1\n', ["'blob'", "ci-*", "'blobs'"]),
+        ('[quotas.identities."c*i"]\nblobs = 1\n', ["c*i"]),
+        ('[quotas.identities."x"]\nblobs = -1\n', ["quotas.identities"]),
+        ("[quotas.identities]\nx = 1\n", ["'x'", "table"]),
+        ('[quotas.namespaces."sales"]\nbundles_mb = 1\n', ["'sales'", "sales.*"]),
+        ('[quotas.namespaces."sales.*"]\nbundle_mb = 1\n', ["'bundles_mb'"]),
+        ("[quotas]\nidentity = 1\n", ["quotas.identity", "quotas.identities"]),
+    ],
+)
+def test_a_quota_that_is_none_stops_the_start_and_is_named(tmp_path: Path, text: str, named: list[str]) -> None:
+    (tmp_path / "skillery.toml").write_text(text)
+
+    ended = skillery("list", "--home", str(tmp_path))
+
+    assert ended.code == 4
+    assert [word for word in named if word not in ended.err] == []
+
+
+def test_config_show_lists_the_entries_and_where_they_stand(tmp_path: Path) -> None:
+    (tmp_path / "skillery.toml").write_text(QUOTAS)
+
+    shown = skillery("config", "show", "--home", str(tmp_path), "--json").json
+
+    assert shown["quotas.identities.few-*.blobs"] == {"value": 3, "source": "skillery.toml"}
+    assert shown["quotas.namespaces.tiny.*.bundles_mb"] == {"value": 1, "source": "skillery.toml"}
+    assert shown["quotas.runs_per_minute"]["value"] == 500
+    assert "null" not in json.dumps({name: one for name, one in shown.items() if name.startswith("quotas")})

@@ -1,0 +1,610 @@
+"""Tokens, from the command line and over JSON-RPC: made, shown once, used, expired, revoked; and failed logins."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from sqlalchemy import select, update
+
+from skillery.audit import SERVER
+from skillery.backends import Credentials
+from skillery.builtin.failed_logins import MOST_ADDRESSES, FailedLogins
+from skillery.builtin.tokens_authenticator import TokensAuthenticator, TokensSettings
+from skillery.database import Database, parse_database_url, tables
+from skillery.errors import NotAuthenticated, TooManyFailedLogins
+from skillery.identity.tokens import create_token, revoke_token
+from skillery.testing import AuthenticatorContract
+from tests.cli.test_cli import Ended, skillery
+from tests.conftest import Rpc, RpcError, Server, clean_environment
+
+TOKEN = re.compile(r"sky_[0-9a-z]{12}_[0-9A-Za-z]{43}")
+UNKNOWN = "sky_" + "0" * 12 + "_" + "0" * 43
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def token(tokens_server: Server) -> Command:
+    """`skillery token …` on the home of the running server."""
+
+    def call(*arguments: str) -> Ended:
+        home = ("--home", str(tokens_server.home))
+        return skillery("token", *arguments, *home, SKILLERY_DATABASE=tokens_server.database)
+
+    return call
+
+
+@pytest.fixture
+def admin(token: Command) -> str:
+    made: str = token("create", "--name", "root", "--scope", "admin", "--json").json["token"]
+    return made
+
+
+def status_of(server: Server, header: str | None) -> int:
+    headers = {"authorization": header} if header is not None else {}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}
+    return httpx.post(f"{server.url}/rpc", json=call, headers=headers, verify=Rpc.tls).status_code
+
+
+# -- the command line --------------------------------------------------------------------------------------------
+
+
+def test_create_shows_the_token_on_stdout_and_what_it_may_on_stderr(token: Command) -> None:
+    made = token("create", "--name", "sales-ci", "--scope", "read,publish", "--namespace", "sales.*", "--agent")
+
+    assert made.code == 0
+    assert TOKEN.fullmatch(made.out.strip())
+    assert "sales-ci (agent) may read, publish in sales.*, for ever" in made.err
+    assert made.out.strip() not in made.err
+    assert made.out.strip() not in token("list").out + token("list", "--json").out
+
+
+def test_create_with_json_says_all_of_it(token: Command, tokens_server: Server) -> None:
+    more = ("--namespace", "b.*", "--namespace", "a.b.*", "--expires", "90d")
+    made = token("create", "--name", "ann", "--scope", "publish, read", *more, "--json").json
+
+    assert TOKEN.fullmatch(made["token"])
+    assert made["id"] in made["token"]
+    assert (made["name"], made["kind"]) == ("ann", "person")
+    assert made["scopes"] == ["read", "publish"]
+    assert made["namespaces"] == ["a.b.*", "b.*"]
+    lifetime = datetime.fromisoformat(made["expires_at"]) - datetime.fromisoformat(made["created_at"])
+    assert lifetime == timedelta(days=90)
+    assert made["created_by"].startswith("home:")
+    assert status_of(tokens_server, f"Bearer {made['token']}") == 200
+
+
+@pytest.mark.parametrize(("trusted", "forged"), [("", False), ("127.0.0.1", True)])
+def test_only_a_proxy_that_is_trusted_says_where_a_caller_is(
+    start_server: Callable[..., Server], trusted: str, forged: bool
+) -> None:
+    proxies = {"SKILLERY_TRUSTED_PROXIES": trusted} if trusted else {}
+    server = start_server(env={"SKILLERY_AUTH": "tokens", **proxies})
+    headers = [{"authorization": "Bearer sky_wrong", "x-forwarded-for": f"9.9.9.{number}"} for number in range(30)]
+    codes = {httpx.post(f"{server.url}/rpc", json={}, headers=one, verify=Rpc.tls).status_code for one in headers}
+
+    assert codes == ({401} if forged else {401, 429})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--scope", "reed"), ["'reed'", "did you mean 'read'", "read, run, publish, review, admin"]),
+        (("--scope", ","), ["needs a scope"]),
+        (("--scope", "publish", "--namespace", "sales"), ["'sales'", "did you mean 'sales.*'"]),
+        (("--scope", "publish", "--namespace", "sales*"), ["'sales*'", "sales.*"]),
+        (("--scope", "publish", "--namespace", ""), ["''", "sales.*"]),
+        (("--scope", "publish", "--namespace", ".*"), ["'.*'", "sales.*"]),
+        (("--scope", "read", "--expires", "90 days"), ["'90 days'", "did you mean '90d'"]),
+        (("--scope", "read", "--expires", "tomorrow"), ["'tomorrow'", "90d"]),
+        (("--scope", "read", "--expires", "0d"), ["'0d'"]),
+        (("--scope", "read", "--expires", "999999999w"), ["longer", "3650d"]),
+        (("--scope", "read", "--name", " x"), ["' x'", "printable"]),
+        (("--scope", "read", "--name", "skillery"), ["'skillery'", "bundled"]),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_nearest_that_can(
+    options: tuple[str, ...], words: list[str], token: Command
+) -> None:
+    before = token("list", "--json").json
+    refused = token("create", "--name", "x", *options)
+
+    assert refused.code == 3, refused.out + refused.err
+    for word in words:
+        assert word in refused.err
+    assert token("list", "--json").json == before
+
+
+def test_list_says_who_made_each_and_when_it_was_used(token: Command, tokens_server: Server) -> None:
+    made = token("create", "--name", "used", "--scope", "read", "--json").json
+    assert find(token, made["id"])["last_used_at"] is None
+
+    assert status_of(tokens_server, f"Bearer {made['token']}") == 200
+    row = until(lambda: find(token, made["id"]), lambda row: row["last_used_at"] is not None)
+
+    assert row["status"] == "live"
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(row["last_used_at"])) < timedelta(minutes=10)
+    assert status_of(tokens_server, f"Bearer {made['token']}") == 200
+    assert find(token, made["id"])["last_used_at"] == row["last_used_at"]
+
+
+def find(token: Command, token_id: str) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = token("list", "--json").json["tokens"]
+    return next(row for row in rows if row["id"] == token_id)
+
+
+def until(ask: Callable[[], Any], is_so: Callable[[Any], bool]) -> Any:
+    deadline = time.monotonic() + 30
+    while not is_so(answer := ask()):
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.1)
+    return answer
+
+
+def test_a_token_revoked_beside_the_server_is_good_no_longer(token: Command, tokens_server: Server) -> None:
+    made = token("create", "--name", "gone", "--scope", "read", "--json").json
+    header = f"Bearer {made['token']}"
+    assert status_of(tokens_server, header) == 200
+
+    assert token("revoke", made["id"]).code == 0
+
+    assert status_of(tokens_server, header) == 401
+    row = find(token, made["id"])
+    assert row["status"] == "revoked"
+    again = token("revoke", made["token"], "--json")
+    assert again.json["revoked_at"] == row["revoked_at"]
+    assert made["token"] not in again.out
+
+
+def test_revoking_what_is_not_there_says_so(token: Command) -> None:
+    refused = token("revoke", "nothing")
+
+    assert refused.code == 3
+    assert "'nothing'" in refused.err
+
+
+def test_tokens_are_made_by_an_admin_from_elsewhere(tokens_server: Server, admin: str) -> None:
+    def command(*arguments: str, token: str = admin) -> Ended:
+        return skillery("token", *arguments, "--url", tokens_server.url, SKILLERY_TOKEN=token)
+
+    made = command("create", "--name", "far", "--scope", "read,run", "--expires", "1h", "--agent", "--json")
+    assert made.code == 0, made.out + made.err
+    assert made.json["created_by"] == "root"
+    assert made.json["kind"] == "agent"
+    assert status_of(tokens_server, f"Bearer {made.json['token']}") == 200
+
+    listed = command("list", "--json").json["tokens"]
+    assert made.json["id"] in [row["id"] for row in listed]
+    refused = command("create", "--name", "mine", "--scope", "read", token=made.json["token"])
+    assert refused.code == 3
+    assert "lacks the scope 'admin'" in refused.err
+    assert command("list", token="").code == 3
+    assert command("revoke", made.json["id"]).code == 0
+    assert status_of(tokens_server, f"Bearer {made.json['token']}") == 401
+
+
+def test_a_home_without_a_server_has_its_tokens_made_first(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    home = str(tmp_path / "home")
+    made = skillery("token", "create", "--name", "root", "--scope", "admin", "--home", home, "--json").json
+
+    server = start_server(env={"SKILLERY_AUTH": "tokens"})
+
+    assert status_of(server, f"Bearer {made['token']}") == 200
+    assert [row["name"] for row in Rpc(server.url, made["token"])("list_tokens")["tokens"]] == ["root"]
+
+
+def test_every_command_shows_its_token(tokens_server: Server, token: Command, tmp_path: Path) -> None:
+    made = token("create", "--name", "walker", "--scope", "read,run", "--json").json["token"]
+    file = tmp_path / "note.txt"
+    file.write_text("a note")
+
+    def far(*arguments: str, token: str = "") -> Ended:
+        return skillery(*arguments, "--url", tokens_server.url, SKILLERY_TOKEN=token)
+
+    assert far("list").code == 3
+    assert "wants a token" in far("list").err
+    assert far("list", token=made).code == 0
+    assert far("list", "--token", made).code == 0
+    put = far("blob", "put", str(file), "--json", token=made)
+    assert put.code == 0, put.out + put.err
+    assert far("blob", "get", put.json["blob_id"], token=made).out == "a note"
+    near = skillery("list", "--home", str(tokens_server.home), SKILLERY_TOKEN=made)
+    assert near.code == 0, near.err
+
+
+# -- names and kinds ---------------------------------------------------------------------------------------------
+
+
+def test_one_name_is_not_a_persons_and_an_agents_at_once(tokens_server: Server, admin: str) -> None:
+    rpc = Rpc(tokens_server.url, admin)
+    first = rpc("create_token", name="both", scopes=["read"])
+
+    error = rpc.error("create_token", name="both", scopes=["read"], kind="agent")
+    assert error["code"] == -32004
+    assert "'both' belongs to a person" in error["message"]
+    rpc("create_token", name="both", scopes=["run"])
+    for row in rpc("list_tokens")["tokens"]:
+        if row["name"] == "both":
+            rpc("revoke_token", id=row["id"])
+    assert rpc("create_token", name="both", scopes=["read"], kind="agent")["kind"] == "agent"
+    assert first["kind"] == "person"
+
+
+def test_a_version_and_a_run_say_whose_they_are_and_of_which_kind(
+    tokens_server: Server, admin: str, tmp_path: Path
+) -> None:
+    from tests.conftest import publisher
+
+    scopes = ["read", "run", "publish"]
+    made = Rpc(tokens_server.url, admin)(
+        "create_token", name="robot", scopes=scopes, kind="agent", namespaces=["robots.*"]
+    )
+    robot = Rpc(tokens_server.url, made["token"])
+    publisher(robot)("robots.one")
+    robot("run_code", language="python", code="def main(args):\n    return 1\n")
+
+    database = Database(tokens_server.database or f"sqlite:///{tokens_server.home / 'skillery.db'}")
+    versions, runs = tables.skill_versions.c, tables.runs.c
+    published = database.read_now(
+        lambda connection: (
+            connection.execute(select(versions.publisher_kind).where(versions.publisher == "robot")).scalars().all()
+        )
+    )
+    bundled = database.read_now(
+        lambda connection: (
+            connection.execute(select(versions.publisher_kind).where(versions.publisher == "skillery").distinct())
+            .scalars()
+            .all()
+        )
+    )
+    ran = database.read_now(
+        lambda connection: (
+            connection.execute(select(runs.identity_kind).where(runs.identity == "robot")).scalars().all()
+        )
+    )
+    database.close()
+    assert published == bundled == ran == ["agent"]
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer x",
+        f"Bearer {UNKNOWN}",
+        f"Bearer {UNKNOWN}x",
+        f"Basic {UNKNOWN}",
+        UNKNOWN,
+        "Bearer sky_",
+        "Bearer " + "x" * 5000,
+        f"Bearer {UNKNOWN}, Bearer {UNKNOWN}",
+        "Bearer sky_' OR 1=1 --_" + "0" * 43,
+    ],
+)
+def test_what_is_no_good_token_is_401(header: str | None, tokens_server: Server) -> None:
+    assert status_of(tokens_server, header) == 401
+
+
+def test_neither_half_of_a_token_is_enough(tokens_server: Server, admin: str, token: Command) -> None:
+    other = token("create", "--name", "other", "--scope", "read", "--json").json["token"]
+    crossed = admin[:16] + other[16:]
+
+    assert status_of(tokens_server, f"Bearer {admin}") == 200
+    assert status_of(tokens_server, f"bearer {admin}") == 200
+    assert status_of(tokens_server, f"Bearer {crossed}") == 401
+    assert status_of(tokens_server, f"Bearer {admin[:-1]}{'a' if admin[-1] != 'a' else 'b'}") == 401
+
+
+def test_an_expired_token_is_401(tokens_server: Server, token: Command) -> None:
+    made = token("create", "--name", "short", "--scope", "read", "--expires", "3s", "--json").json
+    header = f"Bearer {made['token']}"
+    assert status_of(tokens_server, header) == 200
+
+    until(lambda: status_of(tokens_server, header), lambda status: status == 401)
+
+    assert find(token, made["id"])["status"] == "expired"
+    assert datetime.now(UTC) >= datetime.fromisoformat(made["expires_at"])
+
+
+def test_a_revocation_over_rpc_counts_with_the_next_request(tokens_server: Server, admin: str) -> None:
+    rpc = Rpc(tokens_server.url, admin)
+    for number in range(20):
+        made = rpc("create_token", name=f"brief{number}", scopes=["read"])
+        assert status_of(tokens_server, f"Bearer {made['token']}") == 200
+        rpc("revoke_token", id=made["id"])
+        assert status_of(tokens_server, f"Bearer {made['token']}") == 401
+
+
+def test_the_token_is_nowhere_but_in_the_answer(start_server: Callable[..., Server]) -> None:
+    server = start_server(env={"SKILLERY_AUTH": "tokens", "SKILLERY_LOG_LEVEL": "debug"})
+    root = skillery("token", "create", "--name", "root", "--scope", "admin", "--home", str(server.home), "--json").json
+    rpc = Rpc(server.url, root["token"])
+    made = rpc("create_token", name="kept", scopes=["read"])["token"]
+    assert status_of(server, f"Bearer {made}") == 200
+    assert status_of(server, f"Bearer {made[:-1]}") == 401
+    assert server.stop() == 0
+
+    secret = made[17:].encode()
+    for file in [server.log, *server.home.rglob("*")]:
+        if file.is_file():
+            assert secret not in file.read_bytes(), file
+
+
+def test_too_many_failed_logins_are_429_and_a_good_token_still_passes(start_server: Callable[..., Server]) -> None:
+    server = start_server(env={"SKILLERY_AUTH": "tokens"})
+    root = skillery("token", "create", "--name", "root", "--scope", "admin", "--home", str(server.home), "--json").json
+    call = {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}
+
+    answers: list[httpx.Response] = []
+    with httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {UNKNOWN}"}) as client:
+        # The allowance fills up while it is used.
+        while len(answers) < 500 and 429 not in [answer.status_code for answer in answers[-1:]]:
+            answers.append(client.post("/rpc", json=call))
+
+    assert [answer.status_code for answer in answers[:20]] == [401] * 20
+    refused = answers[-1]
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    error = refused.json()["error"]
+    assert error["code"] == -32001
+    assert error["data"]["type"] == "too_many_failed_logins"
+    assert error["data"]["retry_after_ms"] >= 1
+    assert status_of(server, f"Bearer {root['token']}") == 200
+    # Who has none at all asks what is wanted, and is told.
+    assert status_of(server, None) == 401
+    tools = httpx.get(f"{server.url}/tools", headers={"authorization": f"Bearer {UNKNOWN}"})
+    assert tools.status_code == 429
+    assert tools.json()["error"]["data"]["type"] == "too_many_failed_logins"
+
+
+def test_a_database_that_is_away_is_said_in_band_and_needs_no_restart(
+    start_server: Callable[..., Server], new_postgres_database: Callable[[], str], postgres: str
+) -> None:
+    url = new_postgres_database()
+    name = parse_database_url(url).database
+    server = start_server(env={"SKILLERY_AUTH": "tokens", "SKILLERY_DATABASE": url})
+    root = ("token", "create", "--name", "root", "--scope", "admin", "--home", str(server.home), "--json")
+    rpc = Rpc(server.url, skillery(*root, SKILLERY_DATABASE=url).json["token"])
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+
+        error = rpc.error("list_skills")
+        assert error["code"] == -32603
+        assert error["data"]["type"] == "unavailable"
+        assert rpc.http.get("/tools").status_code == 503
+
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    assert rpc("list_skills")["skills"]
+
+
+# -- the first start ---------------------------------------------------------------------------------------------
+
+
+def first_lines(server: Server, seconds: float = 2.0) -> str:
+    """What else the server has said on stdout, after the line with its address."""
+    assert server.process.stdout is not None
+    os.set_blocking(server.process.stdout.fileno(), False)
+    deadline, found = time.monotonic() + seconds, b""
+    while time.monotonic() < deadline and b"sky_" not in found:
+        found += server.process.stdout.read() or b""
+        time.sleep(0.05)
+    return found.decode()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_first_start_shows_an_admins_token_on_stdout_once(
+    kind: str, start_server: Callable[..., Server], request: pytest.FixtureRequest
+) -> None:
+    database = request.getfixturevalue("new_postgres_database")() if kind == "postgres" else ""
+    environment = {"SKILLERY_AUTH": "tokens", "SKILLERY_DATABASE": database}
+    server = start_server(env=environment)
+    shown = TOKEN.findall(first_lines(server, 30))
+
+    assert len(shown) == 1
+    rpc = Rpc(server.url, shown[0])
+    assert [row["scopes"] for row in rpc("list_tokens")["tokens"]] == [["admin"]]
+    assert rpc("create_token", name="next", scopes=["read"])["created_by"] == "admin"
+    assert shown[0] not in server.log.read_text()
+    server.stop()
+
+    again = start_server(env=environment)
+    assert "sky_" not in first_lines(again)
+    assert status_of(again, f"Bearer {shown[0]}") == 200
+
+
+def test_with_json_the_first_token_is_in_the_one_document(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    from tests.conftest import clean_environment
+
+    command = [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path / "home"), "--port", "0", "--json"]
+    environment = clean_environment({"SKILLERY_AUTH": "tokens"})
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert TOKEN.fullmatch(said["bootstrap_token"])
+    assert said["url"].startswith("http://127.0.0.1:")
+
+
+def test_the_first_token_can_be_left_out(start_server: Callable[..., Server]) -> None:
+    more = {"SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_BOOTSTRAP": "false"}
+    server = start_server(env={"SKILLERY_AUTH": "tokens", **more})
+
+    assert "sky_" not in first_lines(server)
+    listed = skillery("token", "list", "--home", str(server.home), "--json").json
+    assert listed == {"tokens": []}
+
+
+def test_with_tokens_any_address_may_be_served(start_server: Callable[..., Server]) -> None:
+    server = start_server("--host", "0.0.0.0", env={"SKILLERY_AUTH": "tokens"})
+    port = server.url.rpartition(":")[2]
+
+    assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    assert httpx.post(f"http://127.0.0.1:{port}/rpc", json={}).status_code == 401
+
+
+def test_open_has_an_admin_who_can_make_tokens_beforehand(rpc: Rpc) -> None:
+    made = rpc("create_token", name=f"early{os.getpid()}", scopes=["read"])
+
+    assert made["created_by"] == "local"
+    assert rpc("revoke_token", id=made["id"])["status"] == "revoked"
+
+
+def test_the_demo_walks_on_a_home_that_wants_tokens(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    walked = skillery("demo", "--home", str(home), "--json", SKILLERY_AUTH="tokens")
+    try:
+        assert walked.code == 0, walked.out + walked.err
+        assert "sky_" not in (home / "server.log").read_text()
+        assert "sky_" not in walked.out
+    finally:
+        if walked.code == 0:
+            os.kill(walked.json["pid"], signal.SIGTERM)
+
+
+# -- the authenticator by itself ---------------------------------------------------------------------------------
+
+
+class TestTokensAuthenticator(AuthenticatorContract):
+    @pytest.fixture
+    def authenticator(self, database: Database) -> TokensAuthenticator:
+        return TokensAuthenticator(database, TokensSettings(failures_per_minute=5))
+
+    @pytest.fixture
+    def good(self, database: Database) -> Credentials:
+        return self.credentials(self.made(database))
+
+    @pytest.fixture
+    def bad(self, database: Database) -> list[Credentials]:
+        revoked, expired = self.made(database), self.made(database, expires="1s")
+        database.write_now(lambda connection: revoke_token(connection, SERVER, revoked))
+        past = update(tables.tokens).where(tables.tokens.c.id == expired[4:16])
+        database.write_now(
+            lambda connection: connection.execute(past.values(expires_at=datetime.now(UTC) - timedelta(seconds=1)))
+        )
+        return [self.credentials(token) for token in (revoked, expired, UNKNOWN, "x")]
+
+    def made(self, database: Database, **more: Any) -> str:
+        asked = {"name": "ann", "scopes": ["read"], **more}
+        return database.write_now(lambda connection: create_token(connection, SERVER, **asked)).token
+
+    def credentials(self, token: str, address: str = "203.0.113.9") -> Credentials:
+        return Credentials({"authorization": f"Bearer {token}"}, address)
+
+    async def test_what_is_stored_is_a_hash(self, database: Database, good: Credentials) -> None:
+        stored = database.read_now(lambda connection: connection.execute(select(tables.tokens)).all())
+
+        assert good.headers["authorization"][24:] not in str(stored)
+
+    async def test_a_use_is_noted(
+        self, database: Database, authenticator: TokensAuthenticator, good: Credentials
+    ) -> None:
+        await authenticator.authenticate(good)
+
+        import asyncio
+
+        used = None
+        for _ in range(200):
+            used = database.read_now(lambda connection: connection.scalar(select(tables.tokens.c.last_used_at)))
+            if used is not None:
+                break
+            await asyncio.sleep(0.05)
+        assert used is not None
+
+    async def test_forgetting_makes_a_revocation_count_at_once(
+        self, database: Database, authenticator: TokensAuthenticator, good: Credentials
+    ) -> None:
+        await authenticator.authenticate(good)
+        token = good.headers["authorization"].removeprefix("Bearer ")
+        database.write_now(lambda connection: revoke_token(connection, SERVER, token))
+        authenticator.forget()
+
+        with pytest.raises(NotAuthenticated, match="revoked"):
+            await authenticator.authenticate(good)
+
+    async def test_failures_are_counted_for_each_address(self, authenticator: TokensAuthenticator) -> None:
+        async def fails(address: str) -> type[Exception]:
+            with pytest.raises(NotAuthenticated) as failed:
+                await authenticator.authenticate(self.credentials("x", address))
+            return failed.type
+
+        assert [await fails("203.0.113.1") for _ in range(5)] == [NotAuthenticated] * 5
+        assert await fails("203.0.113.1") is TooManyFailedLogins
+        assert await fails("203.0.113.2") is NotAuthenticated
+        assert [await fails(f"2001:db8::{n}") for n in range(6)][-1] is TooManyFailedLogins
+        assert await fails("2001:db8:0:1::1") is NotAuthenticated
+
+
+def test_failed_logins_are_remembered_in_bounded_memory() -> None:
+    failures = FailedLogins(1)
+    for number in range(MOST_ADDRESSES + 50):
+        assert failures.note(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}") is None
+
+    # The newest are known still, the oldest forgotten.
+    assert failures.note(f"10.0.{(MOST_ADDRESSES + 49) >> 8 & 255}.{(MOST_ADDRESSES + 49) & 255}") is not None
+    assert failures.note("10.0.0.0") is None
+
+
+def test_params_that_cannot_be_are_refused_by_name(rpc: Rpc) -> None:
+    for params, word in (
+        ({"name": "a\0b", "scopes": ["read"]}, "printable"),
+        ({"name": "x", "scopes": []}, "scope"),
+        ({"name": "x", "scopes": ["read"], "kind": "robot"}, "kind"),
+        ({"name": "x", "scopes": ["read"], "namespaces": ["*.sales"]}, "sales.*"),
+        ({"name": "x", "scopes": ["read"], "expire": "1d"}, "expires"),
+    ):
+        with pytest.raises(RpcError) as failed:
+            rpc("create_token", **params)
+        assert failed.value.error["code"] == -32602
+        assert word in failed.value.error["message"] + str(failed.value.error["data"])
+
+
+def test_a_reviewer_who_cannot_read_is_told_so(tmp_path: Path) -> None:
+    create = ("token", "create", "--home", str(tmp_path / "home"), "--name", "rita", "--scope")
+    assert "--scope read" in skillery(*create, "review").err
+    assert "--scope read" not in skillery(*create, "review,read").err
+
+
+def test_a_terminal_shows_scopes_and_moments_whole(tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path / "home"))
+    created = ("--name", "ann", "--scope", "read,run,publish", "--namespace", "team.*", "--expires", "90d")
+    assert skillery("token", "create", *created, *home).code == 0
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skillery", "token", "list", *home],
+        stdout=theirs,
+        env=clean_environment({"TERM": "xterm-256color", "COLUMNS": "60"}),
+    )
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # the other end has gone
+        while chunk := os.read(ours, 4096):
+            seen += chunk
+    os.close(ours)
+    assert process.wait(30) == 0
+    said = seen.decode()
+    assert "ann" in said
+    assert "…" not in said

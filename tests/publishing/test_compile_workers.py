@@ -1,0 +1,320 @@
+"""Foreign Python source is compiled outside the server: no source costs the server time or memory."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import keyword
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from skillery.errors import Unavailable
+from skillery.formats.bundle import Source
+from skillery.publishing import CompileLimits, CompilePool
+from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.support.people import Caller, Who, people_settings
+from tests.support.processes import (
+    compile_workers,
+    is_running,
+    own_seconds,
+    peak_bytes,
+    seconds_of_ended_children,
+    wait_until,
+)
+
+BOMBS_AT_ONCE = 8
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+MOST_GROWTH = 250 * 1024 * 1024
+GOOD = "def main(args):\n    return 1\n"
+
+Start = Callable[..., Server]
+
+
+def names(count: int) -> list[str]:
+    """Return short names: 2,600 of them, twice, fit into 16 KiB."""
+    made = chain(LETTERS, (one + other for one in LETTERS for other in LETTERS))
+    return list(islice((name for name in made if not keyword.iskeyword(name)), count))
+
+
+def match_of(bound: list[str], again: list[str]) -> str:
+    """A pattern whose alternatives bind the same names in another order: the compiler sorts them name by name."""
+    return f"def main(args):\n match args:\n  case [{','.join(bound)}]|[{','.join(again)}]: pass\n"
+
+
+def interleaved(items: list[str]) -> list[str]:
+    half = len(items) // 2
+    return [one for pair in zip_longest(items[:half], items[half:]) for one in pair if one]
+
+
+BOMBS = {
+    "reversed": match_of(names(2_600), names(2_600)[::-1]),
+    "interleaved": match_of(names(640), interleaved(names(640))),
+}
+BODY = "match args:\n case [{}]|[{}]: pass"
+
+
+@pytest.fixture
+def fresh(start_server: Start) -> Server:
+    """A server whose memory and processor time no other test has used."""
+    return start_server()
+
+
+@contextmanager
+def healthz_is_asked(server: Server) -> Iterator[None]:
+    """Fails where /healthz is not answered, be it late."""
+    statuses: list[int] = []
+    ended = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=server.url, timeout=120) as client:
+            while not ended.wait(0.1):
+                statuses.append(client.get("/healthz").status_code)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        asking.join()
+    assert set(statuses) == {200}
+
+
+def create(name: str, code: str, **more: str) -> dict[str, Any]:
+    return {"manifest": manifest(name), "skill_md": "x", "files": skill_files(code, **more)}
+
+
+def batch(rpc: Rpc, method: str, all_params: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    calls = [
+        {"jsonrpc": "2.0", "id": number, "method": method, "params": params} for number, params in enumerate(all_params)
+    ]
+    replies: list[dict[str, Any]] = rpc.raw(json.dumps(calls)).json()
+    return replies
+
+
+@contextmanager
+def server_itself_compiles_nothing(server: Server) -> Iterator[None]:
+    """Fails where the server's own process takes as much time as its workers, or the memory of a bomb."""
+    pid = server.process.pid
+    own, peak = own_seconds(pid), peak_bytes(pid)
+    in_workers = seconds_of_ended_children(pid)
+    with healthz_is_asked(server):
+        yield
+    for worker in compile_workers(pid):
+        os.kill(worker, signal.SIGKILL)
+    # The server waits for its dead workers when it next needs one; their time counts from then on.
+    server.rpc("create_skill", **create("after.the.bombs", GOOD))
+    spent = own_seconds(pid) - own
+    assert spent < (seconds_of_ended_children(pid) - in_workers) / 2
+    assert peak_bytes(pid) - peak < MOST_GROWTH
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_batch_of_compile_bombs_costs_the_server_neither_time_nor_memory(fresh: Server, bomb: str) -> None:
+    source = BOMBS[bomb]
+    assert len(source) < 16 * 1024
+    with server_itself_compiles_nothing(fresh):
+        replies = batch(
+            fresh.rpc, "create_skill", [create(f"bombs.n{number}", source) for number in range(BOMBS_AT_ONCE)]
+        )
+    assert len(replies) == BOMBS_AT_ONCE
+    for reply in replies:
+        error = reply.get("error")
+        if error is not None:  # an interpreter that compiles it within the limits may accept it
+            assert (error["code"], error["data"]["file"], error["data"]["line"]) == (-32602, "code/main.py", 1)
+
+
+@pytest.mark.long
+def test_a_bomb_in_any_file_and_in_the_code_of_a_tool_costs_the_server_nothing(fresh: Server) -> None:
+    body = BODY.format(",".join(names(640)), ",".join(interleaved(names(640))))
+    with server_itself_compiles_nothing(fresh):
+        defined = fresh.rpc.send(
+            "define_tool", {"name": "bomb", "description": "x", "parameters": "{}", "code": body, "language": "python"}
+        )
+        made = fresh.rpc("create_skill", **create("bombs.beside", GOOD, **{"code/other.py": BOMBS["interleaved"]}))
+    assert defined.get("error", {"code": -32602})["code"] == -32602
+    assert made["status"] == "published"
+
+
+def test_a_killed_worker_loses_no_publish(fresh: Server) -> None:
+    fresh.rpc("create_skill", **create("killed.first", GOOD))
+    (idle,) = compile_workers(fresh.process.pid)
+    os.kill(idle, signal.SIGKILL)
+    assert fresh.rpc("create_skill", **create("killed.second", GOOD))["status"] == "published"
+    assert idle not in compile_workers(fresh.process.pid)
+    assert not is_running(idle)
+
+
+def test_a_worker_that_is_killed_while_it_compiles_is_replaced_once(fresh: Server) -> None:
+    """A worker that has served others may have died for another reason than this source, and a fresh one has not."""
+    fresh.rpc("create_skill", **create("killed.before", GOOD))
+    with ThreadPoolExecutor(1) as thread:
+        sent = thread.submit(Rpc(fresh.url).send, "create_skill", create("killed.bomb", BOMBS["reversed"]))
+        first = kill_when_it_compiles(fresh)
+        second = kill_when_it_compiles(fresh)
+        reply = sent.result()
+    assert first != second
+    assert reply["error"]["code"] == -32602
+    assert (reply["error"]["data"]["file"], reply["error"]["data"]["line"]) == ("code/main.py", 1)
+    assert "crashed" in reply["error"]["message"]
+    assert fresh.rpc("create_skill", **create("killed.after", GOOD))["status"] == "published"
+
+
+def kill_when_it_compiles(server: Server) -> int:
+    """SIGKILL the one worker once it has used processor time after its start. Return its pid."""
+    ready: dict[int, float] = {}
+
+    def is_busy() -> bool:
+        for pid in compile_workers(server.process.pid):
+            if pid not in ready and limit(pid, "Max open files") == "0":  # the last step of its start
+                ready[pid] = own_seconds(pid)
+        return any(own_seconds(pid) > before + 0.2 for pid, before in ready.items())
+
+    wait_until(is_busy)
+    (pid,) = ready
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_running(pid))
+    return pid
+
+
+def limit(pid: int, name: str) -> str:
+    """The hard limit of the process."""
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    return next(line.removeprefix(name).split()[1] for line in lines if line.startswith(name))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_is_left_when_the_server_ends(fresh: Server, number: int) -> None:
+    fresh.rpc("create_skill", **create("left.first", GOOD))
+    workers = compile_workers(fresh.process.pid)
+    assert workers
+    fresh.stop(number)
+    wait_until(lambda: not any(map(is_running, workers)))
+
+
+def test_a_worker_that_compiles_ends_with_a_killed_server(fresh: Server) -> None:
+    fresh.rpc("create_skill", **create("left.first", GOOD))
+    (worker,) = compile_workers(fresh.process.pid)
+    before = own_seconds(worker)
+    with ThreadPoolExecutor(1) as thread:
+        sent = thread.submit(Rpc(fresh.url).send, "create_skill", create("left.bomb", BOMBS["reversed"]))
+        wait_until(lambda: own_seconds(worker) > before + 0.2)
+        fresh.stop(signal.SIGKILL)
+        wait_until(lambda: not is_running(worker))
+        with pytest.raises(httpx.HTTPError):
+            sent.result()
+
+
+def test_a_publisher_of_bombs_leaves_a_worker_to_others(start_server: Start, tmp_path: Path) -> None:
+    server = start_server(env=people_settings(tmp_path / "plugins"))
+    hostile = Who("mallory", "read run publish", "mallory.*")
+    other = Caller(server.url, Who("ann", "read run publish", "ann.*"))
+    connections = [Caller(server.url, hostile) for _ in range(3)]
+    with ThreadPoolExecutor(len(connections)) as threads:
+        bombs = [
+            threads.submit(connection.send, "create_skill", create(f"mallory.n{number}", BOMBS["reversed"]))
+            for number, connection in enumerate(connections)
+        ]
+        wait_until(lambda: bool(compile_workers(server.process.pid)))
+        assert other.send("create_skill", create("ann.small", GOOD))["result"]
+        assert not all(bomb.done() for bomb in bombs)
+        assert len(compile_workers(server.process.pid)) <= 2
+        assert all("internal" not in str(bomb.result()) for bomb in bombs)
+
+
+def test_a_worker_knows_nothing_of_the_server_and_can_open_nothing(start_server: Start) -> None:
+    server = start_server(env={"SKILLERY_SECRET_KEY": "a-value-of-the-server"})
+    server.rpc("create_skill", **create("small.skill", GOOD))
+    (worker,) = compile_workers(server.process.pid)
+    assert Path(f"/proc/{worker}/environ").read_bytes() == b""
+    for name in ("Max open files", "Max file size", "Max processes", "Max core file size"):
+        assert limit(worker, name) == "0"
+    if os.geteuid() == 0:
+        status = Path(f"/proc/{worker}/status").read_text()
+        assert "Uid:\t65534\t65534\t65534\t65534" in status
+        assert "CapEff:\t0000000000000000" in status
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"# coding: gbk\nmain = '\xc4\xe3'",
+        b"# coding: cp1251\nmain = '\xe9'",
+        b"# coding: shift_jis\nmain = '\x82\xa0'",
+        b"main = '\\N{BULLET}'",
+        "été = main = 1".encode(),
+        b"main = 'a' is '\\d'",
+    ],
+)
+def test_what_the_compiler_looks_up_is_there_in_a_worker(sqlite_rpc: Rpc, new_name: str, source: bytes) -> None:
+    files = [{"path": "code/main.py", "content": base64.b64encode(source).decode(), "encoding": "base64"}]
+    made = sqlite_rpc("create_skill", manifest=manifest(f"{new_name}.coded"), skill_md="x", files=files)
+    assert made["status"] == "published"
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+OWN = Source("code/main.py", GOOD.encode(), "main")
+BOMB = Source("code/bomb.py", BOMBS["reversed"].encode())
+
+
+async def checked(limits: CompileLimits, *sources: Source) -> dict[str, str]:
+    pool = CompilePool(limits)
+    try:
+        return {path: problem.message for path, problem in (await pool.check("", sources)).items()}
+    finally:
+        await pool.close()
+
+
+async def test_a_source_past_the_limit_of_time_takes_too_long() -> None:
+    found = await checked(CompileLimits(wall_seconds=0.05), BOMB, OWN)
+    assert found == {"code/bomb.py": "code/bomb.py takes too long to compile (line 1)"}
+
+
+async def test_a_source_past_the_limit_of_memory_does_not_compile() -> None:
+    found = await checked(CompileLimits(memory_bytes=128 * 1024 * 1024), BOMB, OWN)
+    assert "memory" in found["code/bomb.py"]
+    assert list(found) == ["code/bomb.py"]
+
+
+async def test_a_bundle_past_its_time_is_not_checked_any_further() -> None:
+    slow = [Source(f"code/n{number}.py", b"x = " + b"-1, " * 20_000) for number in range(3)]
+    found = await checked(CompileLimits(bundle_seconds=0), OWN, *slow)
+    assert found.keys() == {source.path for source in slow}
+    assert all("too long to compile together" in message for message in found.values())
+
+
+async def test_a_worker_that_has_grown_is_replaced_and_every_worker_ends_with_its_pool() -> None:
+    before = compile_workers(os.getpid())
+    pool = CompilePool(CompileLimits(resident_bytes=1))
+    assert await pool.check("", [OWN, OWN]) == {}
+    assert compile_workers(os.getpid()) == before
+    pool = CompilePool()
+    for _ in range(2):
+        assert await pool.check("", [OWN]) == {}
+        assert len(compile_workers(os.getpid()) - before) == 1
+    await pool.close()
+    assert compile_workers(os.getpid()) == before
+
+
+async def test_a_closed_pool_says_that_the_server_is_stopping() -> None:
+    pool = CompilePool()
+    waiting = asyncio.create_task(pool.check("", [BOMB]))
+    await asyncio.sleep(0)
+    await pool.close()
+    with pytest.raises(Unavailable, match="stopping"):
+        await waiting
+    with pytest.raises(Unavailable, match="stopping"):
+        await pool.check("", [OWN])

@@ -1,0 +1,422 @@
+"""From a draft to a version that others rely on, and back: who may take which step, and what each one changes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.support.people import Caller, Who, people_settings
+
+Callers = Callable[[Who], Caller]
+STATUSES = ("draft", "in_review", "published", "deprecated", "yanked", "rejected")
+# method -> (statuses it starts from, status it leads to, further params)
+STEPS: dict[str, tuple[set[str], str, dict[str, str]]] = {
+    "submit_version": ({"draft"}, "in_review", {}),
+    "approve_version": ({"in_review"}, "published", {}),
+    "reject_version": ({"in_review"}, "rejected", {"reason": "It deletes files."}),
+    "yank_version": ({"published", "deprecated"}, "yanked", {"reason": "It loses leads."}),
+    "unyank_version": ({"yanked"}, "published", {}),
+    "deprecate_skill": ({"published", "deprecated"}, "deprecated", {"message": "It is old."}),
+    "undeprecate_skill": ({"deprecated"}, "published", {}),
+}
+WAY_TO = {
+    "draft": (),
+    "in_review": ("submit_version",),
+    "published": ("submit_version", "approve_version"),
+    "deprecated": ("submit_version", "approve_version", "deprecate_skill"),
+    "yanked": ("submit_version", "approve_version", "yank_version"),
+    "rejected": ("submit_version", "reject_version"),
+}
+
+
+@pytest.fixture
+def team(org: Server, new_name: str) -> dict[str, Caller]:
+    """Everybody who has to do with the namespace of this test."""
+    inside, elsewhere = f"{new_name}.*", "elsewhere.*"
+    everybody = [
+        Who("author", "read run publish", inside, "agent"),
+        Who("colleague", "read run publish", inside),
+        Who("stranger", "read run publish", elsewhere),
+        Who("reader", "read run", inside),
+        Who("nobody", ""),
+        Who("reviewer", "read run review", inside),
+        Who("reviewer_of_all", "read run review"),
+        Who("reviewer_elsewhere", "read run review", elsewhere),
+        Who("reviewing_author", "read run publish review", inside, "agent"),
+        Who("admin", "admin"),
+    ]
+    return {who.name: Caller(org.url, who) for who in everybody}
+
+
+def take(who: Rpc, method: str, name: str, version: str = "1.0.0", **more: Any) -> dict[str, Any]:
+    reply: dict[str, Any] = who.send(method, params(method, name, version) | more)
+    return reply
+
+
+def params(method: str, name: str, version: str = "1.0.0") -> dict[str, str]:
+    whole = method in {"deprecate_skill", "undeprecate_skill", "set_visibility"}
+    return {"name": name, **({} if whole else {"version": version}), **STEPS[method][2]}
+
+
+def bring_to(team: dict[str, Caller], name: str, status: str, version: str = "1.0.0") -> dict[str, Any]:
+    """A version of the author's in that status."""
+    made: dict[str, Any] = team["author"].create(name, version)
+    for method in WAY_TO[status]:
+        who = team["reviewer" if method in {"approve_version", "reject_version"} else "author"]
+        assert "result" in take(who, method, name, version)
+    return made
+
+
+def expected(method: str, status: str, role: str) -> int | str:
+    """The status that the step leads to, or the code of its error."""
+    reviewing = method in {"approve_version", "reject_version"}
+    may = {
+        True: {"reviewer", "reviewer_of_all", "reviewing_author", "admin"},
+        False: {"author", "colleague", "reviewing_author", "admin"},
+    }[reviewing]
+    if role not in may:
+        return -32002
+    # What was not published yet is there for its author, reviewers and admins only.
+    if status in {"draft", "in_review", "rejected"} and role == "colleague":
+        return -32003
+    starts, leads_to, _ = STEPS[method]
+    return leads_to if status in starts else -32004
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("method", STEPS)
+def test_every_step_from_every_status_by_everybody(
+    team: dict[str, Caller], new_name: str, method: str, status: str
+) -> None:
+    answers: dict[str, int | str] = {}
+    digests = {}
+    for number, (role, who) in enumerate(team.items()):
+        name = f"{new_name}.skill{number}"
+        digests[role] = bring_to(team, name, status)["digest"]
+        reply = take(who, method, name)
+        if "result" in reply:
+            answers[role] = reply["result"]["status"]
+            assert reply["result"] == {
+                "name": name,
+                "version": "1.0.0",
+                "status": answers[role],
+                "digest": digests[role],
+            }
+        else:
+            answers[role] = reply["error"]["code"]
+        now = answers[role] if "result" in reply else status
+        assert team["admin"].status(name) == now, role
+
+    assert answers == {role: expected(method, status, role) for role in team}
+
+
+def test_an_illegal_step_names_the_legal_ones(team: dict[str, Caller], new_name: str) -> None:
+    bring_to(team, new_name + ".a", "draft")
+    error = team["admin"].error("approve_version", name=f"{new_name}.a", version="1.0.0")
+
+    assert (error["code"], error["data"]["type"]) == (-32004, "illegal_step")
+    assert (error["data"]["status"], error["data"]["legal"]) == ("draft", ["submit_version"])
+    assert "submit_version" in error["data"]["hint"]
+
+    bring_to(team, new_name + ".b", "rejected")
+    assert team["admin"].error("submit_version", name=f"{new_name}.b", version="1.0.0")["data"]["legal"] == []
+
+
+def test_people_publish_and_agents_leave_drafts(team: dict[str, Caller], new_name: str) -> None:
+    assert team["colleague"].create(f"{new_name}.by-people")["status"] == "published"
+    assert team["author"].create(f"{new_name}.by-agent")["status"] == "draft"
+
+
+def test_the_policy_is_a_setting(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    more = {"SKILLERY_PUBLISHING_PEOPLE": "draft", "SKILLERY_PUBLISHING_AGENTS": "publish"}
+    server = start_server(env=people_settings(tmp_path / "plugins", **more))
+
+    assert Caller(server.url, Who("p", "read publish", "*")).create("a")["status"] == "draft"
+    assert Caller(server.url, Who("a", "read publish", "*", "agent")).create("b")["status"] == "published"
+    # What comes with Skillery is there whatever the policy says.
+    assert Caller(server.url, Who("r", "read"))("load_skills_protocol_guide")["content"]
+
+
+def test_without_login_nothing_lands_as_a_draft(start_server: Callable[..., Server]) -> None:
+    env = {"SKILLERY_PUBLISHING_PEOPLE": "draft", "SKILLERY_PUBLISHING_AGENTS": "draft"}
+    rpc = start_server(env=env).rpc
+
+    made = rpc("create_skill", manifest=manifest("a"), skill_md="# A", files=skill_files())
+    assert made["status"] == "published"
+
+
+def test_a_draft_runs_for_its_author_and_for_everybody_once_approved(team: dict[str, Caller], new_name: str) -> None:
+    name = f"{new_name}.a"
+    bring_to(team, name, "draft")
+    asked = {"name": name, "version": "1.0.0"}
+
+    assert team["author"]("execute_skill", **asked)["status"] == "completed"
+    assert team["author"].error("execute_skill", name=name)["code"] == -32003
+    assert team["reader"].error("execute_skill", **asked)["code"] == -32003
+    assert [team[role].status(name) for role in ("author", "reviewer", "admin", "colleague")] == [
+        "draft",
+        "draft",
+        "draft",
+        "unseen",
+    ]
+    take(team["author"], "submit_version", name)
+    take(team["reviewer"], "approve_version", name)
+
+    assert team["reader"]("execute_skill", name=name)["skill"]["version"] == "1.0.0"
+
+
+def test_each_step_moves_the_latest_version_and_the_listing(team: dict[str, Caller], new_name: str) -> None:
+    name = f"{new_name}.a"
+
+    def latest() -> list[str]:
+        return [row["version"] for row in team["reader"]("list_skills", namespace=new_name)["skills"]]
+
+    seen = []
+    team["author"].create(name, "1.0.0")
+    seen.append(latest())
+    for method, who in (("submit_version", "author"), ("approve_version", "reviewer")):
+        assert "result" in take(team[who], method, name)
+        seen.append(latest())
+    team["colleague"].create(name, "2.0.0", code="def main(args): return 2\n")
+    seen.append(latest())
+    for method, version in (("yank_version", "2.0.0"), ("yank_version", "1.0.0"), ("unyank_version", "2.0.0")):
+        assert "result" in take(team["colleague"], method, name, version)
+        seen.append(latest())
+
+    assert seen == [[], [], ["1.0.0"], ["2.0.0"], ["1.0.0"], [], ["2.0.0"]]
+
+
+def test_a_yanked_version_resolves_only_exactly_and_says_why(team: dict[str, Caller], new_name: str) -> None:
+    name, reader = f"{new_name}.a", team["reader"]
+    digest = bring_to(team, name, "yanked")["digest"]
+
+    for spec in ("", "latest", "^1.0.0", "1.x"):
+        assert reader.error("describe_skill", name=name, version=spec)["code"] == -32003
+    for spec in ("1.0.0", "1.0.0+build", digest):
+        shown = reader("describe_skill", name=name, version=spec)["skill"]
+        assert shown["status"] == "yanked"
+        assert shown["warnings"] == ["yanked: It loses leads."]
+        assert (shown["yanked"]["by"], shown["yanked"]["reason"]) == ("author", "It loses leads.")
+
+
+def test_a_deprecated_skill_still_resolves_and_says_so(team: dict[str, Caller], new_name: str) -> None:
+    name, author, reader = f"{new_name}.a", team["author"], team["reader"]
+    bring_to(team, name, "published", "1.0.0")
+    bring_to(team, name, "published", "1.1.0")
+    bring_to(team, name, "draft", "2.0.0")
+    answer = author("deprecate_skill", name=name, message="Use b.", successor=f"{new_name}.b")
+
+    assert (answer["version"], answer["status"]) == ("1.1.0", "deprecated")
+    for version in ("1.0.0", "1.1.0", "^1.0.0", ""):
+        shown = reader("describe_skill", name=name, version=version)["skill"]
+        assert shown["deprecated"] == {"message": "Use b.", "successor": f"{new_name}.b"}
+        assert shown["warnings"] == [f"deprecated: Use b. Use '{new_name}.b' instead."]
+    assert author.status(name, "2.0.0") == "draft"
+    # A yank does not make it forget.
+    take(author, "yank_version", name, "1.0.0")
+    assert take(author, "unyank_version", name, "1.0.0")["result"]["status"] == "deprecated"
+
+    assert author("undeprecate_skill", name=name)["status"] == "published"
+    shown = reader("describe_skill", name=name, version="1.0.0")["skill"]
+    assert (shown["status"], shown["warnings"], shown.get("deprecated")) == ("published", [], None)
+
+
+def test_an_approval_is_bound_to_the_digest(team: dict[str, Caller], new_name: str) -> None:
+    name, reviewer = f"{new_name}.a", team["reviewer"]
+    digest = bring_to(team, name, "in_review")["digest"]
+    asked = {"name": name, "version": "1.0.0"}
+
+    refused = reviewer.error("approve_version", **asked, digest="sha256:" + "0" * 64)
+    assert (refused["code"], refused["data"]["type"]) == (-32004, "digest_differs")
+    assert reviewer.status(name) == "in_review"
+
+    reviewer("approve_version", **asked, digest=digest, note="Read it all.")
+    approval = team["reader"]("describe_skill", name=name)["skill"]["approval"]
+    assert approval.pop("at").endswith("Z")
+    assert approval == {"by": "reviewer", "kind": "person", "digest": digest, "note": "Read it all."}
+
+
+def test_nobody_but_an_admin_approves_a_version_of_their_own(team: dict[str, Caller], org: Server) -> None:
+    grant = "own"
+    both = Caller(org.url, Who("both", "read publish review", f"{grant}.*", "agent"))
+    admin = Caller(org.url, Who("boss", "admin", "", "agent"))
+    for who, name in ((both, f"{grant}.a"), (admin, f"{grant}.b")):
+        who.create(name)
+        take(who, "submit_version", name)
+
+    error = take(both, "approve_version", f"{grant}.a")["error"]
+    assert error["code"] == -32002
+    assert "another reviewer" in error["data"]["hint"]
+    assert both.status(f"{grant}.a") == "in_review"
+    assert take(admin, "approve_version", f"{grant}.b")["result"]["status"] == "published"
+
+
+@pytest.mark.parametrize("others", ["approve_version", "reject_version"])
+def test_of_reviewers_at_once_one_wins(org: Server, team: dict[str, Caller], new_name: str, others: str) -> None:
+    for round_ in range(5):
+        name = f"{new_name}.a{round_}"
+        bring_to(team, name, "in_review")
+        reviewers = [Caller(org.url, Who(f"reviewer{number}", "read review")) for number in range(8)]
+        for reviewer in reviewers:
+            reviewer("describe_skill", name=name, version="1.0.0")  # connected, so that they start together
+        methods = ["approve_version" if number % 2 else others for number in range(len(reviewers))]
+        with concurrent.futures.ThreadPoolExecutor(len(reviewers)) as pool:
+            begun = [pool.submit(take, who, method, name) for who, method in zip(reviewers, methods, strict=True)]
+            replies = [one.result() for one in begun]
+
+        won = [reply["result"] for reply in replies if "result" in reply]
+        assert len(won) == 1, replies
+        assert {reply["error"]["code"] for reply in replies if "error" in reply} == {-32004}
+        assert team["admin"].status(name) == won[0]["status"]
+
+
+def test_a_rejected_version_is_never_used_again(team: dict[str, Caller], new_name: str) -> None:
+    name = f"{new_name}.a"
+    bring_to(team, name, "rejected")
+
+    assert team["author"]("describe_skill", name=name, version="1.0.0")["skill"]["rejected"]["reason"] == (
+        "It deletes files."
+    )
+    for who in (team["author"], team["colleague"]):
+        error = who.error(
+            "create_skill", manifest=manifest(name), skill_md="# B", files=skill_files("def main(args): return 2\n")
+        )
+        assert (error["code"], error["data"]["next_version"]) == (-32004, "1.0.1")
+    # The same bundle is still what it is, and another's is not shown.
+    assert team["author"].create(name)["status"] == "rejected"
+    error = team["colleague"].error(
+        "create_skill", manifest=manifest(name), skill_md=f"# {name}\n", files=skill_files()
+    )
+    assert (error["code"], "digest" in error["data"]) == (-32004, False)
+
+
+def test_publishing_takes_a_grant(team: dict[str, Caller], new_name: str) -> None:
+    error = team["stranger"].error(
+        "create_skill", manifest=manifest(f"{new_name}.a"), skill_md="# A", files=skill_files()
+    )
+
+    assert error["code"] == -32002
+    assert team["admin"].status(f"{new_name}.a") == "unseen"
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "named"),
+    [
+        ("submit_version", {"version": "^1.0.0"}, "^1.0.0"),
+        ("submit_version", {"version": "latest"}, "latest"),
+        ("yank_version", {"version": "1.0.0", "reason": ""}, "reason"),
+        ("yank_version", {"version": "1.0.0", "reason": "  "}, "reason"),
+        ("yank_version", {"version": "1.0.0", "reason": "a\0b"}, "reason"),
+        ("yank_version", {"version": "1.0.0"}, "reason"),
+        ("approve_version", {"version": "1.0.0", "note": "\0"}, "note"),
+        ("reject_version", {"version": "1.0.0", "reason": "x" * 2001}, "reason"),
+        ("deprecate_skill", {"message": "x", "successor": "No Name"}, "No Name"),
+        ("deprecate_skill", {"message": "x", "successor": "skillery-self"}, "successor"),
+        ("set_visibility", {"visibility": "secret"}, "visibility"),
+        ("set_visibility", {"visibility": "public", "versoin": "1"}, "versoin"),
+    ],
+)
+def test_params_that_make_no_sense_are_refused_by_name(
+    team: dict[str, Caller], method: str, more: dict[str, str], named: str
+) -> None:
+    error = team["admin"].error(method, name="skillery-self", **more)
+
+    assert error["code"] == -32602
+    assert named in error["message"] + str(error["data"])
+
+
+def test_the_commands_take_a_version_through_its_life(org: Server, team: dict[str, Caller], new_name: str) -> None:
+    """On a home by itself: every command that the open identity can get to."""
+    home = org.home.parent / f"cli-{new_name}"
+    folder = home.parent / f"skill-{new_name}"
+    folder.mkdir()
+    (folder / "skill.toml").write_text(
+        f'name = "{new_name}"\nversion = "1.0.0"\ndescription = "x"\nkind = "instruction"\n'
+    )
+    (folder / "SKILL.md").write_text("# A\n")
+
+    def run(*words: str, code: int = 0) -> Any:
+        done = skillery(*words, "--home", str(home), "--json")
+        assert done.code == code, done.err
+        return json.loads(done.out or done.err)
+
+    run("publish", str(folder))
+    assert run("yank", f"{new_name}@1.0.0", "--reason", "broken")["status"] == "yanked"
+    assert run("unyank", f"{new_name}@1.0.0")["status"] == "published"
+    assert run("deprecate", new_name, "--message", "old", "--successor", "other")["status"] == "deprecated"
+    assert run("undeprecate", new_name)["status"] == "published"
+    assert run("visibility", new_name, "private")["version"] == "1.0.0"
+    assert run("describe", new_name)["skill"]["visibility"] == "private"
+
+
+def test_the_commands_reach_a_server_by_its_address(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    """submit, approve and reject need drafts, and those a server that tells people apart: here by the token."""
+    settings = people_settings(tmp_path / "plugins")
+    plugin = tmp_path / "plugins" / "people.py"
+    source = plugin.read_text().replace(
+        '"x-who" not in credentials.headers', '"authorization" not in credentials.headers'
+    )
+    plugin.write_text(
+        source.replace('credentials.headers["x-who"]', 'credentials.headers["authorization"].removeprefix("Bearer ")')
+    )
+    server = start_server(env=settings)
+    agent, reviewer = "robot;agent;read publish;*", "eve;person;read review;"
+    for version in ("1.0.0", "2.0.0"):
+        made = {"manifest": manifest("a", version), "skill_md": "# A", "files": skill_files()}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "create_skill", "params": made}
+        reply = httpx.post(f"{server.url}/rpc", json=body, headers={"authorization": f"Bearer {agent}"}).json()
+        assert reply["result"]["status"] == "draft"
+
+    def run(who: str, *words: str, code: int = 0) -> str:
+        done = skillery(*words, "--url", server.url, "--token", who)
+        assert done.code == code, (done.out, done.err)
+        return done.out + done.err
+
+    assert run(agent, "submit", "a@1.0.0").strip().endswith("in_review")
+    assert run(agent, "submit", "a", "--version", "2.0.0").strip().endswith("in_review")
+    assert "lacks the scope 'review'" in run(agent, "approve", "a@1.0.0", code=3)
+    assert run(reviewer, "approve", "a@1.0.0", "--note", "good").strip().endswith("published")
+    assert run(reviewer, "reject", "a@2.0.0", "--reason", "bad").strip().endswith("rejected")
+    assert "no step leads on" in run(reviewer, "reject", "a@2.0.0", "--reason", "bad", code=3).lower()
+
+
+MOMENTS = """
+import json
+from pathlib import Path
+from skillery import hookimpl
+
+
+@hookimpl
+def after_publish(publication):
+    files = {file.path: [len(file.content), file.executable] for file in publication.files}
+    told = [publication.name, publication.version, publication.identity.name, publication.identity.kind, files]
+    with Path(__file__).with_name("notes").open("a") as file:
+        file.write(json.dumps(told) + "\\n")
+"""
+
+
+def test_a_draft_is_told_to_plugins_when_it_was_approved(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+    env = people_settings(tmp_path / "plugins")
+    (tmp_path / "plugins" / "moments.py").write_text(MOMENTS)
+    notes = tmp_path / "plugins" / "notes"
+    server = start_server(env=env)
+    agent, reviewer = Caller(server.url, Who("bot", "publish", "*", "agent")), Caller(server.url, Who("eve", "review"))
+    files = [*skill_files(), {"path": "resources/large", "content": "x" * 100_000, "executable": True}]
+    agent("create_skill", manifest=manifest("a"), skill_md="# A", files=files)
+    take(agent, "submit_version", "a")
+    before = notes.read_text().count('["a"')
+    take(reviewer, "approve_version", "a")
+
+    assert before == 0
+    (told,) = [one for one in map(json.loads, notes.read_text().splitlines()) if one[0] == "a"]
+    assert told[:4] == ["a", "1.0.0", "bot", "agent"]
+    assert told[4]["resources/large"] == [100_000, True]
+    assert {"skill.toml", "SKILL.md", "code/main.py"} < told[4].keys()

@@ -1,0 +1,619 @@
+"""search_skills: what is found, in which order and with which words shown; the same on both databases."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import unicodedata
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, text
+
+from skillery.backends import Identity
+from skillery.builtin.open_authenticator import LOCAL
+from skillery.database import Database, migrate
+from skillery.errors import InvalidParams
+from skillery.formats.foreign_skill import registry_name
+from skillery.formats.normal_forms import normalized
+from skillery.formats.search_fields import search_fields
+from skillery.formats.snippets import snippet_of
+from skillery.formats.stems import stem_of
+from skillery.formats.words import Term, find_words, parse_query, words_of
+from skillery.registry import search_skills
+from skillery.registry.search_index import add_rows, indexed
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server, manifest
+from tests.support.people import Caller, Who
+
+_numbers = itertools.count()
+
+
+def publish(rpc: Rpc, name: str, version: str = "1.0.0", *, body: str | None = None, **more: Any) -> None:
+    """Without a body, the name is the text: no two skills are copies."""
+    given = {"kind": "instruction", "description": "-", **more}
+    body = f"Text of {name}." if body is None else body
+    rpc("create_skill", manifest=manifest(name, version, **given), skill_md=f"---\nauthor: Zzyzx\n---\n{body}\n")
+
+
+@pytest.fixture
+def new_word() -> str:
+    """A word that no other test uses."""
+    return f"zq{next(_numbers)}q"
+
+
+def search(rpc: Rpc, query: str, **more: Any) -> list[dict[str, Any]]:
+    skills: list[dict[str, Any]] = rpc("search_skills", query=query, **more)["skills"]
+    return skills
+
+
+def names(rpc: Rpc, query: str, **more: Any) -> list[str]:
+    return [skill["name"] for skill in search(rpc, query, **more)]
+
+
+# -- what is found ---------------------------------------------------------------------------------------------------
+
+
+def test_a_word_counts_most_in_the_name_then_in_description_tags_and_text(
+    rpc: Rpc, new_name: str, new_word: str
+) -> None:
+    # Named against the order that is expected.
+    publish(rpc, f"{new_name}.a", body=f"Some {new_word} here. " + f"{new_word} " * 500)
+    publish(rpc, f"{new_name}.b", tags=["x", f"{new_word}-y"])
+    publish(rpc, f"{new_name}.c", description=f"About {new_word}, {new_word} and {new_word}.")
+    publish(rpc, f"{new_name}.d-{new_word}")
+    publish(rpc, f"{new_name}.e", body="Nothing.")
+    publish(rpc, f"{new_name}.{new_word}")
+
+    found = search(rpc, new_word)
+    ranked = [skill["name"].removeprefix(f"{new_name}.") for skill in found]
+    assert ranked == [new_word, f"d-{new_word}", "c", "b", "a"]
+    scores = [skill["score"] for skill in found]
+    assert scores == sorted(scores, reverse=True)
+    assert 0 < scores[-1] < scores[0] <= 1
+
+
+def test_a_row_is_that_of_a_listing_with_a_score_and_a_snippet(rpc: Rpc, new_name: str, new_word: str) -> None:
+    publish(rpc, f"{new_name}.a", description=f"Counts {new_word} leads.", tags=["Sales"])
+
+    (row,) = search(rpc, new_word)
+    assert row.pop("snippet") == f"Counts «{new_word}» leads."
+    assert 0 < row.pop("score") <= 1
+    assert row.pop("copies") == 1
+    assert [row] == rpc("list_skills", namespace=new_name, detail="summary")["skills"]
+
+
+def test_most_words_must_be_there_and_the_last_may_be_unfinished(rpc: Rpc, new_name: str, new_word: str) -> None:
+    name = f"{new_name}.{new_word}"
+    publish(rpc, name, description="Profiles tables.", tags=["CSV"], body="Rows and columns.")
+    publish(rpc, f"{new_name}.other", description=f"Knows {new_word}.", body="Rows.")
+
+    for query in (
+        f"{new_word} profile table csv row column",
+        f"{new_word} zzxcolumn",
+        f"COLUMNS profiling {new_word}",
+        f"how do I profile a {new_word}",
+        f"{new_word} nothing",
+        f"{new_word[:-1]}",
+        f"{new_name}.{new_word}",
+        f"{new_name}_{new_word}/csv",
+    ):
+        assert names(rpc, query)[0] == name, query
+    for query in (f"{new_word}x", f"{new_word[1:]}", "zzyzx"):
+        assert name not in names(rpc, query), query
+
+
+def test_word_forms_typos_and_vague_questions_find_what_they_mean(rpc: Rpc, new_name: str) -> None:
+    publish(rpc, f"{new_name}.zebraforms", description="Deploys zebras and summarises their stripes.", tags=["colour"])
+    publish(rpc, f"{new_name}.zoo", description="Feeds giraffes with a front-end.", body="The meerkat is a mongoose.")
+
+    for query in (
+        "zebra stripe deployment", "deploying zebras", "summarizing zebra stripes", "zebraform color",  # forms
+        "zerba stirpes", "zebrafroms", "deplyo zebrs",  # typos
+        "how do I get my zebras deployed before the weekend",
+        "zebra forms",
+    ):  # fmt: skip
+        assert names(rpc, query, namespace=new_name)[:1] == [f"{new_name}.zebraforms"], query
+    for query in ("girafe frontend", "mongooses", "meerk"):
+        assert names(rpc, query, namespace=new_name) == [f"{new_name}.zoo"], query
+
+
+def test_a_word_that_is_there_and_short_words_and_numbers_are_no_typos(rpc: Rpc, new_name: str) -> None:
+    publish(rpc, f"{new_name}.one", description="Quokkas of 20244 in zix.")
+    publish(rpc, f"{new_name}.two", description="Quokkat of 20245 in zax.")
+
+    assert names(rpc, "quokkat") == [f"{new_name}.two"]
+    for query in ("20246", "zox"):
+        assert names(rpc, query, namespace=new_name) == [], query
+
+
+def test_identical_skills_are_one_result_with_their_number(rpc: Rpc, new_name: str, new_word: str) -> None:
+    for name in ("a.copied", "b.copied", "c.copied-2"):
+        publish(rpc, f"{new_name}.{name}", description=f"About {new_word}.", body="Same.")
+    publish(rpc, f"{new_name}.d.copied", description=f"About {new_word}.", body="Another.")
+
+    assert [(one["name"], one["copies"]) for one in search(rpc, f"{new_word} copied", namespace=new_name)] == [
+        (f"{new_name}.a.copied", 3),
+        (f"{new_name}.d.copied", 1),
+    ]
+    assert [(one["name"], one["copies"]) for one in search(rpc, new_word, namespace=f"{new_name}.b")] == [
+        (f"{new_name}.b.copied", 1)
+    ]
+    first = rpc("search_skills", query=new_word, limit=1)
+    rest = rpc("search_skills", query=new_word, limit=9, cursor=first["next_cursor"])
+    assert [one["name"] for one in rest["skills"]] == [f"{new_name}.d.copied"]
+
+
+def test_words_of_all_scripts_are_found(rpc: Rpc, new_name: str, new_word: str) -> None:
+    publish(rpc, f"{new_name}.a", description=f"{new_word} Größe naïve café Москва 東京都 हिन्दी ١٢٣ ﬁn ½ emoji 🎉 end")
+
+    for word in "GRÖSSE größe grosse naive cafe\u0301 CAFÉ москв 京 東京 हिन्दी ١٢٣ fin".split():  # noqa: SIM905
+        assert names(rpc, f"{new_word} {word}", namespace=new_name) == [f"{new_name}.a"], word
+        assert names(rpc, word, namespace=new_name) == [f"{new_name}.a"], word
+
+
+HOSTILE = [
+    '"', "'", "*", "NEAR(", ":", "-", "^", "()", "\\", "%", "_", "🎉", "…", " ", "", "\t\n", "|", "&", "!", "<->", "/*",
+    "«»", "\u202e", "\u0301", "'; DROP TABLE skills; --",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_query_is_data(rpc: Rpc, new_name: str, new_word: str, hostile: str) -> None:
+    publish(rpc, f"{new_name}.a", description=f"{new_word} drop table skills other")
+    punctuation = not any(character.isalnum() for character in hostile)
+
+    if punctuation:
+        assert rpc("search_skills", query=hostile) == {"skills": [], "next_cursor": None}
+        for query in (hostile + new_word, new_word + hostile, f"{new_word} {hostile} other"):
+            assert names(rpc, query, namespace=new_name) == [f"{new_name}.a"], query
+    else:
+        search(rpc, hostile)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["NEAR(a b)", 'name : "a"', "a AND b", "a OR b", "NOT a", "-a", "{name}: a", "a*", "'a':*", "a & !b", "a:A"],
+)
+def test_no_word_is_an_operator(rpc: Rpc, new_name: str, new_word: str, query: str) -> None:
+    publish(rpc, f"{new_name}.a", description=f"{new_word} a b")
+    publish(rpc, f"{new_name}.b", description=f"{new_word} {query}")
+
+    found = names(rpc, f"{new_word} {query}", namespace=new_name)
+    assert sorted(found) == [f"{new_name}.a", f"{new_name}.b"]
+
+
+def test_a_query_that_is_too_much_is_refused(rpc: Rpc) -> None:
+    for query in ("a\0b", "x" * 201, " ".join(f"w{number}" for number in range(17)), "x" * 1_000_000):
+        error = rpc.error("search_skills", query=query)
+        assert (error["code"], error["data"]["param"]) == (-32602, "query")
+        assert len(error["message"]) < 200
+    tags: list[Any] = [["a\0"], ["a\nb"], ["x"] * 17, "x"]
+    more: list[dict[str, Any]] = [{"limit": 0}, {"limit": 101}, {"kind": "x"}, {"namespace": "X"}]
+    for wrong in [*more, *({"tags": one} for one in tags)]:
+        assert rpc.error("search_skills", query="x", **wrong)["code"] == -32602
+    assert rpc.error("search_skills")["code"] == -32602
+
+
+def test_filters_narrow_what_is_found(rpc: Rpc, new_name: str, new_word: str) -> None:
+    word = {"description": new_word}
+    publish(rpc, f"{new_name}.a", tags=["Data Quality", "csv"], **word)
+    publish(rpc, f"{new_name}.a.b", tags=["csv"], namespace=f"{new_name}.a", **word)
+    rpc("create_skill", manifest=manifest(f"{new_name}.ab.c", **word), skill_md="# c\n",
+        files=[{"path": "code/main.py", "content": "def main(args):\n    return 1\n"}])  # fmt: skip
+
+    def found(**more: Any) -> list[str]:
+        return [name.removeprefix(f"{new_name}.") for name in names(rpc, new_word, **more)]
+
+    assert found() == ["a", "a.b", "ab.c"]
+    assert found(kind="action") == ["ab.c"]
+    assert found(kind="instruction") == ["a", "a.b"]
+    assert found(tags=["csv"]) == ["a", "a.b"]
+    assert found(tags=["CSV", " data quality "]) == ["a"]
+    assert found(tags=["data"]) == []
+    assert found(tags=["%"]) == []
+    assert found(namespace=new_name) == ["a", "a.b", "ab.c"]
+    assert found(namespace=f"{new_name}.a") == ["a.b"]
+    assert found(namespace=f"{new_name}.a", kind="action") == []
+    assert found(namespace=None, kind=None) == ["a", "a.b", "ab.c"]
+
+
+# -- the latest version, and what one sees -----------------------------------------------------------------------------
+
+
+def test_a_skill_is_found_by_its_latest_version(rpc: Rpc, new_name: str, new_word: str) -> None:
+    old, new = f"{new_word}old", f"{new_word}new"
+    publish(rpc, new_name, "1.0.0", body=old, tags=["one"])
+    publish(rpc, new_name, "2.0.0", body=new, description=new)
+
+    assert (names(rpc, old), names(rpc, new)) == ([], [new_name])
+    publish(rpc, new_name, "1.5.0", body=old)
+    publish(rpc, new_name, "3.0.0-rc.1", body=old)
+    assert names(rpc, old) == []
+    rpc("yank_version", name=new_name, version="2.0.0", reason="x")
+    assert (names(rpc, old), names(rpc, new)) == ([new_name], [])
+    assert search(rpc, old)[0]["version"] == "1.5.0"
+    for version in ("1.5.0", "1.0.0", "3.0.0-rc.1"):
+        rpc("yank_version", name=new_name, version=version, reason="x")
+    assert names(rpc, new_word) == []
+    rpc("unyank_version", name=new_name, version="1.0.0")
+    assert names(rpc, old, tags=["one"]) == [new_name]
+    rpc("deprecate_skill", name=new_name, message="x")
+    assert names(rpc, old) == [new_name]
+
+
+def test_a_large_skill_md_is_found_by_how_it_begins_also_after_a_yank(rpc: Rpc, new_name: str, new_word: str) -> None:
+    large = f"Begins with {new_word}first.\n" + "More and more. " * 6000 + f"Ends with {new_word}last."
+    publish(rpc, new_name, "1.0.0", body=large)
+    publish(rpc, new_name, "2.0.0", body="small")
+    rpc("yank_version", name=new_name, version="2.0.0", reason="x")
+
+    (row,) = search(rpc, f"{new_word}first")
+    assert row["snippet"].startswith(f"Begins with «{new_word}first».")
+    assert names(rpc, f"{new_word}last") == []
+
+
+def test_what_one_may_not_see_neither_matches_nor_counts(org: Server, new_name: str, new_word: str) -> None:
+    author = Caller(org.url, Who("author", "read publish", f"{new_name}.*"))
+    agent = Caller(org.url, Who("agent", "read publish", f"{new_name}.*", "agent"))
+    reviewer = Caller(org.url, Who("reviewer", "read review"))
+    inside = Caller(org.url, Who("inside", "read", f"{new_name}.*"))
+    many = Caller(org.url, Who("many", "read", " ".join(f"other{number}.*" for number in range(20)) + f" {new_name}.*"))
+    stranger = Caller(org.url, Who("stranger", "read", "elsewhere.*"))
+    for number, visibility in enumerate(("public", "namespace", "private", "public")):
+        publish(author, f"{new_name}.{number}-{visibility}", description=new_word)
+        author("set_visibility", name=f"{new_name}.{number}-{visibility}", visibility=visibility)
+    publish(agent, f"{new_name}.4-draft", description=new_word)
+
+    def found(who: Caller, **more: Any) -> str:
+        return "".join(name.removeprefix(f"{new_name}.")[0] for name in names(who, new_word, **more))
+
+    assert found(stranger) == "03"
+    assert found(inside) == found(many) == "013"
+    assert found(author) == found(reviewer) == "0123"
+    assert found(agent) == "013"
+    agent("submit_version", name=f"{new_name}.4-draft", version="1.0.0")
+    assert found(reviewer) == "0123"
+    reviewer("approve_version", name=f"{new_name}.4-draft", version="1.0.0")
+    assert found(stranger) == "034"
+    first = stranger("search_skills", query=new_word, limit=2)
+    second = stranger("search_skills", query=new_word, limit=2, cursor=first["next_cursor"])
+    assert [len(first["skills"]), len(second["skills"]), second["next_cursor"]] == [2, 1, None]
+
+
+# -- pages -----------------------------------------------------------------------------------------------------------
+
+
+def test_pages_follow_each_other_whatever_is_published_meanwhile(rpc: Rpc, new_name: str, new_word: str) -> None:
+    for number in range(5):
+        publish(rpc, f"{new_name}.a{number}", description=new_word)
+        publish(rpc, f"{new_name}.{new_word}-b{number}")
+    whole = names(rpc, new_word)
+    assert len(whole) == 10
+    assert whole[0].startswith(f"{new_name}.{new_word}-b0")
+
+    found, cursor = [], None
+    for number in itertools.count():
+        page = rpc("search_skills", query=new_word, limit=3, cursor=cursor)
+        found += [skill["name"] for skill in page["skills"]]
+        cursor = page["next_cursor"]
+        publish(rpc, f"{new_name}.x{number}", body=f"{new_word} " * 50)
+        if cursor is None or number > 3:
+            break
+    assert found[:10] == whole
+    assert len(set(found)) == len(found)
+
+
+def test_a_cursor_is_good_for_its_question_only(rpc: Rpc, new_name: str, new_word: str) -> None:
+    for number in range(3):
+        publish(rpc, f"{new_name}.a{number}", description=new_word, tags=["t"])
+    cursor = rpc("search_skills", query=new_word, limit=1)["next_cursor"]
+    listing = rpc("list_skills", namespace=new_name, limit=1)["next_cursor"]
+
+    assert len(rpc("search_skills", query=f" {new_word.upper()}! ", limit=100, cursor=cursor)["skills"]) == 2
+    for other in (
+        {"query": f"{new_word} x"}, {"tags": ["t"]}, {"kind": "instruction"}, {"namespace": new_name},
+        {"cursor": listing}, {"cursor": cursor[:-2] + "AA"}, {"cursor": "x"}, {"query": ""},
+    ):  # fmt: skip
+        error = rpc.error("search_skills", **{"query": new_word, "cursor": cursor, **other})
+        assert (error["code"], error["data"]["type"]) == (-32602, "invalid_cursor"), other
+
+
+# -- both databases, by a model ----------------------------------------------------------------------------------------
+
+# No other test of the same server uses these words.
+VOCABULARY = ["qalpha", "qalphabet", "qbeta", "qbetas", "qgamma", "Größeq", "groesseq", "qdel-qta", "20244q", "茶屋",
+              "qa", "the", "qdelqta", "qgammas"]  # fmt: skip
+
+
+class Model(NamedTuple):
+    name: str
+    tags: list[str]
+    description: str
+    body: str
+
+    @property
+    def impacts(self) -> dict[str, int]:
+        return search_fields(self.name, self.description, self.tags).impacts
+
+    @property
+    def texts(self) -> set[str]:
+        return {*words_of(self.body), *search_fields(self.name, self.description, self.tags).further} - set(
+            self.impacts
+        )
+
+
+class Meant(NamedTuple):
+    """What a word of a query is looked up as, said again in the plainest way."""
+
+    words: dict[str, int]
+    stem: str
+    prefix: str
+    weight: int
+
+    def gain(self, model: Model) -> int:
+        gains = [counts * model.impacts[word] for word, counts in self.words.items() if word in model.impacts]
+        begun = self.prefix and any(word.startswith(self.prefix) for word in model.texts)
+        return self.weight * max([*gains, 5 if self.stem in model.texts or begun else 0])
+
+
+def meant(term: Term, near: list[str], models: list[Model]) -> Meant | None:
+    def holders(word: str) -> int:
+        return sum(word in model.impacts for model in models)
+
+    words = {word: 5 for word in (term.word, *near) if holders(word)}
+    prefix = ""
+    if not words and term.is_last:
+        spelt = {
+            spelling: stem
+            for model in models
+            for spelling, stem in search_fields(model.name, model.description, model.tags).spellings.items()
+            if len(term.spelt) >= 2 and spelling.startswith(term.spelt)
+        }
+        words = {spelt[spelling]: 4 for spelling in sorted(spelt, key=lambda one: (len(one), one))[:10]}
+        prefix = "" if words or len(term.spelt) < 3 else term.spelt
+    rows = sum(map(holders, words))
+    found = Meant(words, term.word, prefix, 1)
+    texts = sum(found._replace(words={}).gain(model) > 0 for model in models)
+    assert rows + texts > 2 or not term.spelt.isalpha() or len(term.spelt) < 4, "the model corrects no typos"
+    return found._replace(weight=13 - (rows + texts).bit_length()) if rows + texts else None
+
+
+def ranked(models: list[Model], query: str) -> list[str]:
+    terms = parse_query(query)
+    joined = [stem_of(one.spelt + two.spelt) for one, two in itertools.pairwise(terms)]
+    near = [[*joined[max(0, place - 1) : place + 1]] for place in range(len(terms))]
+    looked_up = [one for term, more in zip(terms, near, strict=True) if (one := meant(term, more, models)) is not None]
+    total = sum(one.weight for one in looked_up)
+    points = []
+    for model in models:
+        weight = sum(one.weight for one in looked_up if one.gain(model))
+        if weight and weight * 3 >= total:
+            points.append((-weight * sum(one.gain(model) for one in looked_up), model.name.encode()))
+    return [name.decode() for _, name in sorted(points)]
+
+
+@pytest.fixture(scope="module")
+def modelled(server: Server) -> list[Model]:
+    """Skills with every word of the vocabulary in every field, here or there."""
+    models = []
+    for number in range(42):
+        words = [VOCABULARY[(number * step + number // 14) % len(VOCABULARY)] for step in (1, 5, 9, 11)]
+        plain = words[0].lower() if words[0].isascii() else "x"
+        body = f"{words[3]} and {words[1]}, nq{number}n"
+        model = Model(f"model.{plain}.s{number}", [words[1]], f"Of {words[2]}.", body)
+        publish(server.rpc, model.name, tags=model.tags, description=model.description, body=model.body)
+        models.append(model)
+    return models
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    words=st.lists(st.sampled_from([*VOCABULARY, "nq4"]), min_size=1, max_size=4),
+    end=st.sampled_from(["", " ", "!", "*", " qal", " qalp", " qbe", " groess"]),
+)
+def test_both_databases_find_and_rank_what_the_model_says(
+    server: Server, modelled: list[Model], words: list[str], end: str
+) -> None:
+    query = " ".join(words) + end
+    assert names(server.rpc, query, namespace="model", limit=100) == ranked(modelled, query)
+
+
+MANY = 1400
+"""Skills: more than a search looks at."""
+
+
+def test_frequent_words_order_what_rare_words_find(database: Database) -> None:
+    migrate.upgrade(database)
+    database.write_now(_fill_many)
+
+    def found(query: str, identity: Identity = LOCAL) -> list[str]:
+        listed: list[str] = []
+        asked: dict[str, Any] = {"query": query, "kind": "", "tags": [], "namespace": "", "limit": 100, "cursor": ""}
+        while len(listed) < MANY:
+            page = database.read_now(lambda connection: search_skills(connection, identity, b"k" * 32, **asked))
+            listed += [skill["name"] for skill in page["skills"]]
+            asked["cursor"] = page["next_cursor"]
+            if not asked["cursor"]:
+                break
+        return listed
+
+    # Each skill has "common"; every second "even"; one "unique"; the name of one is "common".
+    everything = found("common")
+    assert (len(everything), everything[:2]) == (500, ["common", "s0001"])
+    assert found("common unique") == ["s0777"]
+    assert found("common even")[:3] == ["s0013.even", "s0002", "s0004"]
+    assert found("comon evenn")[:3] == ["s0013.even", "s0002", "s0004"]
+    hidden = Identity("reader", "person", frozenset({"read"}), ("s0013.*",))
+    assert found("common even", hidden) == ["s0013.even"]
+
+
+def _fill_many(connection: Connection) -> None:
+    for number in range(1, MANY + 1):
+        name = {7: "common", 13: "s0013.even"}.get(number, f"s{number:04}")
+        is_even = number % 2 == 0 or number == 13
+        description = f"Has common{' even' * is_even}{' unique' * (number == 777)} words."
+        summary = msgspec.json.encode(
+            {"name": name, "version": "1.0.0", "description": description, "tags": []}
+        ).decode()
+        visibility = "namespace"
+        skill = {"id": number, "name": name, "namespace": name.rpartition(".")[0], "visibility": visibility}
+        insert(connection, "skills", skill | {"created_at": NOW})
+        insert(
+            connection,
+            "skill_versions",
+            VERSION | {"id": number, "skill_id": number, "version": "1.0.0", "summary_json": summary},
+        )
+        connection.execute(text(f"UPDATE skills SET latest_version_id = id WHERE id = {number}"))
+        row = indexed(name, description, [], str(number), [])
+        add_rows(connection, number, number, name, visibility, row)
+
+
+# -- words and snippets ----------------------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=200))
+def test_words_hold_nothing_that_an_index_could_take_for_something_else(text: str) -> None:
+    for word in words_of(text):
+        assert word
+        assert len(word) <= 64
+        assert all(one.isalnum() or unicodedata.category(one)[0] == "M" for one in word), word
+        assert word == word.lower() or not word.isascii()
+
+
+@given(st.text(max_size=200))
+def test_what_a_text_says_is_found_by_its_own_words(text: str) -> None:
+    try:
+        terms = parse_query(text)
+    except InvalidParams:
+        return
+    there = words_of(text)
+    assert all(any(term.matches(word) for word in there) for term in terms)
+
+
+MARKED = st.text(
+    alphabet=st.sampled_from("a eёЁ\u0435\u0308한ᄒ\u1161\u11a8中กำ\u0301\u0300\u0315\u0323"), max_size=700
+)
+LONG_RUN = re.compile("[\u0300\u0301\u0308\u0315\u0323\u1161\u11a8]{64}")
+
+
+@given(st.one_of(MARKED, st.text(max_size=700)))
+def test_a_text_without_endless_marks_has_the_normal_form_of_unicode(text: str) -> None:
+    assume(not LONG_RUN.search(text))
+    assert normalized("NFC", text) == unicodedata.normalize("NFC", text)
+    assert normalized("NFKD", text) == unicodedata.normalize("NFKD", text)
+
+
+def test_endless_marks_take_no_longer_than_anything_else() -> None:
+    """Where Unicode's order of them took quadratic time, this was an hour in which the whole server stood still."""
+    marks = "a" + "\u0315\u0300" * 500_000
+    assert len(words_of(marks)) == 1
+    assert snippet_of([marks], parse_query("a"))
+    assert registry_name(marks) == "a"
+
+
+@given(st.lists(st.text(max_size=400), max_size=2), st.text(max_size=30))
+def test_a_snippet_is_short_and_plain(texts: list[str], query: str) -> None:
+    try:
+        terms = parse_query(query)
+    except InvalidParams:
+        return
+    snippet = snippet_of(texts, terms)
+    assert len(snippet) <= 200 + 4 + 2 * snippet.count("«")
+    assert snippet.isprintable()
+    assert snippet.count("«") == snippet.count("»")
+    for marked in snippet.split("«")[1:]:
+        (found, *_) = find_words(unicodedata.normalize("NFC", marked.partition("»")[0]))
+        assert any(term.matches(found.word) for term in terms)
+
+
+def test_a_snippet_shows_the_part_with_most_of_the_words() -> None:
+    text = "alpha " + "x " * 300 + "alpha beta gamma " + "y " * 300
+    snippet = snippet_of(["nothing", text], parse_query("beta alpha"))
+
+    assert "«alpha» «beta» gamma" in snippet
+    assert snippet.startswith("… x ")
+    assert snippet.endswith(" …")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<script>alert(1)</script> word", "<script>alert(1)</script> «word»"),
+        ("«word» \u202eword\x1b[31m\n\n\tword", "‹«word»› «word»[31m «word»"),
+        ("**word** [word](http://x)", "**«word»** [«word»](http://x)"),
+    ],
+)
+def test_what_a_text_brings_along_is_no_mark_and_stays_text(text: str, shown: str) -> None:
+    assert snippet_of([text], parse_query("word")) == shown
+
+
+# -- the migration, the command --------------------------------------------------------------------------------------
+
+
+NOW = "2026-01-01 00:00:00+00:00"
+VERSION = {
+    "precedence": b"1", "is_release": True, "status": "published", "kind": "action", "namespace": "", "digest": "",
+    "size_bytes": 0, "manifest_json": "{}", "frontmatter_json": "{}", "warnings_json": "[]", "names_json": "{}",
+    "publisher": "", "created_at": NOW,
+}  # fmt: skip
+
+
+def insert(connection: Connection, table: str, row: dict[str, Any]) -> None:
+    """As the release before did it."""
+    marks = ", ".join(f":{column}" for column in row)
+    connection.execute(text(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"), row)
+
+
+@pytest.fixture
+def before(database: Database) -> Database:
+    migrate.downgrade(database, "0006")
+    return database
+
+
+def test_the_migration_finds_what_was_there_already(before: Database, new_word: str) -> None:
+    summary = f'{{"name":"a.b","version":"1.0.0","description":"{new_word}","kind":"action","tags":["T"]}}'
+    with before.engine.begin() as connection:
+        for number in range(1, 4):
+            skill = {"id": number, "name": f"s{number}", "latest_version_id": number if number < 3 else None}
+            insert(connection, "skills", skill | {"created_at": NOW})
+            version = {"id": number, "skill_id": number, "version": "1.0.0", "summary_json": summary}
+            insert(connection, "skill_versions", VERSION | version)
+        insert(connection, "objects", {"sha256": "x", "size_bytes": 14, "data": b"---\n---\nfoobar"})
+        file = {"version_id": 1, "path": "SKILL.md", "sha256": "x", "size_bytes": 14, "executable": False}
+        insert(connection, "skill_files", file)
+    migrate.upgrade(before)
+
+    def found(query: str) -> int:
+        asked: Any = {"kind": "", "tags": ["t"], "namespace": "", "limit": 10, "cursor": ""}
+        with before.engine.connect() as connection:
+            return len(search_skills(connection, LOCAL, b"k" * 32, query=query, **asked)["skills"])
+
+    assert [found(new_word), found("foob"), found("nothing")] == [2, 1, 0]
+
+
+def test_search_by_the_command_line(sqlite_server: Server, sqlite_rpc: Rpc, new_name: str, new_word: str) -> None:
+    publish(sqlite_rpc, f"{new_name}.a", description=f"Counts {new_word}.", tags=["t"])
+    publish(sqlite_rpc, f"{new_name}.b", description=f"Counts {new_word}.")
+
+    def command(*words: str) -> Any:
+        return skillery("search", *words, "--namespace", new_name, "--url", sqlite_server.url)
+
+    publish(sqlite_rpc, f"{new_name}.c", description=f"Counts {new_word}.", body="Same.")
+    publish(sqlite_rpc, f"{new_name}.d", description=f"Counts {new_word}.", body="Same.")
+
+    assert command(new_word, "count").out.splitlines() == [
+        *(f"{new_name}.{name}\t1.0.0\tinstruction\t«Counts» «{new_word}»." for name in "ab"),
+        f"{new_name}.c\t1.0.0\tinstruction\t«Counts» «{new_word}». (2 copies)",
+    ]
+    assert [one["name"] for one in command(new_word, "--tag", "t", "--json").json["skills"]] == [f"{new_name}.a"]
+    done = command(new_word, "--limit", "1", "--kind", "instruction")
+    cursor = done.err.split("--cursor ")[1].strip()
+    rest = command(new_word, "--limit", "1", "--kind", "instruction", "--cursor", cursor)
+    assert rest.out.startswith(f"{new_name}.b")
+    done = command("…")
+    assert (done.code, done.out) == (0, "")
+    assert "Nothing" in done.err

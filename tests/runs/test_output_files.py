@@ -1,0 +1,126 @@
+"""What a run leaves below /workspace/out, as its answer, its record, the command line and a download have it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server
+from tests.support.mcp_client import Mcp
+
+LEAVES = """
+import os
+def {function}(args):
+    os.makedirs("out/deep")
+    open("out/a.csv", "w").write("a,b")
+    open("out/deep/b\\nü.json", "w").write("{{}}")
+    return {end}
+"""
+SHOWN = [("a.csv", "text/csv", 3), ("deep/b\\nü.json", "application/json", 2)]
+
+
+def leaves(end: str = "1", function: str = "main") -> str:
+    return LEAVES.format(end=end, function=function)
+
+
+def run(rpc: Rpc, code: str) -> dict[str, Any]:
+    answer: dict[str, Any] = rpc("run_code", language="python", code=code, entrypoint="main")
+    return answer
+
+
+def named(answer: dict[str, Any]) -> list[tuple[str, str, int]]:
+    return [(file["path"], file["kind"], file["size_bytes"]) for file in answer["files"]]
+
+
+def test_the_files_of_a_run_have_names_in_its_answer_and_on_record(rpc: Rpc) -> None:
+    code = "from runtime import blobs\nblobs.write_text('x')\n" + leaves()
+
+    answer = run(rpc, code)
+
+    assert named(answer) == SHOWN
+    assert [file["blob_id"] for file in answer["files"]] == answer["output_blobs"][1:]
+    recorded = rpc("get_run", run_id=answer["run_id"])
+    assert (recorded["files"], recorded["output_blobs"]) == (answer["files"], answer["output_blobs"])
+    assert rpc("read_blob", blob_id=answer["files"][0]["blob_id"], mode="full")["content"] == "a,b"
+    rpc("delete_blob", blob_id=answer["files"][0]["blob_id"])
+    assert named(rpc("get_run", run_id=answer["run_id"])) == SHOWN[1:]
+
+
+def test_a_run_without_files_says_nothing_of_them(rpc: Rpc) -> None:
+    answer = run(rpc, "def main(args): pass")
+
+    assert "files" not in answer
+    assert "files" not in rpc("get_run", run_id=answer["run_id"])
+
+
+def test_a_run_that_fails_keeps_its_files(sqlite_rpc: Rpc) -> None:
+    answer = run(sqlite_rpc, leaves("1 / 0"))
+
+    assert (answer["error"]["type"], named(answer)) == ("ZeroDivisionError", SHOWN)
+
+
+def test_files_of_a_tool_are_in_its_answer(sqlite_rpc: Rpc, new_name: str) -> None:
+    tool = {"name": "t", "description": "Does.", "script": "t.py", "parameters": {}}
+    files = [
+        {"path": "t.py", "content": leaves(function="handler")},
+        {"path": "tools.json", "content": json.dumps([tool])},
+    ]
+    made = {"name": new_name, "version": "1.0.0", "description": "x"}
+    sqlite_rpc("create_skill", manifest=made, skill_md="# A\n", files=files)
+
+    assert named(sqlite_rpc("call_tool", name=f"{new_name}/t", args={})) == SHOWN
+
+
+def test_a_download_has_the_name_of_the_file(sqlite_rpc: Rpc) -> None:
+    first, second = run(sqlite_rpc, leaves())["files"]
+    plain = sqlite_rpc("create_blob", content="x", kind="text/plain")
+
+    names = [
+        sqlite_rpc.http.get(f"/blobs/{blob['blob_id']}").headers["content-disposition"]
+        for blob in (first, second, plain)
+    ]
+
+    prefix = "attachment; filename*=UTF-8''"
+    assert names == [f"{prefix}a.csv", f"{prefix}b%5Cn%C3%BC.json", "attachment"]
+
+
+def test_whoever_forgets_to_make_the_folder_is_told(sqlite_rpc: Rpc) -> None:
+    error = run(sqlite_rpc, "def main(args): open('out/a.csv', 'w')")["error"]
+
+    assert error["type"] == "FileNotFoundError"
+    assert error["message"].endswith("os.makedirs('out', exist_ok=True))")
+
+
+def test_the_command_line_shows_names(sqlite_server: Server, tmp_path: Any) -> None:
+    file = tmp_path / "code.py"
+    file.write_text("from runtime import blobs\nblobs.write_text('x')\n" + leaves())
+
+    ran = skillery("code", str(file), "--url", sqlite_server.url)
+
+    lines = [line.split() for line in ran.out.splitlines()]
+    assert ["file:", "a.csv"] in [line[:2] for line in lines]
+    assert len([line for line in lines if line[:1] == ["blob:"]]) == 1
+
+
+def test_a_model_sees_over_mcp_what_is_a_picture_and_not_what_is_only_called_one(sqlite_rpc: Rpc) -> None:
+    code = """
+import os, struct, zlib
+def chunk(kind, data):
+    return struct.pack(">L", len(data)) + kind + data + struct.pack(">L", zlib.crc32(kind + data))
+def png(width):
+    head = chunk(b"IHDR", struct.pack(">2L5B", width, 1, 8, 0, 0, 0, 0))
+    return b"\\x89PNG\\r\\n\\x1a\\n" + head + chunk(b"IDAT", zlib.compress(b"\\0\\0")) + chunk(b"IEND", b"")
+def main(args):
+    os.makedirs("out")
+    files = {"a.png": b"<html>", "b.jpg": b"<html>", "c.png": png(1)[:-1], "d.png": png(9000), "e.png": b""}
+    files["f.png"] = png(1)
+    for name, content in files.items():
+        open("out/" + name, "wb").write(content)
+"""
+
+    shown = Mcp(sqlite_rpc).tool("run_code", language="python", code=code)
+
+    assert len(shown["structuredContent"]["files"]) == 6
+    [image] = [part for part in shown["content"] if part["type"] == "image"]
+    assert (image["mimeType"], len(image["data"])) == ("image/png", 92)

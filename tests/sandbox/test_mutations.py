@@ -1,0 +1,535 @@
+"""Tests that cannot fail prove nothing: each step of the lock-in is switched off, and the case that must notice does.
+
+The programs that run between the server and the code are copied, one line of the copy is changed, and the real backend
+is started with it: as it is, and with the look at itself switched off too, so that the case itself has to bite. A
+change whose text is not found exactly once fails: whoever rewrites a step brings its mutation along.
+
+SKILLERY_MUTATIONS=all (`make mutations`) runs the whole contract against each change, and prints who notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from skillery.backends import Place, Sandbox
+from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, zygotes
+from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.errors import SandboxUnavailable
+from skillery.testing.sandbox import Trial
+from tests.sandbox import test_sandbox_linux, test_sandbox_lockdown
+
+CELL = zygotes.HERE / "cell"
+TESTS = Path(__file__).parents[1]
+EVERYTHING = os.environ.get("SKILLERY_MUTATIONS") == "all"
+SUITES = (test_sandbox_lockdown.TestLockdown, test_sandbox_linux.TestLinuxSandbox)
+only_as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="what an ordinary user's server cannot do, it need not undo"
+)
+
+
+class Mutation(msgspec.Struct, frozen=True):
+    """In `file` of the cell, `old` becomes `new`; then `case` fails. With `[…]` behind its name, that example of it."""
+
+    file: str
+    old: str
+    new: str
+    case: str = ""
+    refused: str = ""
+    """Instead of a case: no run gets past its set-up, with these words. Nothing runs without this step at all."""
+    seen_inside: str = ""
+    """What the look at itself says, where it notices."""
+    beside: str = ""
+    """Another change without which nobody can notice: that step is a second lock on the same door."""
+    prepared: int = 0
+
+
+BLIND = Mutation(
+    "posture.py",
+    'return [*found, f"descriptors {sorted(surplus)} are open"] if surplus else found',
+    "return []",
+)
+LIMITS = "test_each_process_has_limits_of_its_own"
+MOUNTS = "test_each_mount_allows_only_what_it_is_for"
+OWN = "test_every_namespace_is_the_runs_own"
+RIGHTS = "test_no_capability_is_left_and_none_can_be_gained"
+FROM_OUTSIDE = "test_seen_from_the_host_every_process_of_a_run_is_locked"
+SIZES = "test_many_files_hold_no_more_than_their_folder"
+FILES = "test_a_folder_holds_only_so_many_files"
+
+
+def limit(name: str, value: str) -> Mutation:
+    return Mutation("lockdown.py", f"        resource.RLIMIT_{name}: {value},\n", "", LIMITS)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    # -- lockdown.py
+    "the bounding set": Mutation(
+        "lockdown.py",
+        'kernel.prctl("bounding set", kernel.PR_CAPBSET_DROP, capability)',
+        "break",
+        RIGHTS,
+        seen_inside="CapBnd",
+    ),
+    "securebits": Mutation(
+        "lockdown.py",
+        'kernel.prctl("securebits", kernel.PR_SET_SECUREBITS, SECUREBITS)',
+        "pass",
+        "test_rights_are_locked_as_well_as_given_up",
+    ),
+    "capset": Mutation(
+        "lockdown.py",
+        "    keep_capabilities(0)\n    kernel.prctl",
+        "    kernel.prctl",
+        RIGHTS,
+        seen_inside="CapEff",
+    ),
+    "no new privileges": Mutation(
+        "lockdown.py",
+        'kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)',
+        "pass",
+        refused="landlock_restrict_self",
+    ),
+    "descriptors": Mutation(
+        "inmate.py",
+        "    kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL, GATE})\n",
+        "",
+        "test_only_the_streams_and_one_channel_are_open",
+        seen_inside="descriptors",
+    ),
+    "the descriptor of pid 1": Mutation(
+        "inmate.py",
+        "        os.close(calls.CONTROL)\n",
+        "",
+        "test_only_the_streams_and_one_channel_are_open",
+        seen_inside="descriptors",
+    ),
+    "Landlock": Mutation(
+        "lockdown.py",
+        "landlock.enforce(ruleset)",
+        "pass",
+        "test_what_proc_shows_of_the_code_is_not_the_codes_to_change",
+    ),
+    "seccomp": Mutation(
+        "lockdown.py",
+        "    load_filter(program)\n",
+        "",
+        "test_terminal_injection_is_refused_whatever_the_high_bits_say",
+        seen_inside="Seccomp",
+    ),
+    "the limit on core dumps": limit("CORE", "1"),
+    "the limit on processes": limit("NPROC", 'limits["processes"] + 1'),
+    "the limit on descriptors": limit("NOFILE", 'limits["descriptors"]'),
+    "the limit on the size of files": limit("FSIZE", 'limits["file_bytes"]'),
+    "the limit on locked memory": limit("MEMLOCK", "0"),
+    "the limit on message queues": limit("MSGQUEUE", "0"),
+    "the limit on address space": limit("AS", 'limits["address_bytes"]'),
+    "the limit on processor time": Mutation(
+        "lockdown.py", "    hold(resource.RLIMIT_CPU, seconds, seconds)\n", "    pass\n", LIMITS
+    ),
+    "the limit on waiting signals": limit("SIGPENDING", "1024"),
+    "the limit on the stack": limit("STACK", "8 << 20"),
+    "the limit on real-time priority": limit("RTPRIO", "0"),
+    "the limit on niceness": limit("NICE", "0"),
+    # -- landlock.py
+    "Landlock on ports": Mutation(
+        "landlock.py",
+        "BIND_AND_CONNECT_TCP, CONNECT_TCP = 3, 2",
+        "BIND_AND_CONNECT_TCP, CONNECT_TCP = 1, 1",
+        "test_the_proxy_is_the_only_port_where_lo_is_up",
+    ),
+    "Landlock on what lies in the root": Mutation(
+        "landlock.py",
+        'allow(ruleset, "/", READ)',
+        'allow(ruleset, "/", READ | WRITE_FILE)',
+        "test_what_proc_shows_of_the_code_is_not_the_codes_to_change",
+    ),
+    # -- root.py
+    "hidden packages": Mutation(
+        "root.py", "        hide(folder)\n", "        pass\n", "test_no_installed_package_is_there"
+    ),
+    "a read-only root": Mutation(
+        "root.py", '    kernel.set_mount_attributes("/", FROZEN, recursive=False)\n', "", MOUNTS
+    ),
+    "read-only mounts of the host's folders": Mutation(
+        "root.py", "FROZEN = QUIET | kernel.ATTR_RDONLY", "FROZEN = QUIET", MOUNTS
+    ),
+    "nosuid on the host's folders": Mutation(
+        "root.py", "QUIET = kernel.ATTR_NOSUID | kernel.ATTR_NODEV", "QUIET = kernel.ATTR_NODEV", MOUNTS
+    ),
+    "nodev on the host's folders": Mutation(
+        "root.py", "QUIET = kernel.ATTR_NOSUID | kernel.ATTR_NODEV", "QUIET = kernel.ATTR_NOSUID", MOUNTS
+    ),
+    "noexec on devices": Mutation(
+        "root.py",
+        'f"/dev/{name}", kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC)',
+        'f"/dev/{name}", kernel.ATTR_NOSUID)',
+        MOUNTS,
+    ),
+    "nosuid on devices": Mutation(
+        "root.py",
+        'f"/dev/{name}", kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC)',
+        'f"/dev/{name}", kernel.ATTR_NOEXEC)',
+        MOUNTS,
+    ),
+    "devices of its own": Mutation(
+        "root.py",
+        'DEVICES = ("null",',
+        'DEVICES = ("tty", "null",',
+        "test_the_root_holds_what_it_should_and_nothing_else",
+    ),
+    "letting the host's root go": Mutation(
+        "root.py",
+        "    kernel.detach(OLD)\n    os.rmdir(OLD)\n",
+        "",
+        "test_the_root_holds_what_it_should_and_nothing_else",
+    ),
+    # -- zygote.py and workshop.py
+    "dying with the server (zygote)": Mutation(
+        "zygote.py",
+        'kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)',
+        "pass",
+        "test_a_killed_server_takes_its_zygote_along_whoever_else_holds_their_line",
+    ),
+    "dying with the zygote (workshop)": Mutation(
+        "workshop.py",
+        'kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)',
+        "pass",
+        "test_a_killed_server_takes_its_zygote_along_whoever_else_holds_their_line",
+    ),
+    "an open umask": Mutation(
+        "zygote.py", "os.umask(0o022)", "pass", "test_a_closed_umask_of_the_server_does_no_harm_to_its_first_run"
+    ),
+    "the zygote's rights": Mutation(
+        "zygote.py",
+        "lockdown.keep_capabilities(CAP_SETGID | CAP_SETUID | CAP_SYS_ADMIN)",
+        "pass",
+        "test_the_process_that_runs_are_forked_from_keeps_three_rights",
+    ),
+    "the uid map": Mutation(
+        "zygote.py",
+        'write_maps(pid, message["uid"] if self._plan["root"] else posture.UID)',
+        "write_maps(pid, 1)",
+        FROM_OUTSIDE,
+    ),
+    "the net namespace of usual runs": Mutation(
+        "zygote.py", '            self._slots.enter(message["slot"])\n', "", OWN
+    ),
+    "the mounts of skills and blobs": Mutation(
+        "workshop.py", "            kernel.set_mount_attributes(folder, root.FROZEN, recursive=True)\n", "", MOUNTS
+    ),
+    # -- inmate.py
+    "the user namespace": Mutation("inmate.py", "kernel.NEWUSER | ", "", refused="one zygote after the other was lost"),
+    "the mount namespace": Mutation("inmate.py", "kernel.NEWNS | ", "", refused="mount"),
+    "the pid namespace": Mutation("inmate.py", "kernel.NEWPID | ", "", "test_other_processes_are_not_seen"),
+    "the ipc namespace": Mutation("inmate.py", "kernel.NEWIPC | ", "", OWN),
+    "the uts namespace": Mutation("inmate.py", "kernel.NEWUTS | ", "", OWN),
+    "the net namespace of runs with network": Mutation(
+        "inmate.py", " | kernel.NEWNET\n", "\n", "test_the_proxy_is_the_only_port_where_lo_is_up"
+    ),
+    "the cgroup namespace": Mutation("inmate.py", "    kernel.unshare(kernel.NEWCGROUP)\n", "", OWN),
+    "the cgroups": Mutation(
+        "inmate.py",
+        '        kernel.call("cgroup", kernel.SYS_WRITE, door, b"0", 1, answer=1)\n',
+        "        pass\n",
+        "test_seen_from_the_host_every_process_is_in_the_groups_of_its_run",
+    ),
+    "groups": Mutation(
+        "inmate.py",
+        '        kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)\n',
+        "        pass\n",
+        "test_no_group_of_root_is_left",
+    ),
+    "the gid": Mutation(
+        "inmate.py",
+        '    kernel.call("gid", kernel.SYS_SETRESGID, posture.UID, posture.UID, posture.UID)\n',
+        "",
+        "test_the_code_is_one_user_with_one_group_and_no_other",
+        seen_inside="gids",
+    ),
+    "the uid": Mutation(
+        "inmate.py",
+        '    kernel.call("uid", kernel.SYS_SETRESUID, posture.UID, posture.UID, posture.UID)\n',
+        "",
+        "test_the_code_is_one_user_with_one_group_and_no_other",
+        seen_inside="uids",
+    ),
+    "the lock of both processes": Mutation(
+        "inmate.py",
+        "        lockdown.lock(program, None, ruleset)\n",
+        "",
+        FROM_OUTSIDE,
+        seen_inside="CapEff",
+    ),
+    "the C library's record of pid 2": Mutation(
+        "inmate.py",
+        "*kernel.fork_arguments(thread_id)",
+        "*kernel.clone_arguments(0)",
+        "test_the_code_signals_itself_as_any_process_does",
+    ),
+    "a program of pid 1 that nobody reads": Mutation(
+        "init.py", "os.O_EXCL, 0o111)", "os.O_EXCL, 0o555)", "test_seen_from_the_host_pid_1_is_nobodys_to_read"
+    ),
+    "a session of its own": Mutation(
+        "inmate.py", "        os.setsid()\n", "", "test_the_code_is_one_user_with_one_group_and_no_other"
+    ),
+    "a name of its own": Mutation(
+        "zygote.py", '    kernel.set_hostname("sandbox")\n', "", "test_the_machine_has_another_name_inside"
+    ),
+    "a proc of its own": Mutation(
+        "inmate.py", "    script.unless(mount_proc, mount_no_proc)\n", "", "test_other_processes_are_not_seen"
+    ),
+    "what proc shows": Mutation(
+        "inmate.py", '"hidepid=2,subset=pid"', '""', "test_nothing_else_of_the_host_is_there[/proc/sys]"
+    ),
+    "nosuid on its own folders": Mutation(
+        "inmate.py", "TMPFS = kernel.MS_NOSUID | kernel.MS_NODEV", "TMPFS = kernel.MS_NODEV", MOUNTS
+    ),
+    "nodev on its own folders": Mutation(
+        "inmate.py", "TMPFS = kernel.MS_NOSUID | kernel.MS_NODEV", "TMPFS = kernel.MS_NOSUID", MOUNTS
+    ),
+    "noexec on proc": Mutation("inmate.py", " | kernel.MS_NODEV | kernel.MS_NOEXEC\n", " | kernel.MS_NODEV\n", MOUNTS),
+    "the size of /workspace": Mutation("inmate.py", "size={limits['disk_bytes']},", "", f"{SIZES}[/workspace-8]"),
+    "the size of /tmp": Mutation("inmate.py", "size={limits['tmp_bytes']},", "", f"{SIZES}[/tmp-4]"),
+    "the size of /dev/shm": Mutation("inmate.py", "size={limits['shm_bytes']},", "", f"{SIZES}[/dev/shm-64]"),
+    "the files of /workspace": Mutation(
+        "inmate.py", ",nr_inodes={limits['disk_files'] + 1}", "", f"{FILES}[/workspace-100]"
+    ),
+    "the files of /tmp": Mutation("inmate.py", ",nr_inodes=4096", "", f"{FILES}[/tmp-4096]"),
+    "the files of /dev/shm": Mutation("inmate.py", ",nr_inodes=1024", "", f"{FILES}[/dev/shm-1024]"),
+}
+
+
+Changer = Callable[..., None]
+
+
+@pytest.fixture
+def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Changer]:
+    """Sandboxes that are started from here on have these changes. What outlives one for that is ended."""
+
+    def change(*mutations: Mutation) -> None:
+        folder = changed_copy(tmp_path, *mutations)
+        monkeypatch.setattr(zygotes, "HERE", folder)
+        monkeypatch.setenv("SKILLERY_TEST_CELL", str(folder))  # for servers that a case starts
+
+    yield change
+    deadline = time.monotonic() + 10
+    while folders := test_sandbox_linux.group_folders(os.getpid()):
+        assert time.monotonic() < deadline, folders
+        for folder in sorted(folders, reverse=True):
+            end_group(folder)
+        time.sleep(0.02)
+
+
+def end_group(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # the last member may take a moment to leave, or has just left
+        for pid in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        folder.rmdir()
+
+
+def changed_copy(folder: Path, *mutations: Mutation) -> Path:
+    changed = folder / "changed"
+    shutil.copytree(CELL, changed / "cell", ignore=shutil.ignore_patterns("__pycache__"))
+    for mutation in mutations:
+        path = changed / "cell" / mutation.file
+        source = path.read_text()
+        assert source.count(mutation.old) == 1, f"{mutation.file} holds {mutation.old!r} {source.count(mutation.old)}x"
+        path.write_text(source.replace(mutation.old, mutation.new))
+    return changed
+
+
+@asynccontextmanager
+async def started(folder: Path, prepared: int = 0) -> AsyncIterator[LinuxSandbox]:
+    sandbox = open_sandbox(LinuxSandboxSettings(prepared=prepared), Place(folder))
+    await sandbox.start()
+    try:
+        yield sandbox
+    finally:
+        await sandbox.close()
+
+
+async def attempt(case: str, sandbox: Sandbox, folder: Path, suites: Sequence[type] = SUITES) -> None:
+    """Run one case by its name, as pytest would."""
+    name, _, example = case.removesuffix("]").partition("[")
+    suite = next(suite() for suite in suites if hasattr(suite, name))
+    method = getattr(suite, name)
+    given: dict[str, Any] = {"trial": Trial(sandbox, folder), "sandbox": sandbox, "tmp_path": folder, "column": 0}
+    for mark in getattr(method, "pytestmark", []) if example else []:
+        given |= examples(mark)[example]
+    async with asyncio.timeout(60):
+        await method(**{name: given[name] for name in inspect.signature(method).parameters})
+
+
+def examples(mark: pytest.Mark) -> dict[str, dict[str, Any]]:
+    names = [mark.args[0]] if isinstance(mark.args[0], str) else mark.args[0]
+    rows = [[row] if isinstance(mark.args[0], str) else row for row in mark.args[1]]
+    return {"-".join(map(str, row)): dict(zip(names, row, strict=True)) for row in rows}
+
+
+def pointless(mutation: Mutation) -> str:
+    """Why this machine cannot show the difference."""
+    name = mutation.old.strip().partition(":")[0].removeprefix("resource.")
+    if name in {"RLIMIT_RTPRIO", "RLIMIT_NICE"}:
+        with test_sandbox_lockdown.generous_server():
+            return "" if resource.getrlimit(getattr(resource, name))[1] else "the server has no more than its runs"
+    return ""
+
+
+@only_as_root
+@pytest.mark.parametrize("name", MUTATIONS)
+async def test_a_step_that_is_missing_is_noticed(name: str, change: Changer, tmp_path: Path) -> None:
+    """By a case: the look at itself is switched off as well."""
+    mutation = MUTATIONS[name]
+    if reason := pointless(mutation):
+        pytest.skip(reason)
+    change(BLIND, mutation, *([MUTATIONS[mutation.beside]] if mutation.beside else []))
+    if mutation.refused:
+        with pytest.raises(SandboxUnavailable, match=re.escape(mutation.refused)):
+            async with started(tmp_path):
+                pass
+        return
+    async with started(tmp_path, mutation.prepared) as sandbox:
+        await Trial(sandbox, tmp_path).is_well()  # it works all the same: what fails below is the case
+        await asyncio.sleep(mutation.prepared)  # until a place is ready, made for what that run was allowed
+        with pytest.raises((AssertionError, pytest.fail.Exception, SandboxUnavailable)):
+            await attempt(mutation.case, sandbox, tmp_path)
+
+
+@only_as_root
+@pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.seen_inside])
+async def test_a_step_that_is_missing_stops_the_run_before_any_code(name: str, change: Changer, tmp_path: Path) -> None:
+    mutation = MUTATIONS[name]
+    change(mutation)
+    with pytest.raises(SandboxUnavailable, match=rf"posture: .*{mutation.seen_inside}"):
+        async with started(tmp_path):
+            pass
+
+
+@only_as_root
+@pytest.mark.parametrize("case", sorted({mutation.case for mutation in MUTATIONS.values() if mutation.case}))
+async def test_without_a_change_each_of_these_cases_passes(case: str, change: Changer, tmp_path: Path) -> None:
+    """With the copy, and with the look at itself switched off: it is the missing step that they notice."""
+    change(BLIND)
+    async with started(tmp_path) as sandbox:
+        await attempt(case, sandbox, tmp_path)
+
+
+@only_as_root
+async def test_a_zygote_that_dies_leaves_nobody_at_the_gate(change: Changer, tmp_path: Path) -> None:
+    """A run that has no ids yet is not locked in yet."""
+    change(
+        Mutation(
+            "zygote.py",
+            "        write_maps(pid, message",
+            "        os.kill(os.getpid(), 9)\n        write_maps(pid, message",
+        )
+    )
+
+    with pytest.raises(SandboxUnavailable):
+        async with started(tmp_path):
+            pass
+
+    deadline = time.monotonic() + 10
+    while members := {pid for folder in test_sandbox_linux.group_folders(os.getpid()) for pid in in_group(folder)}:
+        assert time.monotonic() < deadline, members
+        await asyncio.sleep(0.02)
+
+
+def in_group(folder: Path) -> list[str]:
+    with contextlib.suppress(OSError):  # it has just gone
+        return (folder / "cgroup.procs").read_text().split()
+    return []
+
+
+FOR_OTHERS = {
+    "nobody may read pid 1": Mutation(
+        "init.py",
+        "os.O_EXCL, 0o111)",
+        "os.O_EXCL, 0o555)",
+        "test_seen_from_the_host_pid_1_is_nobodys_to_read",
+    ),
+}
+"""Steps that a server which is root need not take: there another one comes to the same."""
+
+
+@only_as_root
+@pytest.mark.long
+@pytest.mark.parametrize("name", [None, *FOR_OTHERS])
+def test_the_server_of_an_ordinary_user_is_locked_in_too(name: str | None) -> None:
+    """All cases pass as it is; without one of its steps, the case that must notice does."""
+    with tempfile.TemporaryDirectory() as folder:
+        changed = changed_copy(Path(folder), BLIND, *([FOR_OTHERS[name]] if name else []))
+        Path(folder).chmod(0o755)
+        user = (
+            sys.executable,
+            str(TESTS / "support" / "ordinary_user.py"),
+            "/usr/bin/env",
+            f"SKILLERY_TEST_CELL={changed}",
+        )
+        suite = f"{TESTS / 'sandbox' / 'test_sandbox_lockdown.py'}::TestLockdown"
+        cases = (f"{suite}::{FOR_OTHERS[name].case}",) if name else (suite,)
+        command = (
+            *user,
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "tests.support.changed_cell",
+        )
+        done = subprocess.run((*command, *cases), cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == (1 if name else 0), done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@only_as_root
+@pytest.mark.skipif(not EVERYTHING, reason="takes most of an hour: make mutations")
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_everybody_who_notices(name: str, tmp_path: Path) -> None:
+    mutation = MUTATIONS[name]
+    folder = changed_copy(tmp_path, BLIND, mutation, *([MUTATIONS[mutation.beside]] if mutation.beside else []))
+    suites = ("test_sandbox_linux.py::TestLinuxSandbox", "test_sandbox_lockdown.py::TestLockdown")
+    command = (
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=no",
+        "-rfE",
+        "-p",
+        "tests.support.changed_cell",
+        "-p",
+        "no:randomly",
+    )
+    done = subprocess.run(
+        (*command, *(f"tests/sandbox/{suite}" for suite in suites)),
+        cwd=TESTS.parent,
+        env={**os.environ, "SKILLERY_TEST_CELL": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    noticed = re.findall(r"^(?:FAILED|ERROR) \S+::(test_\S+)", done.stdout, re.MULTILINE)
+    sys.stdout.write(f"\n{name}: {len(noticed)} of the contract's cases, among them {', '.join(sorted(noticed)[:4])}\n")
+    assert noticed, done.stdout[-3000:]
+    assert mutation.refused or any(case.startswith(mutation.case.partition("[")[0]) for case in noticed)

@@ -1,0 +1,338 @@
+"""What the contract cannot ask of every backend: each step by which `linux` locks a run in, seen from inside and from
+the host. Together with the cases of the contract, these cases fail if any step is left out: test_mutations.py."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillery.backends import Limits, Place
+from skillery.builtin.linux_sandbox import LinuxSandboxSettings, groups, open_sandbox
+from skillery.builtin.linux_sandbox.cell import landlock
+from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.testing.sandbox import Trial
+from skillery.testing.sandbox.base import SandboxCases
+from skillery.testing.sandbox.leftovers import descendants
+from skillery.testing.sandbox.trial import value_of
+from tests.sandbox.test_sandbox_warm import zygotes as running_zygotes
+
+IS_ROOT = os.geteuid() == 0
+only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can have what an ordinary user has not")
+UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+NAMESPACES = ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup")
+CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+SETGID, SETUID, SYS_ADMIN = 1 << 6, 1 << 7, 1 << 21
+WAIT = "import time\ndef main(args):\n    print('here', flush=True)\n    time.sleep(0.7)"
+LIMITS = Limits(timeout_ms=20_000, memory_mb=256, processes=40, disk_mb=8, disk_files=100, tmp_mb=4, cpus=1.0)
+
+
+class TestLockdown(SandboxCases):
+    @pytest.fixture
+    async def sandbox(self, tmp_path: Path) -> AsyncIterator[LinuxSandbox]:
+        async with unprepared(tmp_path) as sandbox:
+            yield sandbox
+
+    async def test_every_namespace_is_the_runs_own(self, trial: Trial) -> None:
+        code = f"""
+        import os, time
+        def main(args):
+            time.sleep(0.3)
+            return {{n: os.readlink(f'/proc/self/ns/{{n}}') for n in {NAMESPACES}}}
+        """
+        outside = {name: str(Path(f"/proc/self/ns/{name}").readlink()) for name in NAMESPACES}
+        found = [outside, *await asyncio.gather(*(trial.value(code) for _ in range(2)))]  # at the same time
+        assert [name for name in NAMESPACES if len({names[name] for names in found}) != 3] == []
+
+    async def test_the_code_is_one_user_with_one_group_and_no_other(self, trial: Trial) -> None:
+        code = "import os\ndef main(args): return [*os.getresuid(), *os.getresgid(), os.getsid(0) == 0]"
+        assert await trial.value(code) == [1000] * 6 + [False]
+
+    async def test_the_machine_has_another_name_inside(self, trial: Trial) -> None:
+        assert await trial.value("import socket\ndef main(args): return socket.gethostname()") == "sandbox"
+        assert socket.gethostname() != "sandbox"
+
+    async def test_rights_are_locked_as_well_as_given_up(self, trial: Trial) -> None:
+        code = "import ctypes\ndef main(args): return ctypes.CDLL(None).prctl(27, 0, 0, 0, 0)"
+        assert await trial.value(code) == 0xEF
+
+    @only_as_root
+    async def test_no_group_of_root_is_left(self, tmp_path: Path) -> None:
+        before = os.getgroups()
+        os.setgroups([27, 1234])
+        try:
+            async with unprepared(tmp_path) as sandbox:
+                found = await Trial(sandbox, tmp_path).value("import os\ndef main(args): return os.getgroups()")
+        finally:
+            os.setgroups(before)
+        assert found == []
+
+    async def test_each_process_has_limits_of_its_own(self, tmp_path: Path) -> None:
+        with generous_server():
+            code = """
+            import resource
+            def main(args):
+                return {n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith('RLIMIT_')}
+            """
+            async with unprepared(tmp_path) as sandbox:
+                found = await Trial(sandbox, tmp_path).value(code, limits=LIMITS)
+        expected = {
+            "CORE": 1,
+            "NPROC": 41,
+            "FSIZE": 8 << 20,
+            "STACK": 8 << 20,
+            "MEMLOCK": 0,
+            "MSGQUEUE": 0,
+            "CPU": 22,
+            "RTPRIO": 0,
+            "NICE": 0,
+            "SIGPENDING": 1024,
+        }
+        assert {name: found[f"RLIMIT_{name}"] for name in expected} == {n: [v, v] for n, v in expected.items()}
+        assert 0 < found["RLIMIT_AS"][1] <= 64 << 30
+        assert found["RLIMIT_NOFILE"] in ([1024, 1024], [256, 256])  # fewer where no cgroup counts
+
+    async def test_each_mount_allows_only_what_it_is_for(self, trial: Trial) -> None:
+        skill = trial.skill("mine", {"code/main.py": "def main(args): pass"})
+        code = "def main(args): return open('/proc/self/mountinfo').read().splitlines()"
+        lines = await trial.value(code, skills=(skill,), blobs=(trial.blob("blob:x", b"content"),))
+        mounts = [(line.split()[4], set(line.split()[5].split(","))) for line in lines]
+        assert {"/", "/usr", "/skills", "/blobs", "/workspace"} <= {point for point, _ in mounts}
+        for point, options in mounts:
+            writable = point in {"/workspace", "/tmp", "/dev/shm"}
+            is_device = point.startswith("/dev/") and not writable
+            assert "nosuid" in options, point
+            assert "nodev" in options or is_device, point
+            assert "ro" in options or writable or is_device or point == "/proc", point
+            assert "noexec" in options or not (is_device or point in {"/dev/shm", "/proc"}), point
+
+    async def test_the_root_holds_what_it_should_and_nothing_else(self, trial: Trial) -> None:
+        allowed = {"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
+        allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "packages", "blobs"}
+        allowed |= {Path(sys.base_prefix).resolve().parts[1]}
+        found = await trial.value("import os\ndef main(args): return [os.listdir(p) for p in ('/', '/dev', '/run')]")
+        assert set(found[0]) <= allowed
+        assert {"null", "random"} <= set(found[1])
+        assert set(found[1]) <= {"null", "zero", "full", "random", "urandom", "shm", "fd", "stdin", "stdout", "stderr"}
+        assert set(found[2]) == {"empty", "skillery"}
+
+    async def test_no_installed_package_is_there(self, trial: Trial) -> None:
+        code = """
+        import glob, os, sys
+        def main(args):
+            roots = {'/usr', '/usr/local', sys.base_prefix}
+            return [p for r in roots for p in glob.glob(f'{r}/lib*/python*/*-packages') if os.listdir(p)]
+        """
+        assert await trial.value(code) == []
+
+    @pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock")
+    async def test_what_proc_shows_of_the_code_is_not_the_codes_to_change(self, trial: Trial) -> None:
+        """Only Landlock says so: these files are the code's own."""
+        code = """
+        import os
+        def opened(name):
+            try: return os.close(os.open(f'/proc/self/{name}', os.O_WRONLY)) is None
+            except OSError: return False
+        def main(args): return [n for n in ('oom_score_adj', 'comm', 'clear_refs', 'coredump_filter') if opened(n)]
+        """
+        assert await trial.value(code) == []
+
+    @pytest.mark.skipif(landlock.abi() < 4, reason="this kernel's Landlock knows no ports")
+    async def test_the_proxy_is_the_only_port_where_lo_is_up(self, tmp_path: Path) -> None:
+        code = """
+        import socket
+        def refused(act):
+            try: act()
+            except PermissionError: return True
+            except OSError: return False
+        def main(args):
+            one = socket.socket()
+            return [refused(lambda: one.bind(('127.0.0.1', 8080))), refused(lambda: one.connect(('127.0.0.1', 8080)))]
+        """
+        async with unprepared(tmp_path) as sandbox:
+            outcome = await Trial(sandbox, tmp_path).code(code, network=("http://api.test",))
+        assert value_of(outcome) == [True, True]
+
+    @pytest.mark.parametrize(("folder", "size"), [("/workspace", 8), ("/tmp", 4), ("/dev/shm", 64)])
+    async def test_many_files_hold_no_more_than_their_folder(self, trial: Trial, folder: str, size: int) -> None:
+        code = f"""
+        def main(args):
+            for count in range(100):
+                try:
+                    with open(f'{folder}/{{count}}', 'wb', buffering=0) as file:
+                        if file.write(b'x' * (1 << 20)) < 1 << 20: return count
+                except OSError: return count
+            return 100
+        """
+        assert size - 1 <= await trial.value(code, limits=LIMITS) <= size
+
+    @pytest.mark.parametrize(("folder", "most"), [("/workspace", 100), ("/tmp", 4096), ("/dev/shm", 1024)])
+    async def test_a_folder_holds_only_so_many_files(self, trial: Trial, folder: str, most: int) -> None:
+        code = f"""
+        import os
+        def main(args):
+            for count in range(10_000):
+                try: os.mkdir(f'{folder}/{{count}}')
+                except OSError: return count
+            return 10_000
+        """
+        assert most - 10 <= await trial.value(code, limits=LIMITS) <= most
+
+    async def test_seen_from_the_host_every_process_of_a_run_is_locked(self, trial: Trial) -> None:
+        """The code's and the one above it, from before the first line of the code on."""
+        running = asyncio.ensure_future(trial.code(WAIT))
+        seen = [entry for entry in await run_processes(running) if int(entry["Pid"]) != os.getpid()]
+        await running
+        assert {len(entry["NSpid"].split()) for entry in seen} == {depth() + 1}
+        assert {entry["NSpid"].split()[-1] for entry in seen} == {"1", "2"}
+        for entry in seen:
+            assert [int(entry[name], 16) for name in CAPABILITIES] == [0] * 5
+            assert (entry["NoNewPrivs"], entry["Seccomp"]) == ("1", "2")
+            assert len(set(entry["Uid"].split())) == 1
+            assert not IS_ROOT or int(entry["Uid"].split()[0]) >= 100_000
+
+    async def test_seen_from_the_host_every_process_is_in_the_groups_of_its_run(self, trial: Trial) -> None:
+        held = {name for hierarchy in groups.candidates() for name in hierarchy.controllers} if IS_ROOT else set()
+        running = asyncio.ensure_future(trial.code(WAIT))
+        seen = [Path(f"/proc/{entry['Pid']}/cgroup").read_text() for entry in await run_processes(running)]
+        await running
+        lines = [line.split(":", 2) for text in seen for line in text.splitlines()]
+        assert [path for _, names, path in lines if held & set(names.split(",")) and "skillery-" not in path] == []
+
+    async def test_seen_from_the_host_pid_1_is_nobodys_to_read(self, trial: Trial) -> None:
+        running = asyncio.ensure_future(trial.code(WAIT))
+        seen = await run_processes(running)
+        [first] = [entry["Pid"] for entry in seen if entry["NSpid"].split()[-1] == "1"]
+        owner = Path(f"/proc/{first}/environ").stat().st_uid
+        await running
+        assert owner in {0, 65534}  # the kernel's way of saying so
+
+    async def test_an_interrupt_from_inside_does_not_end_pid_1(self, tmp_path: Path) -> None:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+        try:
+            async with unprepared(tmp_path) as sandbox:
+                code = """
+                import os, signal, time
+                def main(args):
+                    try: os.kill(1, signal.SIGINT)
+                    except OSError: pass
+                    time.sleep(0.2)
+                    return 'still here'
+                """
+                assert await Trial(sandbox, tmp_path).value(code) == "still here"
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    async def test_a_closed_umask_of_the_server_does_no_harm_to_its_first_run(self, tmp_path: Path) -> None:
+        before = os.umask(0o077)
+        try:
+            async with unprepared(tmp_path) as sandbox:
+                code = "import os\ndef main(args): return [os.umask(0), len(os.listdir('/dev')) > 3]"
+                assert await Trial(sandbox, tmp_path).value(code) == [0o022, True]
+        finally:
+            os.umask(before)
+
+    @only_as_root
+    async def test_the_process_that_runs_are_forked_from_keeps_three_rights(self, trial: Trial) -> None:
+        await trial.is_well()
+        ours = [status(pid) for pid in descendants(os.getpid()) if b"zygote.main" in command(pid)]
+        [zygote] = [entry for entry in ours if int(entry["PPid"]) == os.getpid()]
+        assert int(zygote["CapEff"], 16) == SETGID | SETUID | SYS_ADMIN
+
+    async def test_a_killed_server_takes_its_zygote_along_whoever_else_holds_their_line(self, tmp_path: Path) -> None:
+        """A child that the server forked keeps the sockets open: no end of file tells that it has gone."""
+        server = subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path)], stdout=subprocess.PIPE)
+        assert server.stdout is not None
+        child = int(server.stdout.readline())
+        engine = {pid: groups.start_time(pid) for pid in descendants(server.pid) if b"zygote.main" in command(pid)}
+        assert len(engine) == 2
+        server.kill()
+        server.wait()
+        server.stdout.close()
+        try:
+            deadline = time.monotonic() + 2
+            while any(groups.start_time(pid) == began for pid, began in engine.items()):
+                assert time.monotonic() < deadline, "the zygote or its neighbour has outlived the server"
+                await asyncio.sleep(0.02)
+        finally:
+            os.kill(child, signal.SIGKILL)  # their line ends with it
+
+
+SERVER = """
+import asyncio, os, sys, time
+from pathlib import Path
+from skillery.backends import Place
+from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, zygotes
+zygotes.HERE = Path(os.environ.get("SKILLERY_TEST_CELL") or zygotes.HERE)
+async def main():
+    await open_sandbox(LinuxSandboxSettings(prepared=0), Place(Path(sys.argv[1]))).start()
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+    time.sleep(60)
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def unprepared(folder: Path) -> AsyncIterator[LinuxSandbox]:
+    """Without places that wait: all that is there belongs to a run."""
+    settings = LinuxSandboxSettings(prepared=0, hosts={"api.test": ("127.0.0.1",)}, allow_private=("127.0.0.1",))
+    sandbox = open_sandbox(settings, Place(folder))
+    await sandbox.start()
+    try:
+        yield sandbox
+    finally:
+        await sandbox.close()
+
+
+@contextlib.contextmanager
+def generous_server() -> Iterator[None]:
+    """A server whose own limits are high, as far as it may raise them: what it has, its runs must not inherit."""
+    names = [name for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_NOFILE"]
+    before = {name: resource.getrlimit(getattr(resource, name)) for name in names}
+    for name in names if IS_ROOT else ():
+        high = (60, 60) if name in {"RLIMIT_RTPRIO", "RLIMIT_NICE"} else UNLIMITED
+        with contextlib.suppress(ValueError):  # not in every container
+            resource.setrlimit(getattr(resource, name), high)
+    try:
+        yield
+    finally:
+        for name, held in before.items():
+            resource.setrlimit(getattr(resource, name), held)
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def depth() -> int:
+    return len(status(os.getpid())["NSpid"].split())
+
+
+async def run_processes(running: asyncio.Future[Any]) -> list[dict[str, str]]:
+    """Those of the one run there is, while its code sleeps; not of the servers that other tests share."""
+    await asyncio.sleep(0.35)
+    assert not running.done(), running
+    seen = [status(pid) for zygote in running_zygotes() for pid in descendants(zygote)]
+    return [entry for entry in seen if len(entry["NSpid"].split()) > depth()]

@@ -1,0 +1,251 @@
+"""Backends that are worse than they look: the contract, as a plugin's author runs it, must fail for each, and in the
+right places. What isolates nothing is tried only with cases that do no harm, and where it could do none."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+TESTS = Path(__file__).parents[1]
+OWN_PIDS = (sys.executable, str(TESTS / "support" / "own_pids.py"))
+"""Should a case do harm after all, it harms nobody else."""
+SUITE = """
+import asyncio, json, os, subprocess, sys, tempfile
+from pathlib import Path
+import msgspec, pytest
+from skillery.backends import CodeCall, Place
+from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
+from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
+from skillery.testing import SandboxContract
+from skillery.testing.sandbox import leftovers
+
+leftovers.PATIENCE = 0.5
+
+class Wrapped:
+    def __init__(self, hosts=None, allow_private=()):
+        self.inner = open_sandbox(LinuxSandboxSettings(hosts=hosts or {}, allow_private=allow_private), Place(Path()))
+    def probe(self): return self.inner.probe()
+    async def start(self): await self.inner.start()
+    async def run(self, job, host): return await self.inner.run(job, host)
+    async def close(self): await self.inner.close()
+
+__BACKEND__
+
+class TestWeak(SandboxContract):
+    @pytest.fixture
+    async def sandbox(self):
+        sandbox = Weak()
+        await sandbox.start()
+        yield sandbox
+        await sandbox.close()
+
+    @pytest.fixture
+    def open_with(self):
+        async def open_with(hosts, allow_private):
+            sandbox = Weak(dict(hosts), allow_private)
+            await sandbox.start()
+            return sandbox
+        return open_with if issubclass(Weak, Wrapped) else None
+"""
+CHOSEN = """
+import pytest
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if item.originalname in __CASES__]
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    group = next(c.__name__ for c in type(item.instance).__mro__ if item.originalname in vars(c))
+    if report.failed: print(f"@failed {group} {item.originalname}")
+    elif report.skipped: print(f"@skipped {group} {item.originalname}")
+    elif report.when == "call": print(f"@passed {group} {item.originalname}")
+"""
+
+
+class Weak(msgspec.Struct, frozen=True):
+    """A backend, the cases to try, the groups of which one fails, and a case that must be among the failing."""
+
+    backend: str
+    cases: tuple[str, ...]
+    fails: frozenset[str]
+    case: str
+
+
+ARGUMENTS = "test_arguments_arrive_and_the_result_comes_back"
+LISTS = "test_runs_at_the_same_time_have_lists_of_their_own"
+LISTED = "test_what_is_listed_is_reached_and_recorded"
+INSIDE = "test_a_name_that_leads_inside_is_refused"
+FORKS = "test_a_fork_bomb_meets_its_limit"
+FORGED = "test_a_result_printed_to_stdout_is_only_text"
+KEPT = "test_blobs_written_before_a_failure_are_kept"
+HARMLESS = (
+    "test_the_files_of_a_skill_can_be_read",
+    "test_input_blobs_are_files_named_by_their_id",
+    "test_the_workspace_is_home_and_empty_and_gone_afterwards",
+    "test_the_code_is_nobody",
+    "test_no_capability_is_left_and_none_can_be_gained",
+    "test_only_the_streams_and_one_channel_are_open",
+    "test_other_processes_are_not_seen",
+    "test_nothing_else_of_the_host_is_there",
+    "test_a_file_of_the_server_cannot_be_read",
+    "test_the_host_cannot_be_reached",
+    "test_sockets_of_the_host_cannot_be_reached_by_name",
+    "test_rare_socket_families_are_refused",
+    "test_pid_1_cannot_be_read",
+    "test_a_name_that_leads_inside_is_refused",
+    "test_a_value_is_not_in_the_next_run",
+    "test_arguments_arrive_and_the_result_comes_back",
+    "test_an_exception_is_reported_with_the_frames_of_the_code",
+)
+"""Of all cases, by their whole names. Others kill, mount or fill what they can reach."""
+BACKENDS = {
+    "nothing is isolated": Weak(
+        "Weak = UnsafeSubprocess",
+        HARMLESS,
+        frozenset({"LayoutCases", "PostureCases", "NetworkCases", "EscapeCases"}),
+        "test_a_file_of_the_server_cannot_be_read",
+    ),
+    "its memory is not cleared": Weak(
+        """
+class Weak(Wrapped):
+    kept = None
+    async def run(self, job, host):
+        self.kept = {**(self.kept or {}), **job.environment}
+        return await self.inner.run(msgspec.structs.replace(job, environment=dict(self.kept)), host)
+""",
+        ("test_a_value_is_not_in_the_next_run", "test_the_environment_is_exactly_what_was_given", ARGUMENTS),
+        frozenset({"SecretCases", "PostureCases"}),
+        "test_a_value_is_not_in_the_next_run",
+    ),
+    "its lists are those of all runs": Weak(
+        """
+class Weak(Wrapped):
+    lists = frozenset()
+    async def run(self, job, host):
+        self.lists |= {*job.network}
+        return await self.inner.run(msgspec.structs.replace(job, network=tuple(sorted(self.lists))), host)
+""",
+        (LISTS, LISTED, "test_the_host_cannot_be_reached"),
+        frozenset({"AllowedNetworkCases"}),
+        LISTS,
+    ),
+    "loopback is nobody's secret": Weak(
+        """
+class Weak(Wrapped):
+    def __init__(self, hosts=None, allow_private=()):
+        super().__init__(hosts, (*allow_private, "127.0.0.0/8", "::1"))
+""",
+        (INSIDE, LISTED, "test_an_address_is_refused_however_it_is_spelt"),
+        frozenset({"AllowedNetworkCases"}),
+        INSIDE,
+    ),
+    "limits are a suggestion": Weak(
+        """
+class Weak(Wrapped):
+    async def run(self, job, host):
+        doubled = {name: 2 * getattr(job.limits, name) for name in ("memory_mb", "processes", "disk_files", "disk_mb")}
+        limits = msgspec.structs.replace(job.limits, **doubled)
+        return await self.inner.run(msgspec.structs.replace(job, limits=limits), host)
+""",
+        (FORKS, "test_threads_count_as_processes", "test_the_number_of_files_is_held", ARGUMENTS),
+        frozenset({"ProcessCases", "DiskCases"}),
+        FORKS,
+    ),
+    "it leaves a process": Weak(
+        """
+class Weak(Wrapped):
+    left = []
+    async def run(self, job, host):
+        self.left.append(subprocess.Popen(["sleep", "60"]))
+        return await self.inner.run(job, host)
+import atexit
+atexit.register(lambda: [one.kill() for one in Weak.left])
+""",
+        (ARGUMENTS,),
+        frozenset({"ResultCases"}),
+        ARGUMENTS,
+    ),
+    "it leaves a file": Weak(
+        """
+class Weak(Wrapped):
+    async def run(self, job, host):
+        tempfile.mkdtemp(prefix="work")
+        return await self.inner.run(job, host)
+""",
+        (ARGUMENTS,),
+        frozenset({"ResultCases"}),
+        ARGUMENTS,
+    ),
+    "it leaves a cgroup": Weak(
+        """
+from skillery.testing.sandbox.leftovers import hierarchies
+class Weak(Wrapped):
+    made = []
+    async def run(self, job, host):
+        made = hierarchies()[0] / f"weak-{os.getpid()}-{len(self.made)}"
+        made.mkdir()
+        self.made.append(made)
+        return await self.inner.run(job, host)
+import atexit
+atexit.register(lambda: [one.rmdir() for one in Weak.made])
+""",
+        (ARGUMENTS,),
+        frozenset({"ResultCases"}),
+        ARGUMENTS,
+    ),
+    "it believes what is printed": Weak(
+        """
+class Weak(Wrapped):
+    async def run(self, job, host):
+        outcome = await self.inner.run(job, host)
+        said = outcome.log.head.rpartition(b'{"op":"result"}')[2].strip()
+        return msgspec.structs.replace(outcome, result=said) if said and b'"op"' in outcome.log.head else outcome
+""",
+        (FORGED, ARGUMENTS),
+        frozenset({"FailureCases"}),
+        FORGED,
+    ),
+    "a failed run is tried again": Weak(
+        """
+class Weak(Wrapped):
+    async def run(self, job, host):
+        outcome = await self.inner.run(job, host)
+        return await self.inner.run(job, host) if outcome.failure else outcome
+""",
+        (KEPT, ARGUMENTS, "test_blobs_are_written_with_their_kinds"),
+        frozenset({"BlobCases"}),
+        KEPT,
+    ),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="what leaves cgroups must be able to make them")
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_contract_fails_for_a_backend_that_only_looks_well(name: str, tmp_path: Path) -> None:
+    weak = BACKENDS[name]
+    suite = tmp_path / "test_weak.py"
+    suite.write_text(SUITE.replace("__BACKEND__", weak.backend))
+    (tmp_path / "conftest.py").write_text(CHOSEN.replace("__CASES__", repr(weak.cases)))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    options = "-q -s --tb=short -p no:cacheprovider -p pytest_asyncio.plugin"
+    command = (sys.executable, "-m", "pytest", *options.split())
+    done = subprocess.run(
+        (*OWN_PIDS, *command, suite.name),
+        cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # others take longer to import than the cases
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    told = re.findall(r"@(failed|passed) (\w+) (\w+)", done.stdout)
+    assert {case for _, _, case in told} <= {*weak.cases}
+    failed = {case for result, _, case in told if result == "failed"}
+    assert {group for result, group, _ in told if result == "failed"} == weak.fails, done.stdout[-6000:]
+    assert weak.case in failed, done.stdout[-6000:]
+    assert done.returncode == 1

@@ -1,0 +1,224 @@
+"""The command `skillery` without the wait for its imports: a process that has them is forked for each command.
+
+A test runs some hundred commands; starting an interpreter for each would take longer than all that they do. What is
+forked is a process as any other, with its own arguments, environment and streams, and runs `main` from its first line;
+tests/cli/test_cli.py compares the two.
+
+`start` does the same for a server, which lives until it ends or the tests do.
+
+python tests/support/prefork.py DESCRIPTOR: fork for whoever asks on this socket, until it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+SECONDS = 120
+NUMBER = 16
+"""Bytes of a pid or an exit code on the link."""
+IMPORTED = (
+    "skillery.app.server",
+    "skillery.cli.connection",
+    "skillery.cli.in_process",
+    "skillery.app.composition",
+    "skillery.api.routes",
+    "skillery.plugins",
+    "litestar.plugins.attrs",
+    "sqlalchemy.dialects.sqlite",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "cryptography.fernet",
+    "alembic.command",
+    "alembic.autogenerate",
+)
+
+
+class Forked:
+    """A forked command that goes on, with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, link: socket.socket, stdout: BinaryIO) -> None:
+        self._link = link
+        self.stdout: BinaryIO | None = stdout
+        self.returncode: int | None = None
+        self._link.settimeout(SECONDS)
+        self.pid = int(link.recv(NUMBER, socket.MSG_WAITALL))
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._link], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self._link.settimeout(timeout)
+            try:
+                self.returncode = int(self._link.recv(NUMBER, socket.MSG_WAITALL))
+            except TimeoutError:
+                raise subprocess.TimeoutExpired("skillery", timeout or 0) from None
+            self._link.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+class Prefork:
+    """In the process of the tests: `run` is a command, as `subprocess.run` would run it."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is not for it
+            )
+
+    def close(self) -> None:
+        self._control.close()
+        self._process.wait(60)
+
+    def run(
+        self, arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes
+    ) -> subprocess.CompletedProcess[bytes]:
+        outputs: list[bytes] = [b"", b""]
+        ends = [os.pipe(), os.pipe()]
+        link, theirs = socket.socketpair()
+        with link, theirs, tempfile.TemporaryFile() as given:
+            given.write(stdin)
+            given.seek(0)
+            socket.send_fds(self._control, [b"\0"], [theirs.fileno(), given.fileno(), *(end for _, end in ends)])
+            theirs.close()
+            order = {
+                "arguments": arguments,
+                "environment": dict(environment),
+                "folder": str(Path.cwd()),
+                "tells": False,
+            }
+            link.sendall(json.dumps(order).encode())
+            link.shutdown(socket.SHUT_WR)
+
+            def read(number: int) -> None:
+                os.close(ends[number][1])
+                with open(ends[number][0], "rb") as reading:  # noqa: PTH123 - a descriptor
+                    outputs[number] = reading.read()
+
+            readers = [threading.Thread(target=read, args=(number,), daemon=True) for number in range(2)]
+            for reader in readers:
+                reader.start()
+            link.settimeout(SECONDS)
+            code = int(
+                link.recv(NUMBER, socket.MSG_WAITALL)
+            )  # raises where there is none in time; that ends the command
+            for reader in readers:
+                reader.join(SECONDS)
+                assert not reader.is_alive(), f"somebody holds the output of {arguments} open"
+        return subprocess.CompletedProcess(arguments, code, *outputs)
+
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int) -> Forked:
+        """Start a command that goes on, its errors written to a descriptor. If the tests end, it is killed."""
+        link, theirs = socket.socketpair()
+        output, written = os.pipe()
+        with theirs, Path(os.devnull).open("rb") as nothing:
+            socket.send_fds(self._control, [b"\0"], [theirs.fileno(), nothing.fileno(), written, stderr])
+        os.close(written)
+        give_order(link, arguments, environment, tells=True)
+        return Forked(link, open(output, "rb", buffering=0))  # noqa: PTH123 - a descriptor that the caller closes
+
+
+def give_order(link: socket.socket, arguments: Sequence[str], environment: Mapping[str, str], *, tells: bool) -> None:
+    """`tells`: whether the pid is sent before the exit code."""
+    order = {"arguments": arguments, "environment": dict(environment), "folder": str(Path.cwd()), "tells": tells}
+    link.sendall(json.dumps(order).encode())
+    link.shutdown(socket.SHUT_WR)
+
+
+@functools.cache
+def prefork() -> Prefork:
+    """Return the one of this process, started when it is first needed."""
+    made = Prefork()
+    atexit.register(made.close)
+    return made
+
+
+# -- in the process that is forked -----------------------------------------------------------------------------------
+
+
+def serve(control: socket.socket) -> None:
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    children = 0
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(control, 1, 4)
+        if not descriptors:
+            return
+        if os.fork() == 0:
+            control.close()
+            attend(socket.socket(fileno=descriptors[0]), descriptors[1:])
+        for descriptor in descriptors:
+            os.close(descriptor)
+        children += 1
+        while children and os.waitpid(-1, os.WNOHANG)[0]:
+            children -= 1
+
+
+def attend(link: socket.socket, streams: Sequence[int]) -> NoReturn:
+    """Fork again: the one runs the command, the other tells how it ended."""
+    with link.makefile("rb") as told:
+        order = json.loads(told.read())
+    command = os.fork()
+    if command == 0:
+        link.close()
+        become_command(order, streams)
+    for stream in streams:
+        os.close(stream)
+    if order["tells"]:
+        link.sendall(b"%*d" % (NUMBER, command))
+    tell_the_end(link, command)
+
+
+def become_command(order: dict[str, Any], streams: Sequence[int]) -> NoReturn:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.argv = ["skillery", *order["arguments"]]
+    from skillery.cli import main
+
+    sys.exit(main())
+
+
+def tell_the_end(link: socket.socket, command: int) -> NoReturn:
+    ended = os.pidfd_open(command)
+    either = select.poll()
+    either.register(link, 0)  # nobody waits for it any more
+    either.register(ended, select.POLLIN)
+    if any(number == link.fileno() for number, _ in either.poll()):
+        os.kill(command, signal.SIGKILL)
+        os._exit(1)
+    _, status = os.waitpid(command, 0)
+    link.sendall(b"%*d" % (NUMBER, os.waitstatus_to_exitcode(status)))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
