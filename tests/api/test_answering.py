@@ -7,7 +7,7 @@ import re
 import pytest
 
 from skillery.backends import Failure, Log, Outcome
-from skillery.runs.answering import checked, error_of, logs_preview, summary_of
+from skillery.runs.rendering import checked, error_of, logs_preview, summary_of
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from skillery.errors import SkilleryError
 from skillery.identity.idempotency import forget_keys
 from skillery.registry.session_tools import forget_session_tools
 from skillery.runs import Runner
-from skillery.runs.leftovers import DEAD, close_lost, close_of_dead, note_seen
+from skillery.runs.orphans import DEAD, close_lost, close_of_dead, note_seen
 
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0

@@ -62,8 +62,8 @@ from skillery.registry import cursor_key
 from skillery.runs import Runner
 from skillery.runs.cache import Cache
 from skillery.runs.granted_secrets import GrantedSecrets
-from skillery.runs.leftovers import close_left_over
 from skillery.runs.limits import LimitRules
+from skillery.runs.orphans import close_left_over
 from skillery.settings import Settings, is_loopback
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import msgspec
 
 from skillery.backends import Job, Outcome, ScriptCall
 from skillery.formats.system_programs import package_of
-from skillery.runs.advice import with_line
+from skillery.runs.hints import with_line
 from skillery.runs.scripts import said_of_script
 
 MOST = 1000

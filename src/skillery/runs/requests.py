@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from skillery.backends import Language
-from skillery.runs.files import RunFile
+from skillery.runs.input_files import RunFile
 
 
 class SkillRequest(msgspec.Struct, frozen=True):

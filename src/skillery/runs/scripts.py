@@ -13,7 +13,7 @@ from skillery.formats.json_values import kind_of
 from skillery.formats.manifest import Permissions
 from skillery.formats.secret_names import changes_what_runs, is_variable_name
 from skillery.formats.wording import did_you_mean, quoted
-from skillery.runs.answering import OUTPUT_BYTES
+from skillery.runs.rendering import OUTPUT_BYTES
 
 ARGS = ("argv", "stdin", "env")
 INLINE_CHARACTERS = 1000

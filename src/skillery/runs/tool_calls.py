@@ -11,7 +11,7 @@ from skillery.backends import PublishedFile
 from skillery.formats.tools_json import WORK_DIR
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry import FoundTool, SessionTool
-from skillery.runs.files import RunFile
+from skillery.runs.input_files import RunFile
 
 SESSION_SKILL = "session-tools"
 """Under this name a tool that lives in a session is mounted: no skill offers it."""

@@ -34,7 +34,23 @@ from skillery.errors import QuotaExceeded, RunEnded, RunNotFound, SkilleryError,
 from skillery.identity.idempotency import claimed
 from skillery.identity.quotas import Quotas
 from skillery.registry import VersionRow
-from skillery.runs.answering import (
+from skillery.runs.cache import Cache
+from skillery.runs.cancellation import (
+    CALLER_ENDED,
+    Stopped,
+    Stopper,
+    Stoppers,
+    begun_runs,
+    cancelled_by,
+    request_cancel,
+)
+from skillery.runs.execution import Outcomes
+from skillery.runs.granted_secrets import GrantedSecrets
+from skillery.runs.limits import LimitRules
+from skillery.runs.preparation import Prepared, Preparer
+from skillery.runs.queries import get_run
+from skillery.runs.records import NewRun, begin_run, drop_run, finish_run, start_run
+from skillery.runs.rendering import (
     error_of,
     large_output,
     logs_preview,
@@ -42,20 +58,12 @@ from skillery.runs.answering import (
     summary_of,
     whole_log,
 )
-from skillery.runs.cache import Cache
-from skillery.runs.calling import CalledHost, Calls
-from skillery.runs.granted_secrets import GrantedSecrets
-from skillery.runs.hosting import Host
-from skillery.runs.limits import LimitRules
-from skillery.runs.outcomes import Outcomes
-from skillery.runs.preparing import Prepared, Preparer
-from skillery.runs.reading import get_run
-from skillery.runs.recording import NewRun, begin_run, drop_run, finish_run, start_run
 from skillery.runs.requests import CodeRequest, SkillRequest
+from skillery.runs.run_host import Host
 from skillery.runs.scripts import fitting, script_summary
-from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, begun_runs, cancelled_by, request_cancel
+from skillery.runs.skill_calls import CalledHost, Calls
 from skillery.runs.tool_calls import ToolRequest, stub_answer, tool_answer
-from skillery.runs.trying import Trial, Tried, Unpublished
+from skillery.runs.trials import Trial, Tried, Unpublished
 
 log = logging.getLogger(__name__)
 SERVER_STOPPED = Failure("SandboxError", "the server was stopped while this ran")

@@ -12,15 +12,15 @@ from skillery.backends import Capability, Failure, Job, Outcome, Sandbox, Secret
 from skillery.context.threads import REDACTION
 from skillery.context.tracing import span
 from skillery.errors import SkilleryError
-from skillery.runs.advice import advised
-from skillery.runs.answering import checked
-from skillery.runs.calling import CalledHost
 from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
-from skillery.runs.hosting import Host
+from skillery.runs.hints import advised
 from skillery.runs.missing_programs import name_missing_program
 from skillery.runs.needs import degraded, needs_of, why_refused
-from skillery.runs.preparing import Prepared
+from skillery.runs.preparation import Prepared
 from skillery.runs.redaction import Redaction
+from skillery.runs.rendering import checked
+from skillery.runs.run_host import Host
+from skillery.runs.skill_calls import CalledHost
 
 log = logging.getLogger(__name__)
 

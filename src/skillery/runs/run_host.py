@@ -11,7 +11,7 @@ from skillery.contents.blobs import BlobRow, Blobs, Output, parse_kind
 from skillery.contents.store import Incoming
 from skillery.errors import BlobNotFound, NotAllowed, TooLarge
 from skillery.formats.wording import quoted
-from skillery.runs.answering import shown
+from skillery.runs.rendering import shown
 
 PIECE_BYTES = 256 * 1024
 PATH_CHARACTERS = 1000

@@ -17,7 +17,7 @@ from skillery.backends import Failure, Identity
 from skillery.database import Database, Statement
 from skillery.database.tables import runs
 from skillery.errors import RunEnded, SkilleryError
-from skillery.runs.reading import find_run
+from skillery.runs.queries import find_run
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.database.tables import runs, servers
 from skillery.identity.idempotency import settle, workers
-from skillery.runs.reading import result_of
+from skillery.runs.queries import result_of
 
 DEAD = timedelta(seconds=60)
 """A server that nothing was heard of for so long is gone. Clocks of servers may differ by half of it."""

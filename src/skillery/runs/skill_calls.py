@@ -19,7 +19,7 @@ from skillery.formats.ids import new_run_id
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.wording import quoted
 from skillery.registry import VersionRow
-from skillery.runs.hosting import Host, Writer
+from skillery.runs.run_host import Host, Writer
 
 
 def has_permissions(manifest: Manifest) -> bool:

@@ -36,18 +36,18 @@ from skillery.registry.files import check_file, find_module
 from skillery.registry.tools import tool_run_by
 from skillery.runs.arguments import checked_arguments
 from skillery.runs.cache import Cache
-from skillery.runs.calling import called_job, has_permissions
-from skillery.runs.files import InputFiles
+from skillery.runs.declarations import Declarations
+from skillery.runs.input_files import InputFiles
 from skillery.runs.limits import LimitRules
-from skillery.runs.mounting import check_mounts, parse_mounts
+from skillery.runs.mounts import check_mounts, parse_mounts
 from skillery.runs.packages import NONE, GivenEnvironment, Needing, Packages, chosen_for, packages_of, packages_of_code
-from skillery.runs.parsed import Declarations
-from skillery.runs.recording import Method
+from skillery.runs.permissions import no_secrets, permitted, withheld
+from skillery.runs.records import Method
 from skillery.runs.requests import CodeRequest, SkillRequest
 from skillery.runs.scripts import script_call
+from skillery.runs.skill_calls import called_job, has_permissions
 from skillery.runs.tool_calls import SESSION_SKILL, ToolRequest, session_files, tool_args
-from skillery.runs.trying import Trial, Unpublished, trial_job
-from skillery.runs.withholding import no_secrets, permitted, withheld
+from skillery.runs.trials import Trial, Unpublished, trial_job
 
 MOST_BLOBS = 1_000
 
