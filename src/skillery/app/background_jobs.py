@@ -64,7 +64,7 @@ class Upkeep:
 
     async def _beat(self) -> None:
         now = time.monotonic()
-        under_way = self._runner.under_way()
+        under_way = self._runner.active_ids()
         lost = await self._database.write(partial(_seen, server=self._server, under_way=under_way))
         if lost:
             log.warning("%d runs that could not be recorded when they ended are recorded as failed", lost)

@@ -18,7 +18,7 @@ MOST_RETRY_MS = 60_000
 RECENT_ENDS = 64
 
 
-class Place:
+class Slot:
     """The right to run, until `leave`."""
 
     def __init__(self, queue: Queue) -> None:
@@ -46,18 +46,18 @@ class Queue:
         self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._recent_seconds = deque([0.1], RECENT_ENDS)
 
-    def enter_now(self) -> Place | None:
+    def enter_now(self) -> Slot | None:
         """A place, where nobody has to wait for one."""
         if self._free and not self._lines:
             self._free -= 1
-            return Place(self)
+            return Slot(self)
         return None
 
     @property
     def waiting(self) -> int:
         return self._waiting
 
-    async def enter(self, caller: str, size: int) -> Place:
+    async def enter(self, caller: str, size: int) -> Slot:
         """Wait for a place. `size` is what the request holds in memory meanwhile.
 
         Raises Busy where the queue is full, Unavailable where the client goes away first: then nothing has run.
@@ -79,7 +79,7 @@ class Queue:
         finally:
             self._waiting -= 1
             self._waiting_bytes -= size
-        return Place(self)
+        return Slot(self)
 
     def free(self, seconds: float) -> None:
         """A run has ended: its place goes to the next caller in turn."""

@@ -1,31 +1,30 @@
-"""Runs that somebody wants stopped: the caller of another, its own, an admin, or the server that ends."""
+"""Cancellation of runs, on every server of a database."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from contextvars import ContextVar
+import time
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, literal_column, select, update
 
 from skillery import audit
-from skillery.backends import Failure, Identity
+from skillery.backends import Identity
 from skillery.database import Database, Statement
 from skillery.database.tables import runs
-from skillery.errors import RunEnded, SkilleryError
-from skillery.runs.queries import find_run
+from skillery.errors import RunEnded, RunNotFound, SkilleryError
+from skillery.runs.active_run import ActiveRuns, cancelled_by
+from skillery.runs.queries import find_run, get_run
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 LOOK_SECONDS = 0.5
-"""How long a run goes on, at most, that another server was asked to stop."""
-begun_runs: ContextVar[list[str] | None] = ContextVar("begun_runs", default=None)
-"""Where somebody sets a list, the ids of the runs that its calls begin: to be able to take them back."""
-CALLER_ENDED = Failure("ProcessKilled", "the run that called this has ended")
+"""A run continues at most this long after another server was asked to cancel it."""
+CANCEL_SECONDS = 10.0
+"""How long `cancel_run` waits for the end of the run."""
+CANCEL_LOOK_SECONDS = 0.05
 
 _WANTED = Statement(
     select(runs.c.id, runs.c.cancel_requested_by).where(
@@ -36,12 +35,8 @@ _WANTED = Statement(
 )
 
 
-def cancelled_by(name: str) -> Failure:
-    return Failure("Cancelled", f"cancelled by '{name}'")
-
-
 def request_cancel(connection: Connection, *, identity: Identity, run_id: str) -> None:
-    """Note that a run is to be stopped; the server that has it looks for that. Raises RunNotFound, RunEnded."""
+    """Mark a run as cancelled. The server that has the run polls for this mark. Raise RunNotFound, RunEnded."""
     found = find_run(connection, identity, run_id)
     wanted = update(runs).where(runs.c.id == run_id, runs.c.status == "started")
     if not connection.execute(
@@ -57,92 +52,63 @@ def request_cancel(connection: Connection, *, identity: Identity, run_id: str) -
     audit.record(connection, identity, "cancel_run", run_id, after={"cancel": "requested"})
 
 
-class Stopped(Exception):
-    """What was awaited was stopped; `reason` is why."""
+class Cancellation:
+    """Cancels runs on any server, and stops the runs of this server that other servers were asked to cancel.
 
-    def __init__(self, reason: Failure) -> None:
-        super().__init__(reason.message)
-        self.reason = reason
+    While this server has active runs, it polls the database, which all servers share. A poll takes a fraction of a
+    millisecond.
+    """
 
-
-class Stopper:
-    """Ends what one run waits for, now or as soon as it begins. The run is recorded nevertheless."""
-
-    def __init__(self) -> None:
-        self._reason: Failure | None = None
-        self._task: asyncio.Future[Any] | None = None
-
-    def stop(self, reason: Failure) -> None:
-        self._reason = self._reason or reason
-        if self._task is not None:
-            self._task.cancel()
-
-    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the work answers. Raises Stopped."""
-        self._task = task = asyncio.ensure_future(work)
-        if self._reason is not None:
-            task.cancel()
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        finally:
-            self._task = None
-        if task.cancelled():
-            raise Stopped(self._reason or CALLER_ENDED)
-        return task.result()
-
-
-class Stoppers:
-    """One for each run of this server. While there are any, the database is looked at now and then for those that
-    somebody wants stopped: it is the one place that all servers share, and a look costs a fraction of a millisecond."""
-
-    def __init__(self, database: Database, server: str) -> None:
+    def __init__(self, database: Database, server: str, active: ActiveRuns) -> None:
+        """`server` is the id of this server."""
         self._database = database
         self._server = server
-        self._stoppers: dict[str, Stopper] = {}
+        self._active = active
         self._timer: asyncio.TimerHandle | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
-    def add(self, run_id: str) -> Stopper:
-        stopper = self._stoppers[run_id] = Stopper()
+    async def cancel_run(self, identity: Identity, run_id: str) -> dict[str, Any]:
+        """Cancel a run and return it once it has ended, or as it is after 10 s. Raise RunNotFound, RunEnded."""
+        await self._database.write(partial(request_cancel, identity=identity, run_id=run_id))
+        self._active.stop(run_id, cancelled_by(identity.name))
+        until = time.monotonic() + CANCEL_SECONDS
+        while True:
+            run = await self._database.read(partial(get_run, identity=identity, run_id=run_id))
+            if run["finished_at"] is not None or time.monotonic() > until:
+                return run
+            await asyncio.sleep(CANCEL_LOOK_SECONDS)
+
+    async def cancel_abandoned_run(self, identity: Identity, run_id: str) -> None:
+        """Cancel a run of this server whose caller no longer waits. Do nothing if the run has ended."""
+        try:
+            await self.cancel_run(identity, run_id)
+        except RunNotFound:  # it is not on record yet
+            self._active.stop(run_id, cancelled_by(identity.name))
+        except RunEnded:
+            return
+
+    def watch(self) -> None:
+        """Poll for cancelled runs as long as this server has active runs."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
-        return stopper
-
-    def discard(self, run_id: str) -> None:
-        self._stoppers.pop(run_id, None)
-
-    def stop(self, run_id: str, reason: Failure) -> None:
-        """Nothing where this server has no such run."""
-        if run_id in self._stoppers:
-            self._stoppers[run_id].stop(reason)
-
-    def stop_all(self, reason: Failure) -> None:
-        for stopper in tuple(self._stoppers.values()):
-            stopper.stop(reason)
-
-    def ids(self) -> list[str]:
-        return list(self._stoppers)
+            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._poll)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._timer = None
-        if self._stoppers:
-            self._looking = asyncio.ensure_future(self._stop_wanted())
-            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+        if self._active:
+            self._polling = asyncio.ensure_future(self._stop_cancelled())
+            self.watch()
 
-    async def _stop_wanted(self) -> None:
+    async def _stop_cancelled(self) -> None:
         try:
-            wanted = await self._database.read(partial(_WANTED.rows, server=self._server))
+            cancelled = await self._database.read(partial(_WANTED.rows, server=self._server))
         except SkilleryError as error:
-            log.debug("nobody could be asked which runs to stop: %s", error.message)
+            log.debug("the database did not answer which runs are cancelled: %s", error.message)
             return
-        for run_id, name in wanted:
-            self.stop(run_id, cancelled_by(name))
+        for run_id, name in cancelled:
+            self._active.stop(run_id, cancelled_by(name))

@@ -6,10 +6,11 @@ import re
 
 import msgspec
 
-from skillery.backends import CodeCall, Failure, HandlerCall, Job, Log, Outcome, ScriptCall
+from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
 from skillery.formats.import_names import providers_of
 from skillery.formats.requirements import DEPENDENCIES
-from skillery.runs.scripts import said_of_script
+from skillery.runs.display import with_line
+from skillery.runs.scripts import script_answer
 from skillery.runs.tool_calls import SESSION_SKILL
 
 MOST = 1000
@@ -29,7 +30,7 @@ NO_SOCKET = re.compile(r"\[Errno 13\] Permission denied(?!:)")
 """A socket that was refused. A file that was refused is named behind a colon."""
 
 
-def advised(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
+def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
     """The outcome; where code without any network has failed for want of one, its message and its log say what would
     allow it, or `why_less`: why it lacks what its skill lists."""
     failure = outcome.failure
@@ -81,7 +82,7 @@ def _missing_module(failure: Failure) -> str | None:
 
 def _advised_script(job: Job, outcome: Outcome, result: bytes) -> Outcome:
     """A script that failed is a result. A word on a missing module is its `hint`, and stands in the log."""
-    said = said_of_script(result) if b"ModuleNotFoundError" in result else None
+    said = script_answer(result) if b"ModuleNotFoundError" in result else None
     stderr = (said or {}).get("stderr")
     found = LAST_LINE.search(stderr) if isinstance(stderr, str) else None
     if said is None or found is None or not said.get("exit_code"):
@@ -89,12 +90,6 @@ def _advised_script(job: Job, outcome: Outcome, result: bytes) -> Outcome:
     word = how_to_have(found[1], job)
     encoded = msgspec.json.encode({**said, "hint": word})
     return msgspec.structs.replace(outcome, result=encoded, log=with_line(outcome.log, f"packages: {word}"))
-
-
-def with_line(log: Log, line: str) -> Log:
-    """Return the log with one more line at its end."""
-    end = f"{line}\n".encode()
-    return Log(log.head, log.tail + end, log.dropped) if log.dropped else Log(log.head + log.tail + end)
 
 
 def _with_word(failure: Failure, word: str) -> Failure:

@@ -8,8 +8,8 @@ import msgspec
 
 from skillery.backends import Job, Outcome, ScriptCall
 from skillery.formats.system_programs import package_of
-from skillery.runs.hints import with_line
-from skillery.runs.scripts import said_of_script
+from skillery.runs.display import with_line
+from skillery.runs.scripts import script_answer
 
 MOST = 1000
 MOST_READ = 64 * 1024
@@ -51,7 +51,7 @@ def name_missing_program(job: Job, outcome: Outcome) -> Outcome:
 
 
 def _of_script(outcome: Outcome, result: bytes) -> Outcome:
-    said = said_of_script(result)
+    said = script_answer(result)
     if said is None or not said.get("exit_code") or "hint" in said:
         return outcome
     stderr = said.get("stderr")

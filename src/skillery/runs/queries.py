@@ -17,7 +17,7 @@ from skillery.formats.timestamps import parse_moment
 from skillery.identity import access
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
-from skillery.runs.tool_calls import tool_answer
+from skillery.runs.rendering import tool_answer
 
 Status = Literal["queued", "started", "completed", "failed"]
 _SKILL = (

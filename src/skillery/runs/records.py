@@ -1,40 +1,33 @@
-"""What is written down of a run: a row when it starts, its outcome when it ends. Its blobs have rows as they come."""
+"""The records of runs: a row when a run starts, its outcome when it ends. Blobs get their rows as they arrive."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
 
-from skillery.backends import Identity, Limits
-from skillery.contents.blobs import leave_blobs
-from skillery.database import Change, in_utc
+from skillery.backends import Events, FinishedRun, Log
+from skillery.contents.blobs import Blobs, leave_blobs
+from skillery.database import Change, Database, in_utc
 from skillery.database.tables import runs
-from skillery.identity.idempotency import Claim, note_run
+from skillery.errors import SkilleryError, Unavailable
+from skillery.identity.idempotency import note_run
 from skillery.identity.quotas import Quotas, check_run
 from skillery.registry.usage import Outcome, count_run
-from skillery.runs.packages import GivenEnvironment
+from skillery.runs.active_run import ActiveRun
+from skillery.runs.display import whole_log
+from skillery.runs.rendering import Rendered
 
-Method = Literal["execute_skill", "run_code", "call_tool"]
-
-
-class NewRun(msgspec.Struct, frozen=True):
-    run_id: str
-    method: Method
-    identity: Identity
-    server: str
-    limits: Limits
-    version_id: int | None = None
-    skill_id: int | None = None
-    tool: str | None = None
-    parent_run_id: str | None = None
-    environment: GivenEnvironment | None = None
-    claim: Claim | None = None
-    """Of the call that is to be made only once, and becomes this run."""
-
-
+log = logging.getLogger(__name__)
+END_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
+"""Seconds between the attempts to record the end of a run while the database is unavailable."""
 _STARTED = (
     "id",
     "parent_run_id",
@@ -69,34 +62,37 @@ _FINISH = Change(dict.fromkeys(_DATABASES, update(runs).where(runs.c.id == bindp
 _limits = msgspec.json.Encoder()
 
 
-def start_run(connection: Connection, run: NewRun, *, quotas: Quotas, queued: bool = False) -> None:
-    """Put it on record. Raises RateLimited, and then it is not: for a run that its identity started itself, where those
-    are as many as they may be. Runs that the code of a run calls are its own."""
-    if run.parent_run_id is None:
+def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued: bool = False) -> None:
+    """Insert the row of a run. Raise RateLimited if the caller has as many runs as its quota allows.
+
+    Called runs do not count: they belong to the run that calls them.
+    """
+    prepared, version = run.prepared, run.prepared.version
+    if prepared.parent_run_id is None:
         check_run(connection, quotas, run.identity.name)
     _START.run(
         connection,
         id=run.run_id,
-        parent_run_id=run.parent_run_id,
-        method=run.method,
-        version_id=run.version_id,
-        skill_id=run.skill_id,
-        tool=run.tool,
+        parent_run_id=prepared.parent_run_id,
+        method=prepared.method,
+        version_id=version.version_id if version else None,
+        skill_id=version.skill_id if version else None,
+        tool=prepared.tool,
         status="started",
         identity=run.identity.name,
         identity_kind=run.identity.kind,
         server=run.server,
-        limits_json=_limits.encode(run.limits).decode(),
+        limits_json=_limits.encode(run.job.limits).decode(),
         started_at=datetime.now(UTC),
         queued=queued,
-        environment_json=msgspec.json.encode(run.environment).decode() if run.environment else None,
+        environment_json=msgspec.json.encode(prepared.environment).decode() if prepared.environment else None,
     )
     if run.claim is not None and not queued:
         note_run(connection, run.claim, run.run_id)
 
 
-def begin_run(connection: Connection, run: NewRun) -> None:
-    """A run that was on record while it waited has got its place."""
+def begin_run(connection: Connection, run: ActiveRun) -> None:
+    """Record that a queued run got its slot."""
     began = update(runs).where(runs.c.id == run.run_id)
     connection.execute(began.values(queued=False, begun_at=datetime.now(UTC)))
     if run.claim is not None:
@@ -104,14 +100,12 @@ def begin_run(connection: Connection, run: NewRun) -> None:
 
 
 def drop_run(connection: Connection, run_id: str) -> None:
-    """A run that waited for a place and is no longer wanted: nothing was run, and nobody knows of it."""
+    """Delete the row of a queued run that was never started. No caller has been told its id."""
     connection.execute(runs.delete().where(runs.c.id == run_id))
 
 
-def finish_run(
-    connection: Connection, run: NewRun, answer: dict[str, Any], *, stopped: bool, again: bool = False
-) -> None:
-    """`stopped`: it was ended from outside. `again`: the try before this one failed, perhaps after it had counted."""
+def finish_run(connection: Connection, run: ActiveRun, answer: dict[str, Any], *, again: bool = False) -> None:
+    """Record the outcome of a run. `again`: the previous attempt failed, but may have been committed."""
     if again and connection.scalar(select(runs.c.finished_at).where(runs.c.id == run.run_id)) is not None:
         return
     error = answer.get("error")
@@ -130,15 +124,76 @@ def finish_run(
         network_json=msgspec.json.encode(answer.get("network", [])).decode(),
         finished_at=finished_at,
     )
-    if run.version_id is not None:
-        outcome: Outcome = "cancelled" if stopped else answer["status"]
-        count_run(connection, run.version_id, outcome, answer["duration_ms"], finished_at)
+    version = run.prepared.version
+    if version is not None and version.version_id is not None:
+        outcome: Outcome = "cancelled" if run.was_stopped else answer["status"]
+        count_run(connection, version.version_id, outcome, answer["duration_ms"], finished_at)
+
+
+class Recorder:
+    """Records how runs end, and tells plugins."""
+
+    def __init__(self, database: Database, blobs: Blobs, events: Events) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._events = events
+        self.ended: Counter[tuple[str, str]] = Counter()
+        """The number of runs that have ended, by method and status."""
+
+    async def finish(self, run: ActiveRun, rendered: Rendered) -> None:
+        """Record the end of a run. Add `logs_blob` to its answer if the preview does not show the whole log."""
+        answer = rendered.answer
+        await self._keep_log(run, rendered.outcome.log, answer)
+        await self._write_end(run, answer)
+        self.ended[run.prepared.method, answer["status"]] += 1
+        await self._events.run_finished(_finished(run, answer))
+
+    async def _keep_log(self, run: ActiveRun, log_: Log, answer: dict[str, Any]) -> None:
+        whole = whole_log(log_, answer["logs_preview"])
+        if whole is None:
+            return
+        try:
+            row = await self._blobs.keep_beside(run.identity, whole, "text/plain")
+        except SkilleryError as error:  # a run does not fail because its log has no room
+            log.warning("the log of %s could not be stored: %s", run.run_id, error.message)
+        else:
+            answer["logs_blob"] = row.id
+
+    async def _write_end(self, run: ActiveRun, answer: dict[str, Any]) -> None:
+        # Try again: the run cannot be repeated because the database was unavailable for a moment.
+        work = partial(finish_run, run=run, answer=answer)
+        for pause in END_PAUSES:
+            try:
+                await self._database.write(work)
+            except Unavailable as error:
+                log.warning("the end of %s could not be recorded, next try in %s s: %s", run.run_id, pause, error)
+                await asyncio.sleep(pause)
+                work = partial(work, again=True)
+            else:
+                return
+        await self._database.write(work)
+
+
+def _finished(run: ActiveRun, answer: Mapping[str, Any]) -> FinishedRun:
+    prepared, version = run.prepared, run.prepared.version
+    return FinishedRun(
+        run_id=run.run_id,
+        method=prepared.method,
+        status=answer["status"],
+        skill=version.name if version else None,
+        version=version.version if version else None,
+        duration_ms=answer["duration_ms"],
+        error_type=answer["error"]["type"] if "error" in answer else None,
+        identity=run.identity,
+        parent_run_id=prepared.parent_run_id,
+        tool=prepared.tool,
+    )
 
 
 def forget_runs(connection: Connection, *, before: datetime, limit: int) -> int:
-    """Delete at most `limit` runs that have ended and began before that moment, oldest first. Their number.
+    """Delete the oldest ended runs that began before `before`, at most `limit`. Return the number of deleted runs.
 
-    The counts of their versions stay, and so do their blobs, which have a lifetime of their own.
+    The counts of their versions stay, and so do their blobs, which have their own lifetime.
     """
     ended = select(runs.c.id).where(*_old(before))
     ids = list(connection.scalars(ended.order_by(runs.c.started_at, runs.c.id).limit(limit)))
@@ -149,7 +204,7 @@ def forget_runs(connection: Connection, *, before: datetime, limit: int) -> int:
 
 
 def count_old_runs(connection: Connection, before: datetime) -> int:
-    """How many `forget_runs` would delete."""
+    """Return the number of runs that `forget_runs` would delete without a limit."""
     return connection.scalar(select(func.count()).select_from(runs).where(*_old(before))) or 0
 
 
@@ -158,6 +213,6 @@ def _old(before: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
 
 
 def cutoff_of(connection: Connection, keep: int) -> datetime | None:
-    """Before which moment runs began that are not among the newest `keep`; None where there are no more than that."""
+    """Return the start time of the `keep`-th newest run: older runs are surplus. None if no run is."""
     newest = select(runs.c.started_at).order_by(runs.c.started_at.desc(), runs.c.id.desc())
     return in_utc(connection.scalar(newest.offset(keep - 1).limit(1))) if keep else None

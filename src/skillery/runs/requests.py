@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from skillery.backends import Language
+from skillery.formats.version_spec import VersionSpec
 from skillery.runs.input_files import RunFile
+
+Method = Literal["execute_skill", "run_code", "call_tool"]
 
 
 class SkillRequest(msgspec.Struct, frozen=True):
@@ -38,4 +41,17 @@ class CodeRequest(msgspec.Struct, frozen=True):
     language: Language = "python"
     environment: str | None = None
     """A named environment; "" is none, None the default."""
+    files: Sequence[RunFile] = ()
+
+
+class ToolRequest(msgspec.Struct, frozen=True):
+    name: str
+    args: Mapping[str, Any]
+    skill: tuple[str, VersionSpec] | None = None
+    """None: whichever the bare name means."""
+    session: str = ""
+    input_blobs: Sequence[str] = ()
+    timeout_ms: int | None = None
+    environment: str | None = None
+    """As of a SkillRequest."""
     files: Sequence[RunFile] = ()

@@ -11,7 +11,7 @@ from skillery.contents.blobs import BlobRow, Blobs, Output, parse_kind
 from skillery.contents.store import Incoming
 from skillery.errors import BlobNotFound, NotAllowed, TooLarge
 from skillery.formats.wording import quoted
-from skillery.runs.rendering import shown
+from skillery.runs.display import displayable
 
 PIECE_BYTES = 256 * 1024
 PATH_CHARACTERS = 1000
@@ -19,10 +19,10 @@ PATH_CHARACTERS = 1000
 
 def one_line(path: str) -> str:
     """As it can be stored and shown beside others."""
-    return shown(path[:PATH_CHARACTERS].replace("\n", "\\n").replace("\t", "\\t"))[:PATH_CHARACTERS]
+    return displayable(path[:PATH_CHARACTERS].replace("\n", "\\n").replace("\t", "\\t"))[:PATH_CHARACTERS]
 
 
-class Callable(Protocol):
+class SkillCalls(Protocol):
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes: ...
 
 
@@ -37,7 +37,7 @@ class Host:
         self._limits = job.limits
         self._bytes_left = job.limits.blobs_mb * 1024 * 1024
         self.written: list[BlobRow] = []
-        self.calls: Callable | None = None
+        self.calls: SkillCalls | None = None
         """None where nothing is there to be called."""
 
     async def begin_blob(self, kind: str, path: str | None = None) -> Writer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,14 +13,8 @@ from skillery.formats.json_values import kind_of
 from skillery.formats.manifest import Permissions
 from skillery.formats.secret_names import changes_what_runs, is_variable_name
 from skillery.formats.wording import did_you_mean, quoted
-from skillery.runs.rendering import OUTPUT_BYTES
 
 ARGS = ("argv", "stdin", "env")
-INLINE_CHARACTERS = 1000
-"""What is answered of a stream beside its blob, where both together would be too large: its beginning."""
-MOST_SUMMARY = 500
-
-Keep = Callable[[bytes, str], Awaitable[str | None]]
 
 
 class _Invalid(ValueError):
@@ -77,35 +71,7 @@ def _variables(value: object, permissions: Permissions) -> dict[str, str]:
     return {name: _text(f"env.{name}", one) for name, one in value.items()}
 
 
-async def fitting(result: bytes, keep: Keep) -> bytes:
-    """The result of a script, small enough to be answered where that can be: long streams are blobs and begin here."""
-    said = said_of_script(result)
-    if len(result) <= OUTPUT_BYTES or said is None:
-        return result
-    # The longer one first: the other may then stay as it is.
-    for stream in sorted(("stdout", "stderr"), key=lambda name: -len(str(said.get(name)))):
-        text = said.get(stream)
-        if isinstance(text, str) and len(text) > INLINE_CHARACTERS and len(msgspec.json.encode(said)) > OUTPUT_BYTES:
-            content = text.encode()
-            blob_id = await keep(content, "text/plain")
-            preview = text[:INLINE_CHARACTERS]
-            said[stream] = {"blob_id": blob_id, "size_bytes": len(content), "preview": preview}
-    return msgspec.json.encode(said)
-
-
-def script_summary(path: str, result: bytes) -> str:
-    """A sentence on how it ended, for who reads no further."""
-    said = said_of_script(result)
-    if said is None:
-        return f"{path} has ended."
-    files = len(said.get("files", ()))
-    left = f" and left {files} file{'s' * (files != 1)} in out" if files else ""
-    hint = said.get("hint")
-    why = f" Hint: {hint}." if isinstance(hint, str) else ""
-    return f"{path} exited with status {said.get('exit_code')}{left}.{why}"[:MOST_SUMMARY]
-
-
-def said_of_script(result: bytes) -> dict[str, Any] | None:
-    """Return what a script run answered, None if it is nothing that one can answer: a sandbox is not trusted."""
-    said = msgspec.json.decode(result) if len(result) <= BIG_TEXT else None
-    return said if isinstance(said, dict) and isinstance(said.get("files", []), list) else None
+def script_answer(result: bytes) -> dict[str, Any] | None:
+    """Return the decoded result of a script; None if no script can answer that: a sandbox is not trusted."""
+    answer = msgspec.json.decode(result) if len(result) <= BIG_TEXT else None
+    return answer if isinstance(answer, dict) and isinstance(answer.get("files", []), list) else None

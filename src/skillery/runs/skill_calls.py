@@ -16,19 +16,13 @@ from skillery.contents.blobs import BlobRow
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import InvalidParams, NotAllowed, SkillFailed, TooLarge
 from skillery.formats.ids import new_run_id
-from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.wording import quoted
 from skillery.registry import VersionRow
 from skillery.runs.run_host import Host, Writer
 
 
-def has_permissions(manifest: Manifest) -> bool:
-    """Whether its runs may have more than those of code that came with a request."""
-    return bool(manifest.permissions.network or manifest.permissions.secrets)
-
-
 def called_job(
-    caller: Job, version: VersionRow, permissions: Permissions, function: str, args: bytes, limits: Limits
+    caller: Job, version: VersionRow, network: tuple[str, ...], function: str, args: bytes, limits: Limits
 ) -> Job:
     """That skill alone, whatever else its caller mounts: the folder of another on `sys.path` could bring code that it
     imports, and that code would have its permissions. Of the caller's blobs those whose ids it is told."""
@@ -40,7 +34,7 @@ def called_job(
         skills=tuple(msgspec.structs.replace(mount, stub=False) for mount in mounts),
         blobs=tuple(blob for blob in caller.blobs if blob.blob_id.encode() in args),
         limits=limits,
-        network=tuple(pattern.text for pattern in permissions.network),
+        network=network,
     )
 
 

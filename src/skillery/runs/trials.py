@@ -31,7 +31,7 @@ class Trial(msgspec.Struct, frozen=True):
     """Said of a run that has failed for want of the others."""
 
 
-class Tried(NamedTuple):
+class TrialResult(NamedTuple):
     run_id: str
     outcome: Outcome
 
