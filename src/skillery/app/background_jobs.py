@@ -64,8 +64,8 @@ class Upkeep:
 
     async def _beat(self) -> None:
         now = time.monotonic()
-        under_way = self._runner.active_ids()
-        lost = await self._database.write(partial(_seen, server=self._server, under_way=under_way))
+        active = self._runner.active_ids()
+        lost = await self._database.write(partial(_seen, server=self._server, active=active))
         if lost:
             log.warning("%d runs that could not be recorded when they ended are recorded as failed", lost)
         self._beating_since = self._beating_since or now
@@ -81,6 +81,6 @@ class Upkeep:
                 await asyncio.sleep(0.05)
 
 
-def _seen(connection: Connection, server: str, under_way: Sequence[str]) -> int:
+def _seen(connection: Connection, server: str, active: Sequence[str]) -> int:
     note_seen(connection, server)
-    return close_lost(connection, server, under_way)
+    return close_lost(connection, server, active)

@@ -46,7 +46,7 @@ class Admission:
         Raise Busy, RateLimited or Unavailable: nothing was run. Raise Stopped if a caller cancelled a queued run that
         is on record.
         """
-        # A called run uses the slot of its caller: if each waited for a slot of its own, all could wait forever.
+        # A called run uses the slot of its caller. With a slot for each, callers could wait forever for called runs.
         if run.prepared.parent_run_id is None:
             await self._take_turn(run)
         if run.is_on_record:

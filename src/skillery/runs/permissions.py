@@ -1,4 +1,4 @@
-"""The permissions of a run: a version that no reviewer has approved gets none, whatever its manifest lists."""
+"""The permissions of a run. A version that no reviewer has approved gets none of those in its manifest."""
 
 from __future__ import annotations
 

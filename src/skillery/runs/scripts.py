@@ -1,4 +1,4 @@
-"""Scripts of a skill: the args of a run as argv, stdin and environment, and what is answered of one."""
+"""Scripts of a skill: the args of a run as argv, stdin and environment, and the result of a script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Invalid(ValueError):
 def script_call(
     script: ScriptCall, args: Mapping[str, Any], permissions: Permissions
 ) -> tuple[ScriptCall, Failure | None]:
-    """Return `script` with the args that it is started with; a failure if they are not what a script can be given."""
+    """Return the call of a script with its args, and a failure if a script cannot have such args."""
     try:
         _check_names(args)
         argv = _texts(args.get("argv", []))
@@ -45,19 +45,19 @@ def _check_names(args: Mapping[str, Any]) -> None:
 def _texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise _Invalid(f"The argument 'argv' is {kind_of(value)}, and a list of strings is expected.")
-    return tuple(_text(f"argv[{place}]", one) for place, one in enumerate(value))
+    return tuple(_text(f"argv[{number}]", one) for number, one in enumerate(value))
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise _Invalid(f"The argument '{name}' is {kind_of(value)}, and a string is expected.")
     if "\0" in value and name != "stdin":
-        raise _Invalid(f"The argument '{name}' holds a NUL, which no program can be given there.")
+        raise _Invalid(f"The argument '{name}' holds a NUL, which no argument or variable can hold.")
     return value
 
 
 def _variables(value: object, permissions: Permissions) -> dict[str, str]:
-    """Raises for names that would change which code runs: a caller could make a script say what only it was granted."""
+    """Raise for names that change which code runs: with these, a caller could read the secrets of the skill."""
     if not isinstance(value, dict):
         raise _Invalid(f"The argument 'env' is {kind_of(value)}, and an object of strings is expected.")
     if value and (permissions.secrets or permissions.network):

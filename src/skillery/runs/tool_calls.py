@@ -1,4 +1,4 @@
-"""call_tool: what is asked, and how a run of a handler is answered to an agent."""
+"""call_tool: the args and files of a handler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skillery.formats.tools_json import WORK_DIR
 from skillery.registry import SessionTool
 
 SESSION_SKILL = "session-tools"
-"""Under this name a tool that lives in a session is mounted: no skill offers it."""
+"""The skill name under which a tool of a session is mounted."""
 
 
 def tool_args(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,5 +19,5 @@ def tool_args(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def session_files(tool: SessionTool) -> tuple[PublishedFile, ...]:
-    """What a tool of a session is mounted as."""
+    """Return the files of a tool of a session."""
     return (PublishedFile(tool.script, tool.content.encode()),)
