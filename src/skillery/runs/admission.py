@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from functools import partial
 
+import msgspec
+from sqlalchemy import Connection, insert, update
+
 from skillery.context.queue import Queue, Slot
-from skillery.database import Database
+from skillery.database import Change, Database
+from skillery.database.tables import runs
 from skillery.errors import SkilleryError, Unavailable
-from skillery.identity.quotas import Quotas
+from skillery.identity.idempotency import note_run
+from skillery.identity.quotas import Quotas, check_run
 from skillery.runs.active_run import SERVER_STOPPED, ActiveRun, Stopped
-from skillery.runs.records import begin_run, drop_run, start_run
+
+_STARTED = (
+    "id",
+    "parent_run_id",
+    "method",
+    "version_id",
+    "skill_id",
+    "tool",
+    "status",
+    "identity",
+    "identity_kind",
+    "server",
+    "limits_json",
+    "started_at",
+    "queued",
+    "environment_json",
+)
+_START = Change(dict.fromkeys(("sqlite", "postgresql"), insert(runs)), _STARTED)
+_limits = msgspec.json.Encoder()
 
 QUEUED_SECONDS = 0.2
 """A run that waits longer than this goes on record as queued, so that callers can see and cancel it."""
@@ -34,7 +58,7 @@ class Admission:
         """Admit no more runs."""
         self.is_closed = True
 
-    def free_slot(self) -> Slot | None:
+    def take_free_slot(self) -> Slot | None:
         """Return a slot if one is free now. Raise Unavailable if the server is stopping."""
         if self.is_closed:
             raise _stopping()
@@ -101,3 +125,48 @@ async def _give_up(entering: asyncio.Future[Slot]) -> None:
 
 def _stopping() -> Unavailable:
     return Unavailable("the server is stopping", hint="Nothing was run. Try again in a moment.")
+
+
+# -- the row of a run ------------------------------------------------------------------------------------------------
+
+
+def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued: bool = False) -> None:
+    """Insert the row of a run. Raise RateLimited if the caller has as many runs as its quota allows.
+
+    Called runs do not count: they belong to the run that calls them.
+    """
+    prepared, version = run.prepared, run.prepared.version
+    if prepared.parent_run_id is None:
+        check_run(connection, quotas, run.identity.name)
+    _START.run(
+        connection,
+        id=run.run_id,
+        parent_run_id=prepared.parent_run_id,
+        method=prepared.method,
+        version_id=version.version_id if version else None,
+        skill_id=version.skill_id if version else None,
+        tool=prepared.tool,
+        status="started",
+        identity=run.identity.name,
+        identity_kind=run.identity.kind,
+        server=run.server,
+        limits_json=_limits.encode(run.job.limits).decode(),
+        started_at=datetime.now(UTC),
+        queued=queued,
+        environment_json=msgspec.json.encode(prepared.environment).decode() if prepared.environment else None,
+    )
+    if run.claim is not None and not queued:
+        note_run(connection, run.claim, run.run_id)
+
+
+def begin_run(connection: Connection, run: ActiveRun) -> None:
+    """Record that a queued run got its slot."""
+    began = update(runs).where(runs.c.id == run.run_id)
+    connection.execute(began.values(queued=False, begun_at=datetime.now(UTC)))
+    if run.claim is not None:
+        note_run(connection, run.claim, run.run_id)
+
+
+def drop_run(connection: Connection, run_id: str) -> None:
+    """Delete the row of a queued run that was never started. No caller has been told its id."""
+    connection.execute(runs.delete().where(runs.c.id == run_id))

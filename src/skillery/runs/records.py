@@ -1,4 +1,4 @@
-"""The records of runs: a row when a run starts, its outcome when it ends. Blobs get their rows as they arrive."""
+"""The records of runs: the outcome is added to the row of a run when it ends. Old records are deleted."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 
 from skillery.backends import Events, FinishedRun, Log
 from skillery.contents.blobs import Blobs, leave_blobs
 from skillery.database import Change, Database, in_utc
 from skillery.database.tables import runs
 from skillery.errors import SkilleryError, Unavailable
-from skillery.identity.idempotency import note_run
-from skillery.identity.quotas import Quotas, check_run
 from skillery.registry.usage import Outcome, count_run
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.display import whole_log
@@ -28,22 +26,6 @@ from skillery.runs.rendering import Rendered
 log = logging.getLogger(__name__)
 END_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
 """Seconds between the attempts to record the end of a run while the database is unavailable."""
-_STARTED = (
-    "id",
-    "parent_run_id",
-    "method",
-    "version_id",
-    "skill_id",
-    "tool",
-    "status",
-    "identity",
-    "identity_kind",
-    "server",
-    "limits_json",
-    "started_at",
-    "queued",
-    "environment_json",
-)
 _FINISHED = (
     "status",
     "summary",
@@ -56,52 +38,9 @@ _FINISHED = (
     "network_json",
     "finished_at",
 )
-_DATABASES = ("sqlite", "postgresql")
-_START = Change(dict.fromkeys(_DATABASES, insert(runs)), _STARTED)
-_FINISH = Change(dict.fromkeys(_DATABASES, update(runs).where(runs.c.id == bindparam("run_id"))), _FINISHED)
-_limits = msgspec.json.Encoder()
-
-
-def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued: bool = False) -> None:
-    """Insert the row of a run. Raise RateLimited if the caller has as many runs as its quota allows.
-
-    Called runs do not count: they belong to the run that calls them.
-    """
-    prepared, version = run.prepared, run.prepared.version
-    if prepared.parent_run_id is None:
-        check_run(connection, quotas, run.identity.name)
-    _START.run(
-        connection,
-        id=run.run_id,
-        parent_run_id=prepared.parent_run_id,
-        method=prepared.method,
-        version_id=version.version_id if version else None,
-        skill_id=version.skill_id if version else None,
-        tool=prepared.tool,
-        status="started",
-        identity=run.identity.name,
-        identity_kind=run.identity.kind,
-        server=run.server,
-        limits_json=_limits.encode(run.job.limits).decode(),
-        started_at=datetime.now(UTC),
-        queued=queued,
-        environment_json=msgspec.json.encode(prepared.environment).decode() if prepared.environment else None,
-    )
-    if run.claim is not None and not queued:
-        note_run(connection, run.claim, run.run_id)
-
-
-def begin_run(connection: Connection, run: ActiveRun) -> None:
-    """Record that a queued run got its slot."""
-    began = update(runs).where(runs.c.id == run.run_id)
-    connection.execute(began.values(queued=False, begun_at=datetime.now(UTC)))
-    if run.claim is not None:
-        note_run(connection, run.claim, run.run_id)
-
-
-def drop_run(connection: Connection, run_id: str) -> None:
-    """Delete the row of a queued run that was never started. No caller has been told its id."""
-    connection.execute(runs.delete().where(runs.c.id == run_id))
+_FINISH = Change(
+    dict.fromkeys(("sqlite", "postgresql"), update(runs).where(runs.c.id == bindparam("run_id"))), _FINISHED
+)
 
 
 def finish_run(connection: Connection, run: ActiveRun, answer: dict[str, Any], *, again: bool = False) -> None:

@@ -131,7 +131,7 @@ class Runner:
         run = ActiveRun(prepared, identity, self._server, host)
         if prepared.stubs:
             host.calls = Calls(prepared.stubs, prepared.job.limits, partial(self._run_called, run, host))
-        run.slot = self._admission.free_slot()
+        run.slot = self._admission.take_free_slot()
         begun = begun_runs.get()
         if begun is not None:
             begun.append(run.run_id)
