@@ -55,7 +55,7 @@ class ActiveRun:
 
     def __init__(self, prepared: Prepared, identity: Identity, server: str, host: Host | CalledHost) -> None:
         """`identity` is the caller. `server` is the id of this server."""
-        self.prepared = prepared.asked_by(identity)
+        self.prepared = prepared.for_caller(identity)
         self.identity = identity
         self.server = server
         self.host = host

@@ -34,7 +34,7 @@ def note_seen(connection: Connection, server: str) -> None:
 
 
 def close_left_over(connection: Connection, server: str) -> int:
-    """Close the runs that this server left open when it died. Return their number. For the start of the server."""
+    """Close the runs that this server left open when it died last. Return their number."""
     note_seen(connection, server)
     return _close(connection, [server], runs.c.server == server)
 
@@ -66,7 +66,7 @@ def close_all(connection: Connection, why: str) -> int:
 
 
 def of_no_server(dead: frozenset[str]) -> ColumnElement[bool]:
-    """Return the condition for open runs of a server that was not seen lately, is unknown or is in `dead`."""
+    """Return the condition for open runs of a server that was not seen for a minute, is unknown or is in `dead`."""
     alive = select(servers.c.id).where(servers.c.seen_at >= datetime.now(UTC) - DEAD)
     return and_(runs.c.status == "started", runs.c.server.not_in(alive) | runs.c.server.in_(sorted(dead)))
 

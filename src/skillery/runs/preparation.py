@@ -66,7 +66,7 @@ class Prepared(msgspec.Struct, frozen=True):
     """How long the run waited for its packages."""
     environment: GivenEnvironment | None = None
 
-    def asked_by(self, identity: Identity) -> Prepared:
+    def for_caller(self, identity: Identity) -> Prepared:
         """Return the run with the name of its caller in its job."""
         return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, identity=identity.name))
 

@@ -47,7 +47,7 @@ class Host:
     async def begin_blob(self, kind: str, path: str | None = None) -> Writer:
         parse_kind(kind)
         if len(self.written) >= self._limits.blobs:
-            raise TooLarge(f"this run has written {self._limits.blobs} blobs, as many as it may")
+            raise TooLarge(f"this run has written {self._limits.blobs} blobs, which is its limit")
         return Writer(self, kind, self._blobs.incoming(), one_line(path) if path else None)
 
     async def read_blob(self, blob_id: str) -> bytes:
@@ -87,7 +87,7 @@ class Host:
         """Count written bytes. Raise TooLarge if the run exceeds its limit."""
         self._bytes_left -= size
         if self._bytes_left < 0:
-            raise TooLarge(f"the blobs of this run would exceed {self._limits.blobs_mb} MiB, as much as it may write")
+            raise TooLarge(f"the blobs of this run would exceed its limit of {self._limits.blobs_mb} MiB")
 
     async def store(self, incoming: Incoming, kind: str, path: str | None) -> str:
         """Record a complete blob. Return its id."""

@@ -84,7 +84,7 @@ class Calls:
         self._alone = asyncio.Lock()
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        """See RunHost. The time limit of the caller counts from the start of its preparation for the sandbox."""
+        """See RunHost. The time limit of the caller counts from before it waits for its slot."""
         version = self._stubs.get(skill)
         if version is None:
             raise NotAllowed(f"this run mounts no skill {quoted(skill[:128])} with permissions of its own")
@@ -95,7 +95,7 @@ class Calls:
         else:
             check_args(args)
         if self._made >= self._limits.calls:
-            raise TooLarge(f"this run has called skills {self._made} times, as often as it may")
+            raise TooLarge(f"this run has called skills {self._made} times, which is its limit")
         self._made += 1
         async with self._alone:
             left_ms = max(1, int((self._until - time.monotonic()) * 1000))
