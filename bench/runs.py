@@ -16,7 +16,7 @@ from bench.load import call, send, send_paced
 from bench.report import Report, median, milliseconds, percentile, shown
 from skillery.backends import Job, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.builtin.linux_sandbox.engine import HostCapabilities, Run
+from skillery.builtin.linux_sandbox.engine import CellRun, HostCapabilities
 from skillery.builtin.linux_sandbox.pool import Warmth
 from skillery.builtin.linux_sandbox.sandbox import COLD, LinuxSandbox
 from skillery.testing.sandbox import MemoryHost
@@ -169,7 +169,7 @@ async def _all_prepared(means: HostCapabilities) -> None:
 
 async def one(means: HostCapabilities, job: Job) -> float:
     """Milliseconds to the result; what comes after it is not counted."""
-    run = Run(means, job, MemoryHost())
+    run = CellRun(means, job, MemoryHost())
     started = time.perf_counter()
     await run.live()
     taken = (time.perf_counter() - started) * 1000

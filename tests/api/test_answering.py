@@ -7,7 +7,9 @@ import re
 import pytest
 
 from skillery.backends import Failure, Log, Outcome
-from skillery.runs.answering import checked, error_of, logs_preview, summary_of
+from skillery.runs.display import logs_preview
+from skillery.runs.execution import checked
+from skillery.runs.rendering import error_of, summary_of
 
 
 @pytest.mark.parametrize(

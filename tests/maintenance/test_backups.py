@@ -28,7 +28,7 @@ from skillery.errors import StartupError
 from skillery.identity.idempotency import Claim, claim, keep, note_run
 from skillery.maintenance.backups import back_up, restore
 from skillery.maintenance.integrity import check
-from skillery.runs.leftovers import note_seen
+from skillery.runs.orphans import note_seen
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 
 ME = local_actor("me")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.formats.system_programs import RARE, USUAL, package_of
-from skillery.runs.missing_programs import missing_program, word_on
+from skillery.runs.missing_programs import hint_on, missing_program
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc
 
@@ -46,7 +46,7 @@ def test_what_interpreters_and_packages_say_names_the_program(text: str, program
     st.text("abc :\n'"),
 )
 def test_every_program_has_its_package(program: str, before: str) -> None:
-    word = word_on(f"{before}\nx.sh: line 1: {program}: command not found\n")
+    word = hint_on(f"{before}\nx.sh: line 1: {program}: command not found\n")
     assert f"the program '{program}' is missing where runs see programs: Debian has it in the package" in word
     assert f"'{package_of(program)}'" in word
 

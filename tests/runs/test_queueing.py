@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from skillery.context.queue import Place, Queue, until_client_gone
+from skillery.context.queue import Queue, Slot, until_client_gone
 from skillery.errors import Busy, Unavailable
 
 
@@ -64,7 +64,7 @@ async def test_past_its_bounds_it_is_busy(waiting: int, waiting_bytes: int) -> N
 async def test_who_gives_up_leaves_the_line_and_passes_a_turn_on() -> None:
     random.seed(3)
     queue = Queue(2, 10_000, 10**9)
-    running: set[Place] = set()
+    running: set[Slot] = set()
     most = 0
 
     async def one(caller: str) -> None:
@@ -97,7 +97,7 @@ async def test_a_client_that_goes_away_leaves_the_line() -> None:
     async def until_gone() -> None:
         await gone.wait()
 
-    async def wait() -> Place:
+    async def wait() -> Slot:
         until_client_gone.set(until_gone)
         return await queue.enter("b", 1)
 

@@ -17,9 +17,9 @@ from sqlalchemy import insert, select, text
 from skillery.database import Database
 from skillery.database.tables import blobs, objects, runs, servers
 from skillery.registry.usage import bucket_of, duration_of, percentile
-from skillery.runs.leftovers import close_of_dead, note_seen
-from skillery.runs.reading import RunFilter, listing
-from skillery.runs.recording import cutoff_of, forget_runs
+from skillery.runs.orphans import close_of_dead, note_seen
+from skillery.runs.queries import RunFilter, listing
+from skillery.runs.records import cutoff_of, forget_runs
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, publisher
 from tests.support.people import Caller, Who

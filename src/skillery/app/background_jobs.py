@@ -16,7 +16,7 @@ from skillery.errors import SkilleryError
 from skillery.identity.idempotency import forget_keys
 from skillery.registry.session_tools import forget_session_tools
 from skillery.runs import Runner
-from skillery.runs.leftovers import DEAD, close_lost, close_of_dead, note_seen
+from skillery.runs.orphans import DEAD, close_lost, close_of_dead, note_seen
 
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0
@@ -64,8 +64,8 @@ class Upkeep:
 
     async def _beat(self) -> None:
         now = time.monotonic()
-        under_way = self._runner.under_way()
-        lost = await self._database.write(partial(_seen, server=self._server, under_way=under_way))
+        active = self._runner.active_ids()
+        lost = await self._database.write(partial(_seen, server=self._server, active=active))
         if lost:
             log.warning("%d runs that could not be recorded when they ended are recorded as failed", lost)
         self._beating_since = self._beating_since or now
@@ -81,6 +81,6 @@ class Upkeep:
                 await asyncio.sleep(0.05)
 
 
-def _seen(connection: Connection, server: str, under_way: Sequence[str]) -> int:
+def _seen(connection: Connection, server: str, active: Sequence[str]) -> int:
     note_seen(connection, server)
-    return close_lost(connection, server, under_way)
+    return close_lost(connection, server, active)

@@ -60,10 +60,14 @@ from skillery.plugins import Plugins
 from skillery.publishing import CompilePool, ExampleRuns, Publisher, PublishingRules, ToolMaker, Undeclared
 from skillery.registry import cursor_key
 from skillery.runs import Runner
+from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
+from skillery.runs.execution import Execution
 from skillery.runs.granted_secrets import GrantedSecrets
-from skillery.runs.leftovers import close_left_over
 from skillery.runs.limits import LimitRules
+from skillery.runs.orphans import close_left_over
+from skillery.runs.preparation import Preparer
+from skillery.runs.records import Recorder
 from skillery.settings import Settings, is_loopback
 
 if TYPE_CHECKING:
@@ -139,18 +143,12 @@ def _services(
     parts = named_of(settings, home, database, storage, packages)
     runner = Runner(
         database=database,
-        blobs=blobs,
-        cache=cache,
-        sandbox=sandbox,
-        sandbox_name=settings.sandbox,
-        secrets=GrantedSecrets(database, secrets),
-        events=plugins.events,
-        limits=_limit_rules(settings),
-        queue=Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB),
-        quotas=quotas,
         server=home.server_id,
-        environments=packages.environments,
-        named=parts.named,
+        blobs=blobs,
+        preparer=Preparer(database, cache, _limit_rules(settings), packages.environments, parts.named),
+        admission=Admission(database, _run_queue(settings), quotas),
+        execution=Execution(sandbox, settings.sandbox, GrantedSecrets(database, secrets)),
+        recorder=Recorder(database, blobs, plugins.events),
     )
     exports = Exports(database, storage, settings.index_skills)
     preparing = Preparing(exports)
@@ -212,6 +210,10 @@ def _services(
         metrics=_metrics(settings),
         tracing=tracing,
     )
+
+
+def _run_queue(settings: Settings) -> Queue:
+    return Queue(settings.runs_at_once, settings.queued_runs, settings.queued_mb * MIB)
 
 
 def _max_mcp_body(settings: Settings) -> int:

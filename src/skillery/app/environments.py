@@ -21,19 +21,21 @@ UNBOUNDED = 1 << 40
 """Whoever waits for a lock is bounded as a request."""
 
 
-class Packages(NamedTuple):
+class PackageServices(NamedTuple):
+    """The services for packages of skills."""
+
     locks: Locks
     environments: Environments
 
 
-def packages_of(settings: Settings, home: Home, database: Database, sandbox: Sandbox) -> Packages:
+def packages_of(settings: Settings, home: Home, database: Database, sandbox: Sandbox) -> PackageServices:
     """Raises StartupError for a wheelhouse that is no folder, and for an index that no sandbox can reach."""
     asked, folder, sources = settings.packages, home.path / "environments", _sources(settings)
     locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)
     turns = Queue(LOCKS_AT_ONCE, UNBOUNDED, UNBOUNDED)
     locks = Locks(database, locking, sources, asked.lock_seconds, timedelta(hours=asked.reuse_hours), turns)
     builder = Builder(folder, Jobs(sandbox, sources, BUILD_JOBS_AT_ONCE), sources, asked.build_seconds, asked.max_mb)
-    return Packages(locks, Environments(folder, database, builder, home.server_id, asked.total_mb))
+    return PackageServices(locks, Environments(folder, database, builder, home.server_id, asked.total_mb))
 
 
 def _sources(settings: Settings) -> Sources:

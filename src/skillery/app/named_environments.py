@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from skillery.app.environments import Packages
+from skillery.app.environments import PackageServices
 from skillery.app.home import Home
 from skillery.backends import Storage
 from skillery.database import Database
@@ -36,7 +36,9 @@ def defined_in(settings: Settings) -> Defined:
     return defined
 
 
-def named_of(settings: Settings, home: Home, database: Database, storage: Storage, packages: Packages) -> NamedParts:
+def named_of(
+    settings: Settings, home: Home, database: Database, storage: Storage, packages: PackageServices
+) -> NamedParts:
     """Raises StartupError."""
     locks, environments, server = packages.locks, packages.environments, home.server_id
     named = NamedEnvironments(database, locks, environments, defined_in(settings))

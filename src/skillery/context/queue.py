@@ -1,4 +1,4 @@
-"""How many runs at once, whose turn it is, and what happens to one more."""
+"""The queue of runs: a limited number of slots, given to callers in turn."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from contextvars import ContextVar
 from skillery.errors import Busy, Unavailable
 
 until_client_gone: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("until_client_gone", default=None)
-"""Set by a door that can tell: returns when whoever asked has gone. Awaited only while a request waits for its turn."""
+"""Set by endpoints that can detect it: returns when the client has disconnected. Awaited only by queued requests."""
 
 MOST_RETRY_MS = 60_000
 RECENT_ENDS = 64
 
 
-class Place:
+class Slot:
     """The right to run, until `leave`."""
 
     def __init__(self, queue: Queue) -> None:
@@ -30,10 +30,10 @@ class Place:
 
 
 class Queue:
-    """`at_once` runs go on together; `waiting` more, of `waiting_bytes` in all, wait for a place.
+    """`at_once` runs have a slot. At most `waiting` more runs with at most `waiting_bytes` together wait for one.
 
-    The callers take turns, whoever has asked for how much: one with a thousand waiting runs delays another by one run.
-    Within a caller's own the order is that of arrival.
+    Callers take turns: a caller with a thousand waiting runs delays another caller by one run. The runs of one caller
+    keep the order of arrival.
     """
 
     def __init__(self, at_once: int, waiting: int, waiting_bytes: int) -> None:
@@ -46,25 +46,25 @@ class Queue:
         self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._recent_seconds = deque([0.1], RECENT_ENDS)
 
-    def enter_now(self) -> Place | None:
-        """A place, where nobody has to wait for one."""
+    def enter_now(self) -> Slot | None:
+        """Return a slot if one is free and no run waits; else None."""
         if self._free and not self._lines:
             self._free -= 1
-            return Place(self)
+            return Slot(self)
         return None
 
     @property
     def waiting(self) -> int:
         return self._waiting
 
-    async def enter(self, caller: str, size: int) -> Place:
-        """Wait for a place. `size` is what the request holds in memory meanwhile.
+    async def enter(self, caller: str, size: int) -> Slot:
+        """Wait for a slot. `size` is the memory of the request while it waits, in bytes.
 
-        Raises Busy where the queue is full, Unavailable where the client goes away first: then nothing has run.
+        Raise Busy if the queue is full, and Unavailable if the client disconnects first. In both cases nothing was run.
         """
-        place = self.enter_now()
-        if place is not None:
-            return place
+        slot = self.enter_now()
+        if slot is not None:
+            return slot
         if self._waiting >= self._most_waiting:
             raise self._busy(f"{self._waiting} runs are waiting already, as many as may (the setting queued_runs)")
         if self._waiting_bytes + size > self._most_bytes:
@@ -79,10 +79,10 @@ class Queue:
         finally:
             self._waiting -= 1
             self._waiting_bytes -= size
-        return Place(self)
+        return Slot(self)
 
     def free(self, seconds: float) -> None:
-        """A run has ended: its place goes to the next caller in turn."""
+        """Give the slot of a run that took `seconds` to the next caller."""
         self._recent_seconds.append(seconds)
         self._pass_on()
 
@@ -92,7 +92,7 @@ class Queue:
             turn = line.popleft()
             del self._lines[caller]
             if line:
-                self._lines[caller] = line  # at the end: everybody else comes first
+                self._lines[caller] = line  # at the end: all other callers come first
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -116,7 +116,7 @@ class Queue:
             raise Unavailable("the client has gone", hint="Nothing was run.")
 
     def _give_up(self, caller: str, turn: asyncio.Future[None]) -> None:
-        """Out of the line; a turn that came at the same moment goes to the next."""
+        """Leave the line. If the turn came at the same moment, pass it to the next caller."""
         if turn.done():
             self._pass_on()
             return

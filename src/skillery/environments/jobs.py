@@ -51,8 +51,8 @@ class Stopped(Exception):
         self.refused = refused
 
 
-class Answer(NamedTuple):
-    """What the code inside answered, and the hosts that it was not let through to."""
+class JobResult(NamedTuple):
+    """The answer of the code inside, and the hosts that the proxy refused."""
 
     told: dict[str, Any]
     refused: tuple[str, ...]
@@ -86,7 +86,7 @@ class Jobs:
         receiver: Receiver | None = None,
         given: Mapping[str, Path] | None = None,
         disk_mb: int = 1024,
-    ) -> Answer:
+    ) -> JobResult:
         """Raises Stopped, BuildFailed as the receiver does, PackagesNotOffered, Unavailable. Cancelling it ends the
         job."""
         job = self._job(task, args, given or {}, seconds, disk_mb)
@@ -100,7 +100,7 @@ class Jobs:
         if outcome.failure is not None or outcome.result is None:
             failure = outcome.failure
             raise Stopped(*((failure.type, failure.message) if failure else ("SandboxError", "")), refused)
-        return Answer(msgspec.json.decode(outcome.result, type=dict[str, Any]), refused)
+        return JobResult(msgspec.json.decode(outcome.result, type=dict[str, Any]), refused)
 
     def _job(self, task: Task, args: Mapping[str, Any], given: Mapping[str, Path], seconds: float, disk: int) -> Job:
         alone = task == "unpack"

@@ -13,7 +13,7 @@ from typing import Literal
 from skillery.backends import Failure
 from skillery.database import Database
 from skillery.environments.definitions import Defined, Named
-from skillery.environments.locks import NOT_LOCKED, Locks
+from skillery.environments.dependency_locks import NOT_LOCKED, Locks
 from skillery.environments.named_rows import NamedLock, add_named_lock, find_named_lock
 from skillery.environments.store import AGAIN_SECONDS, FAILED, NOT_READY, Environments
 from skillery.errors import PackagesNotOffered, SkilleryError, Unavailable

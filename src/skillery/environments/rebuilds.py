@@ -15,7 +15,7 @@ from skillery import audit
 from skillery.backends import Failure, Identity, Storage
 from skillery.database import Database
 from skillery.environments.definitions import Named
-from skillery.environments.locks import Locks
+from skillery.environments.dependency_locks import Locks
 from skillery.environments.named import NamedEnvironments, not_locked
 from skillery.environments.named_rows import begin_rebuild, end_left_over, end_rebuild, replace_named_lock
 from skillery.environments.queries import content_of, environment_not_found

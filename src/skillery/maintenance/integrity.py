@@ -18,7 +18,7 @@ from skillery.database import Database
 from skillery.database.tables import RESOLVABLE, blobs, objects, runs, skill_files, skill_versions, skills
 from skillery.errors import ContentMissing
 from skillery.formats.bundle import digest_of_entries
-from skillery.runs.leftovers import of_no_server
+from skillery.runs.orphans import of_no_server
 
 ROWS_AT_ONCE = 500
 

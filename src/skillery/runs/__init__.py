@@ -1,9 +1,8 @@
-"""Runs: joins a skill, blobs, limits and a sandbox. No transaction is open while a sandbox works."""
+"""Runs of skills, tools and code, from a request to a record. No transaction is open while a sandbox works."""
 
-from skillery.runs.files import RunFile, parse_files
-from skillery.runs.requests import CodeRequest, SkillRequest
-from skillery.runs.running import Runner
-from skillery.runs.tool_calls import ToolRequest
-from skillery.runs.trying import Trial, Tried
+from skillery.runs.input_files import RunFile, parse_files
+from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
+from skillery.runs.runner import Runner
+from skillery.runs.trials import Trial, TrialResult
 
-__all__ = ["CodeRequest", "RunFile", "Runner", "SkillRequest", "ToolRequest", "Trial", "Tried", "parse_files"]
+__all__ = ["CodeRequest", "RunFile", "Runner", "SkillRequest", "ToolRequest", "Trial", "TrialResult", "parse_files"]

@@ -13,11 +13,11 @@ from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args
 from skillery.formats.json_values import is_larger
 
 MOST_ON_THE_LOOP = 4 * 1024
-"""Keys, items and characters of the arguments and of the enums together: comparing more is the work of a thread."""
+"""The keys, items and characters of arguments and enums that are compared on the event loop; more go to a thread."""
 
 
 class Arguments(NamedTuple):
-    """Arguments as a run gets them, as JSON. `failure` is set if they do not fit; `blobs` are then empty."""
+    """The arguments of a run as JSON, and the ids of blobs among them. If they do not fit, `failure` says why."""
 
     text: bytes
     blobs: list[str]

@@ -1,4 +1,4 @@
-"""Files of skills and blobs as a sandbox needs them: on this machine's disk, immutable, shared between runs."""
+"""The cache: files of skills and blobs on this machine's disk, immutable and shared by runs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ from skillery.registry.files import FileRow
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NOTED_EVERY = 600.0
-"""Seconds: how exactly the time of a file or folder says when a run last used it."""
+"""The modification time of a file or folder is its last use, exact to so many seconds."""
 
 
 class Cache:
-    """A folder a bundle, a file a blob, named by digest; whatever has a name is whole.
+    """One folder for each bundle and one file for each blob, named by digest and always complete.
 
-    Nothing in it is flushed to the disk, so it is thrown away after a boot: a power cut could have left a file with
-    its name and without its content. A process that dies leaves only what has no name yet. The time of what has a name
-    is that of its last use.
+    The files are not flushed to the disk, so a boot empties the cache: after a power cut, a file may have its name and
+    not its content. A process that dies leaves only incomplete files without such a name.
     """
 
     def __init__(self, folder: Path, database: Database, storage: Storage, blobs: Blobs) -> None:
@@ -41,7 +40,7 @@ class Cache:
         self._folder = folder / _boot()
         self._lock = threading.Lock()
         self._known: dict[str, float] = {}
-        """Digest of a bundle -> when its use was last noted."""
+        """By the digest of a bundle, when its last use was recorded."""
         for old in folder.glob("*") if folder.is_dir() else ():
             if old != self._folder:
                 _remove(old)
@@ -51,14 +50,14 @@ class Cache:
             (self._folder / part).mkdir(parents=True, exist_ok=True)
 
     def bundle(self, version: VersionRow) -> Path:
-        """Blocking on first use: the folder that holds the files of a version."""
+        """Return the folder with the files of a version. Blocks on first use."""
         folder = self._folder / "bundles" / version.digest.replace(":", "-")
         while not self._use_bundle(folder, version.digest):
             self._make_bundle(version, folder)
         return folder
 
     def _use_bundle(self, folder: Path, digest: str) -> bool:
-        """Note that it is used, so that it is not dropped for a while; False where it is not there."""
+        """Record the use of a folder, which keeps it in the cache. Return False if the folder does not exist."""
         with self._lock:
             noted = self._known.get(digest)
             if noted is not None and time.monotonic() - noted < NOTED_EVERY:
@@ -71,7 +70,7 @@ class Cache:
             return True
 
     def lend(self, files: Iterable[PublishedFile]) -> Path:
-        """Blocking: a folder with these files, as one of a bundle, until it is given to `take_back`."""
+        """Return a folder with these files until `take_back`. Blocking."""
         folder = self._incoming / secrets.token_hex(16)
         folder.mkdir()
         for file in files:
@@ -82,7 +81,7 @@ class Cache:
         return folder
 
     def keep(self, files: Sequence[PublishedFile]) -> Path:
-        """Blocking: a folder with these files, shared between runs as that of a bundle is."""
+        """Return a folder with these files, shared by runs. Blocking."""
         digest = digest_of_entries((one.path, hashlib.sha256(one.content).hexdigest(), one.executable) for one in files)
         folder = self._folder / "bundles" / digest.replace(":", "-")
         while not self._use_bundle(folder, digest):
@@ -90,11 +89,11 @@ class Cache:
         return folder
 
     def take_back(self, folder: Path) -> None:
-        """Blocking."""
+        """Delete a folder from `lend`. Blocking."""
         _remove(folder)
 
     def blob(self, blob: BlobRow) -> Path:
-        """Blocking: a read-only file with the content of a blob."""
+        """Return a read-only file with the content of a blob. Blocking."""
         stored = self._blobs.local_path(blob)
         if stored is not None:
             return stored
@@ -108,20 +107,20 @@ class Cache:
         return path
 
     def is_ready(self, version: VersionRow) -> bool:
-        """Whether `bundle` answers without touching the disk."""
+        """Return whether `bundle` answers without reading the disk."""
         return version.digest in self._known
 
-    # -- what goes again -----------------------------------------------------------------------------------------
+    # -- unused files --------------------------------------------------------------------------------------------
 
     def blobs_unused_since(self, moment: datetime) -> Iterator[tuple[str, int]]:
-        """Digest and size of the blobs that no run has used since."""
+        """Return digest and size of the blobs that no run has used since."""
         for path in (self._folder / "blobs").iterdir():
             if _is_older(path, moment):
                 with contextlib.suppress(FileNotFoundError):
                     yield path.name, path.stat().st_size
 
     def drop_blob(self, sha256: str, unused_since: datetime) -> bool:
-        """Unless a run has used it since."""
+        """Delete a blob unless a run has used it since. Return whether it was deleted."""
         path = self._folder / "blobs" / sha256
         with self._lock:
             if not _is_older(path, unused_since):
@@ -130,7 +129,7 @@ class Cache:
             return True
 
     def drop_unused(self, unused_since: datetime, *, dry_run: bool) -> tuple[int, int]:
-        """Blobs and bundles that no run has used since: their number and bytes."""
+        """Delete the blobs and bundles that no run has used since. Return their number and bytes."""
         count = freed = 0
         for sha256, size in self.blobs_unused_since(unused_since):
             if dry_run or self.drop_blob(sha256, unused_since):
@@ -144,13 +143,13 @@ class Cache:
         return count, freed
 
     def _drop_bundle(self, folder: Path, unused_since: datetime) -> bool:
-        """Its name goes at once, so that nobody finds half of it."""
+        """Delete a bundle unless a run has used it since. Return whether it was deleted."""
         away = self._incoming / secrets.token_hex(16)
         with self._lock:
             if not _is_older(folder, unused_since):
                 return False
             self._known.pop(folder.name.replace("-", ":", 1), None)
-            folder.rename(away)
+            folder.rename(away)  # first, so that no run finds a part of it
         shutil.rmtree(away)
         return True
 
@@ -163,7 +162,7 @@ class Cache:
 
     def _settle(self, partial: Path, folder: Path) -> None:
         with self._lock:
-            # Another run of the same bundle may have been faster; then its folder serves as well.
+            # Another run of the same bundle may have been faster: its folder has the same files.
             if folder.is_dir():
                 shutil.rmtree(partial)
             else:

@@ -1,4 +1,4 @@
-"""The secrets of one run: what the skill declares and was granted, fetched when it starts and not before."""
+"""The secrets of a run: declared by the skill, granted to it, and read when the run starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class SecretsRefused(Exception):
-    """The run fails before any code; `failure` says why and which command mends it."""
+    """Raised if the run fails before its code starts. `failure` says why and names the command to run."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -25,16 +25,16 @@ class SecretsRefused(Exception):
 
 
 class GrantedSecrets:
-    """Blocking: use it from a worker thread."""
+    """Reads secrets. Blocking: for worker threads."""
 
     def __init__(self, database: Database, secrets: Secrets) -> None:
         self._database = database
         self._secrets = secrets
 
     def values(self, skill: str, declared: Sequence[str]) -> SecretValues:
-        """Every declared secret. Raises SecretsRefused."""
+        """Return the values of all declared secrets. Raise SecretsRefused."""
         allowed = _asked(lambda: self._database.read_now(lambda connection: granted(connection, skill, declared)))
-        # First of all, and alone: a skill must not learn which secrets there are that it may not have.
+        # First, before any value is read: a skill must not learn which secrets exist that it may not have.
         if refused := [name for name in declared if name not in allowed]:
             raise SecretsRefused(_not_granted(skill, refused))
         found = _asked(lambda: {name: self._secrets.get(name) for name in declared})
@@ -45,15 +45,15 @@ class GrantedSecrets:
 
 
 def _asked(ask: Callable[[], T]) -> T:
-    """What the database or the backend answers. Raises SecretsRefused where it cannot."""
+    """Return the answer of the database or the backend. Raise SecretsRefused if it fails."""
     try:
         return ask()
     except SkilleryError as error:
         failure = Failure("SecretUnavailable", error.message)
-    except Exception as error:  # noqa: BLE001 - logged without its message: nobody can know whether a value stands in it
+    except Exception as error:  # noqa: BLE001 - logged without its message, which may contain a value
         frames = "".join(traceback.format_tb(error.__traceback__))
         log.error("the backend of secrets raised %s\n%s", type(error).__name__, frames)
-        failure = Failure("SecretUnavailable", "the secrets of this server cannot be had now")
+        failure = Failure("SecretUnavailable", "the secrets of this server cannot be read now")
     raise SecretsRefused(failure)
 
 
@@ -61,7 +61,7 @@ def _not_granted(skill: str, names: Sequence[str]) -> Failure:
     commands = "; ".join(f"skillery secret grant {name} {skill}" for name in names)
     return Failure(
         "SecretNotGranted",
-        f"'{skill}' declares {_listed(names)}, not granted to it. An admin of this server can do so: {commands}",
+        f"'{skill}' declares {_listed(names)}, not granted to it. An admin of this server can grant it: {commands}",
     )
 
 

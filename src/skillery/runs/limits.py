@@ -1,4 +1,4 @@
-"""What a run gets: the server's defaults, less or more as a skill or a caller asks, never above the maximum."""
+"""The limits of a run: the server's defaults, changed by the skill or the caller up to the server's maximum."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ ASKABLE = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 
 
 class LimitRules(msgspec.Struct, frozen=True):
+    """The defaults and the maximum of this server."""
+
     defaults: Limits
     maximum: Mapping[str, float]
-    """For each limit; callers and skills can ask for ASKABLE alone."""
+    """One for each limit. Callers and skills can set only those in ASKABLE."""
 
     def for_skill(self, declared: Mapping[str, float], timeout_ms: int | None) -> Limits:
-        """A skill that was published under a higher maximum gets what there is now."""
+        """Return the limits of a skill. If the maximum was reduced since it was published, the new maximum counts."""
         wanted = {key: min(value, self.maximum[key]) for key, value in declared.items()}
         if timeout_ms is not None:
             wanted["timeout_ms"] = self._checked("timeout_ms", timeout_ms)
         return msgspec.structs.replace(self.defaults, **wanted)
 
     def for_code(self, asked: Mapping[str, object]) -> Limits:
-        """Raises InvalidParams for an unknown key and for more than the maximum; None is as if left out."""
+        """Return the limits of code. None means the default. Raise InvalidParams for unknown and too high limits."""
         checked = {
             key: self._checked(key, value) for key, value in asked.items() if value is not None or key not in ASKABLE
         }
@@ -46,16 +48,16 @@ class LimitRules(msgspec.Struct, frozen=True):
     def _checked(self, key: str, value: object) -> float:
         if key not in ASKABLE:
             raise self._not_askable(key)
-        way_out = f"Ask for at most {self.maximum[key]}, or leave '{key}' out for {getattr(self.defaults, key)}."
+        hint = f"Ask for at most {self.maximum[key]}, or leave '{key}' out for {getattr(self.defaults, key)}."
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or (key != "cpus" and not isinstance(value, int)):
             wanted = "a number" if key == "cpus" else "an integer"
-            raise InvalidParams(f"the limit '{key}' must be {wanted}, not {value!r}"[:200], hint=way_out, param=key)
+            raise InvalidParams(f"the limit '{key}' must be {wanted}, not {value!r}"[:200], hint=hint, param=key)
         assert isinstance(value, int | float)
         if not 0 < value <= self.maximum[key]:
             raise InvalidParams(
                 f"the limit '{key}' is {value}; this server allows more than 0 and at most {self.maximum[key]}",
-                hint=way_out,
+                hint=hint,
                 param=key,
                 maximum=self.maximum[key],
             )

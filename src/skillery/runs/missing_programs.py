@@ -8,8 +8,8 @@ import msgspec
 
 from skillery.backends import Job, Outcome, ScriptCall
 from skillery.formats.system_programs import package_of
-from skillery.runs.advice import with_line
-from skillery.runs.scripts import said_of_script
+from skillery.runs.display import with_line
+from skillery.runs.scripts import script_answer
 
 MOST = 1000
 MOST_READ = 64 * 1024
@@ -22,7 +22,7 @@ NOT_FOUND = (
     re.compile(rf"wants '{_NAME}', and there is no such program"),
     re.compile(rf"the host has no '{_NAME}' where runs see it"),
 )
-"""What says without doubt that a program is missing."""
+"""Messages that appear only if a program is missing."""
 NO_FILE = re.compile(rf"No such file or directory: '{_NAME}'")
 """Python says this of programs and of files: only a known program counts."""
 PHRASES = (
@@ -32,18 +32,17 @@ PHRASES = (
     ("No pandoc was found", "pandoc"),
     ("Couldn't find ffmpeg", "ffmpeg"),
 )
-"""What packages say that call a program, in parts of their messages."""
+"""Parts of the messages of packages that call a program, and the program."""
 
 
 def name_missing_program(job: Job, outcome: Outcome) -> Outcome:
-    """Return the outcome. If the code failed because a program is missing, its error, or the `hint` of a script, names
-    the Debian package."""
+    """Return the outcome. If a program is missing, the error or the `hint` of a script names its Debian package."""
     failure = outcome.failure
     if failure is not None:
-        word = word_on(failure.message)
-        if not word or word in failure.message:
+        hint = hint_on(failure.message)
+        if not hint or hint in failure.message:
             return outcome
-        message = f"{failure.message[: MOST - len(word) - 3]} ({word})"
+        message = f"{failure.message[: MOST - len(hint) - 3]} ({hint})"
         return msgspec.structs.replace(outcome, failure=msgspec.structs.replace(failure, message=message))
     if isinstance(job.call, ScriptCall) and outcome.result is not None:
         return _of_script(outcome, outcome.result)
@@ -51,21 +50,21 @@ def name_missing_program(job: Job, outcome: Outcome) -> Outcome:
 
 
 def _of_script(outcome: Outcome, result: bytes) -> Outcome:
-    said = said_of_script(result)
-    if said is None or not said.get("exit_code") or "hint" in said:
+    answer = script_answer(result)
+    if answer is None or not answer.get("exit_code") or "hint" in answer:
         return outcome
-    stderr = said.get("stderr")
-    # A long stderr is a blob and shows its beginning; the log has its end.
+    stderr = answer.get("stderr")
+    # A long stderr is a blob, and the answer shows its start. The log has its end.
     text = stderr if isinstance(stderr, str) else (outcome.log.tail or outcome.log.head).decode("utf-8", "replace")
-    word = word_on(text[-MOST_READ:])
-    if not word:
+    hint = hint_on(text[-MOST_READ:])
+    if not hint:
         return outcome
-    encoded = msgspec.json.encode({**said, "hint": word})
-    return msgspec.structs.replace(outcome, result=encoded, log=with_line(outcome.log, f"programs: {word}"))
+    encoded = msgspec.json.encode({**answer, "hint": hint})
+    return msgspec.structs.replace(outcome, result=encoded, log=with_line(outcome.log, f"programs: {hint}"))
 
 
-def word_on(text: str) -> str:
-    """Return a sentence on the program that the text says is missing, "" if it says that of none."""
+def hint_on(text: str) -> str:
+    """Return a sentence on the program that is missing according to the text; "" if none is."""
     program = missing_program(text)
     if not program:
         return ""
@@ -78,6 +77,7 @@ def word_on(text: str) -> str:
 
 
 def missing_program(text: str) -> str:
+    """Return the name of the program that is missing according to the text; "" if none is."""
     for phrase, program in PHRASES:
         if phrase in text:
             return program

@@ -1,4 +1,4 @@
-"""What a job needs of the sandbox that runs it, and what to say where that cannot do it."""
+"""The capabilities that a job needs of its sandbox, and the failure if the sandbox lacks one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ENDINGS = {".js": Capability.JAVASCRIPT, ".mjs": Capability.JAVASCRIPT, ".sh": C
 
 
 def language(job: Job) -> Capability:
-    """What the code is written in; of programs that name their interpreter themselves the runtime's own language."""
+    """Return the language of the code. Programs that name their interpreter count as Python, the runtime's language."""
     if isinstance(job.call, CodeCall):
         return Capability(job.call.language)
     if isinstance(job.call, HandlerCall | ScriptCall):
@@ -32,12 +32,12 @@ NEEDS: tuple[tuple[Capability, Callable[[Job], object]], ...] = (
 
 
 def needs_of(job: Job) -> frozenset[str]:
-    """Every capability without which the job cannot be what it asks to be."""
+    """Return all capabilities that the job needs."""
     return frozenset(capability for capability, asked in NEEDS if asked(job))
 
 
 def why_refused(backend: str, capabilities: frozenset[str], job: Job, needs: frozenset[str]) -> Failure | None:
-    """Why this backend cannot run the job; None where it can."""
+    """Return why this backend cannot run the job; None if it can."""
     lacking = sorted(needs - capabilities)
     if not lacking:
         return None
@@ -45,10 +45,10 @@ def why_refused(backend: str, capabilities: frozenset[str], job: Job, needs: fro
     return Failure(
         "SandboxError",
         f"the sandbox '{backend}' of this server lacks {', '.join(lacking)}, which {who} needs; nothing was run. "
-        "Ask the admin for a sandbox that has it (the setting `sandbox`; `skillery doctor` shows what there is)",
+        "Ask the admin for a sandbox that has it (the setting `sandbox`; `skillery doctor` shows the sandboxes)",
     )
 
 
 def degraded(outcome: Outcome, capabilities: frozenset[str]) -> tuple[str, ...]:
-    """What was held by weaker means: as the backend says, and every limit that it does not claim to hold."""
+    """Return what was enforced by weaker means: the backend's own list, and every limit that it does not enforce."""
     return (*outcome.degraded, *sorted(LIMITS - capabilities - set(outcome.degraded)))

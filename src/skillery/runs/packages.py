@@ -1,4 +1,4 @@
-"""The packages of a run: the environments of the skills that it runs or mounts, waited for while they are built."""
+"""The packages of a run: the environments of its skills. A run waits while they are built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillery.formats.wording import quoted
 
 
 class Needing(NamedTuple):
-    """A skill that a run imports, and where its files lie."""
+    """A skill that a run imports, and the folder of its files."""
 
     name: str
     manifest: Manifest
@@ -30,14 +30,14 @@ class Needing(NamedTuple):
 
 
 class GivenEnvironment(msgspec.Struct, frozen=True):
-    """The named environment of a run, and the lock that it had: None where it never got so far."""
+    """The named environment of a run, and its lock; None if there was no lock yet."""
 
     name: str
     lock: str | None = None
 
 
-class Packages(NamedTuple):
-    """What a run is given; or why it cannot be, after how long a wait."""
+class RunPackages(NamedTuple):
+    """The packages of a run, or why it cannot have them, and how long the run waited."""
 
     mounts: tuple[PackageMount, ...] = ()
     failure: Failure | None = None
@@ -46,35 +46,36 @@ class Packages(NamedTuple):
     environment: GivenEnvironment | None = None
 
     def in_job(self, job: Job) -> Job:
+        """Return the job with these packages."""
         return msgspec.structs.replace(job, packages=self.mounts, preload=self.preload) if self.mounts else job
 
 
-NONE = Packages()
+NO_PACKAGES = RunPackages()
 _ENVIRONMENT = "the environment '{}'"
 
 
-async def packages_of(environments: Environments, skills: Sequence[Needing], timeout_ms: int) -> Packages:
-    """Those of all the skills, each lock once. A skill of before there were locks has none.
+async def packages_of_skills(environments: Environments, skills: Sequence[Needing], timeout_ms: int) -> RunPackages:
+    """Return the packages of all skills, each lock once.
 
-    Raises InvalidParams where two skills pin one package at two versions: in one process there is one of it.
+    Raise InvalidParams if two skills pin two versions of one package: a process can import only one of them.
     """
-    return await _packages_of(environments, skills, timeout_ms, time.monotonic(), None)
+    return await _packages(environments, skills, timeout_ms, time.monotonic(), None)
 
 
-async def _packages_of(
+async def _packages(
     environments: Environments,
     skills: Sequence[Needing],
     timeout_ms: int,
     began: float,
     first: tuple[Named, NamedLock] | None,
-) -> Packages:
+) -> RunPackages:
     locks: dict[str, tuple[bytes, tuple[Pin, ...]]] = {}
     if first is not None:
         locks[_ENVIRONMENT.format(first[0].name)] = first[1].content, pins_of(first[1].content)
     locks |= {f"'{one.name}'": lock for one in skills if needs_packages(one.manifest) and (lock := lock_in(one.folder))}
     failure = next((unfit for one in skills if (unfit := _unfit(one))), None)
     if failure is not None or not locks:
-        return Packages(failure=failure) if failure else NONE
+        return RunPackages(failure=failure) if failure else NO_PACKAGES
     _check_clash({name: pins for name, (_, pins) in locks.items()}, with_environment=first is not None)
     mounts = dict[str, PackageMount]()
     for name, (content, pins) in locks.items():
@@ -82,22 +83,25 @@ async def _packages_of(
         found = await environments.ready(content, left) if pins else None
         waited = (time.monotonic() - began) * 1000
         if isinstance(found, Failure):
-            return Packages((), Failure(found.type, f"{name}: {found.message}"), waited)
+            return RunPackages((), Failure(found.type, f"{name}: {found.message}"), waited)
         if found is not None:
             mounts[found.lock] = found
-    return Packages(tuple(mounts.values()), None, (time.monotonic() - began) * 1000)
+    return RunPackages(tuple(mounts.values()), None, (time.monotonic() - began) * 1000)
 
 
-async def packages_of_code(
+async def packages_in(
     environments: Environments, named: NamedEnvironments, chosen: Named, skills: Sequence[Needing], timeout_ms: int
-) -> Packages:
-    """As packages_of, for code with a named environment: its packages come first, and it may clash with the skills."""
+) -> RunPackages:
+    """Return the packages of the named environment `chosen`, then those of the skills.
+
+    Raise InvalidParams if the environment and a skill pin two versions of one package.
+    """
     given, began = GivenEnvironment(chosen.name), time.monotonic()
     lock = await named.lock(chosen, timeout_ms / 1000)
     if isinstance(lock, Failure):
-        return Packages((), lock, (time.monotonic() - began) * 1000, environment=given)
+        return RunPackages((), lock, (time.monotonic() - began) * 1000, environment=given)
     given = GivenEnvironment(chosen.name, lock.sha256)
-    found = await _packages_of(environments, skills, timeout_ms, began, (chosen, lock))
+    found = await _packages(environments, skills, timeout_ms, began, (chosen, lock))
     preload = chosen.preload if found.mounts and found.mounts[0].lock == lock.sha256 else ()
     return found._replace(preload=preload, environment=given)
 
@@ -130,19 +134,20 @@ def chosen_for(
 
 
 def needs_packages(manifest: Manifest) -> bool:
+    """Return whether the skill declares dependencies."""
     return manifest.runtime is not None and bool(manifest.runtime.dependencies)
 
 
 @lru_cache(maxsize=512)
 def lock_in(folder: Path) -> tuple[bytes, tuple[Pin, ...]] | None:
-    """Of a folder that never changes."""
+    """Return the lock in the folder of a skill, which never changes."""
     try:
         content = (folder / LOCK).read_bytes()
     except FileNotFoundError:
         return None
     try:
         return content, read_lock(content)
-    except InvalidLock:  # a file of that name in a version of before there were locks
+    except InvalidLock:  # the version is older than locks and has another file of that name
         return None
 
 

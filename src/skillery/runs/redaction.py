@@ -1,7 +1,7 @@
-"""Takes the values of secrets out of what a run says, as well as that can be done.
+"""Redaction: removes the values of secrets from the outcome of a run.
 
-It protects against mistakes (a token in a traceback, a header in a log), not against code that wants to tell: whoever
-has a value can say it backwards.
+Redaction protects against mistakes (a token in a traceback, a header in a log), not against hostile code, which can
+write a value backwards.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ import msgspec
 from skillery.backends import Failure, Log, Outcome
 
 SHORTEST = 4
-"""Characters of a value, and of a piece of one where something was cut off: a shorter one would blot out words that
-mean something else."""
+"""The shortest value, or piece of a cut value, that is redacted. A shorter one would also match ordinary words."""
 SHORTEST_LINE = 8
 MOST_LINES = 100
-"""Of a longer value only the whole is looked for: each form is a search through all that the run said."""
+"""The lines of a value with more lines are not redacted alone: each form is one search through all text of the run."""
 SHORTEST_ENCODED = 8
-# The strings and numbers of a JSON text. Possessive: a string of megabytes is matched in constant memory.
+# The strings and numbers of a JSON text. Possessive quantifiers match a string of megabytes in constant memory.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*+', re.DOTALL)
 MOST_CUTS = 100
-"""Of a text with more of them than a sandbox makes, the rest is looked through for whole values only."""
+"""A sandbox makes fewer cuts. After this many, only whole values are redacted."""
 _CUTS = re.compile("(…|\n\\.\\.\\.\n)")
 
 
 class Redaction:
-    """Puts `[NAME]` in place of each value. Without values it changes nothing and costs nothing."""
+    """Replaces each value by `[NAME]`. Without values, nothing is changed, at no cost."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         names = {form: name for name, value in values.items() for form in forms_of(value)}
-        # The longest first: of a value within another one nothing is left then.
+        # The longest first: it may contain a shorter value.
         forms = sorted(names, key=lambda form: (-len(form), form))
         self._marks = {form: f"[{names[form]}]" for form in forms}
         self._marks_in_bytes = {form.encode(): mark.encode() for form, mark in self._marks.items()}
 
     def outcome(self, outcome: Outcome) -> Outcome:
-        """Everything of an outcome but the blobs that were written."""
+        """Return the outcome with all its text redacted. The written blobs stay as they are."""
         if not self._marks:
             return outcome
         failure = outcome.failure
@@ -60,8 +59,8 @@ class Redaction:
         )
 
     def text(self, text: str) -> str:
-        """For what a sandbox cuts where it is long: also what that left of a value before `…` or around a line of
-        dots."""
+        """Return the text redacted. A sandbox cuts long texts: pieces of a value at a cut (`…` or a line of dots) are
+        redacted too."""
         pieces = _CUTS.split(_replaced(text, self._marks), MOST_CUTS) if self._marks else [text]
         last = len(pieces) - 1
         for i in range(0, last, 2):
@@ -70,8 +69,10 @@ class Redaction:
         return "".join(pieces)
 
     def json(self, text: bytes) -> bytes:
-        """Valid JSON in, valid JSON out: within strings and keys; a number that is all of a value becomes a string.
-        Nothing cuts within a result, so only whole values are looked for."""
+        """Return the JSON with strings and keys redacted, still valid. A number that is a value becomes a string.
+
+        A result is never cut, so only whole values are redacted.
+        """
         plainly = any(form in text for form in self._marks_in_bytes)
         if not plainly and (b"\\" not in text or not self._marks):
             return text
@@ -85,7 +86,7 @@ class Redaction:
         return _TOKENS.sub(redacted, text)
 
     def log(self, log: Log) -> Log:
-        """Also a value that lies across head and tail, and what is left of one where the middle was dropped."""
+        """Return the log redacted, also a value across head and tail, and the pieces of a value at a dropped middle."""
         if not self._marks:
             return log
         marks = self._marks_in_bytes
@@ -105,8 +106,8 @@ class Redaction:
 
 
 def forms_of(value: str) -> set[str]:
-    """The value as it may turn up: as it is, quoted, in a URL, in a host name (lower case), in hex, in base64 alone or
-    within something longer."""
+    """Return the forms in which a value may appear: plain, quoted, in a URL, in a host name (lower case), in hex, in
+    base64 alone or as a part of a longer text."""
     if len(value) < SHORTEST:
         return set()
     whole = {form for text in (value, value.strip()) for form in _written(text)}
@@ -135,8 +136,10 @@ def _written(text: str) -> Iterator[str]:
 
 
 def _within_base64(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
-    """What of the value's base64 stays the same whatever stands before and behind it (`user:password`): one text for
-    each of the three ways in which it can lie on the groups of three bytes."""
+    """Return the base64 of the value inside a longer text (`user:password`).
+
+    Base64 encodes groups of three bytes, so there is one form for each of the three offsets of the value in a group.
+    """
     for before in range(3):
         first, last = -(-before * 8 // 6), (before + len(raw)) * 8 // 6
         inner = encode(bytes(before) + raw).decode()[first:last]
@@ -145,26 +148,26 @@ def _within_base64(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str
 
 
 def _replaced(text: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
-    # One search for each form: measured, that is quicker than a pattern of all of them, and it has no bad cases.
+    # One search for each form: measured faster than one pattern for all of them, and without slow cases.
     for form, mark in marks.items():
         text = text.replace(form, mark)
     return text
 
 
 def _without_end(piece: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
-    """`piece` of a text that was cut off behind it, without what it ends with of a value."""
+    """Return `piece`, after which the text was cut, with the start of a value at its end redacted."""
     size, mark = max((_head_at_end(piece, form), mark) for form, mark in marks.items())
     return piece[: len(piece) - size] + mark if size else piece
 
 
 def _without_start(piece: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
-    """`piece` of a text that was cut off before it, without what it begins with of a value."""
+    """Return `piece`, before which the text was cut, with the end of a value at its start redacted."""
     size, mark = max((_tail_at_start(piece, form), mark) for form, mark in marks.items())
     return mark + piece[size:] if size else piece
 
 
 def _head_at_end(piece: AnyStr, form: AnyStr) -> int:
-    """How much of the beginning of `form` stands at the end of `piece`; less than SHORTEST is none."""
+    """Return how many characters of the start of `form` are at the end of `piece`, 0 if fewer than SHORTEST."""
     at = piece.find(form[:SHORTEST], max(0, len(piece) - len(form) + 1))
     while at >= 0:
         if form.startswith(piece[at:]):
@@ -174,7 +177,7 @@ def _head_at_end(piece: AnyStr, form: AnyStr) -> int:
 
 
 def _tail_at_start(piece: AnyStr, form: AnyStr) -> int:
-    """How much of the end of `form` stands at the beginning of `piece`; less than SHORTEST is none."""
+    """Return how many characters of the end of `form` are at the start of `piece`, 0 if fewer than SHORTEST."""
     at = piece.rfind(form[-SHORTEST:], 0, len(form) - 1)
     while at >= 0:
         if form.endswith(piece[: at + SHORTEST]):

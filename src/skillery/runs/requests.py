@@ -1,34 +1,41 @@
-"""What callers ask for."""
+"""The requests for runs, parsed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from skillery.backends import Language
-from skillery.runs.files import RunFile
+from skillery.formats.version_spec import VersionSpec
+from skillery.runs.input_files import RunFile
+
+Method = Literal["execute_skill", "run_code", "call_tool"]
 
 
 class SkillRequest(msgspec.Struct, frozen=True):
+    """The request of execute_skill."""
+
     name: str
     version: str
     args: Mapping[str, Any]
     input_blobs: Sequence[str]
     timeout_ms: int | None
     script: str = ""
-    """A file of a skill without `[runtime]` that is run as a program; "" calls the skill's entrypoint."""
+    """A file of a skill without `[runtime]`, run as a program; "" means the entrypoint."""
     environment: str | None = None
-    """A named environment, for a skill that declares no packages; "" is none, None the default."""
+    """A named environment, for a skill that declares no packages. "" means none, None the default."""
     files: Sequence[RunFile] = ()
     module: str = ""
-    """A module of a skill without `[runtime]` that is run as `python -m` does, in place of `script`."""
+    """A module of a skill without `[runtime]`, run as by `python -m`, instead of `script`."""
     in_skill: bool = False
     """Whether a script or module starts in the folder of its skill."""
 
 
 class CodeRequest(msgspec.Struct, frozen=True):
+    """The request of run_code."""
+
     code: str
     entrypoint: str
     args: Mapping[str, Any]
@@ -37,5 +44,20 @@ class CodeRequest(msgspec.Struct, frozen=True):
     limits: Mapping[str, Any]
     language: Language = "python"
     environment: str | None = None
-    """A named environment; "" is none, None the default."""
+    """A named environment. "" means none, None the default."""
+    files: Sequence[RunFile] = ()
+
+
+class ToolRequest(msgspec.Struct, frozen=True):
+    """The request of call_tool."""
+
+    name: str
+    args: Mapping[str, Any]
+    skill: tuple[str, VersionSpec] | None = None
+    """The skill of the tool and its version. None: the name alone decides."""
+    session: str = ""
+    input_blobs: Sequence[str] = ()
+    timeout_ms: int | None = None
+    environment: str | None = None
+    """As in SkillRequest."""
     files: Sequence[RunFile] = ()

@@ -1,33 +1,16 @@
-"""call_tool: what is asked, and how a run of a handler is answered to an agent."""
+"""call_tool: the args and files of a handler."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import msgspec
 
 from skillery.backends import PublishedFile
 from skillery.formats.tools_json import WORK_DIR
-from skillery.formats.version_spec import VersionSpec
-from skillery.registry import FoundTool, SessionTool
-from skillery.runs.files import RunFile
+from skillery.registry import SessionTool
 
 SESSION_SKILL = "session-tools"
-"""Under this name a tool that lives in a session is mounted: no skill offers it."""
-
-
-class ToolRequest(msgspec.Struct, frozen=True):
-    name: str
-    args: Mapping[str, Any]
-    skill: tuple[str, VersionSpec] | None = None
-    """None: whichever the bare name means."""
-    session: str = ""
-    input_blobs: Sequence[str] = ()
-    timeout_ms: int | None = None
-    environment: str | None = None
-    """As of a SkillRequest."""
-    files: Sequence[RunFile] = ()
+"""The skill name under which a tool of a session is mounted."""
 
 
 def tool_args(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,39 +19,5 @@ def tool_args(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def session_files(tool: SessionTool) -> tuple[PublishedFile, ...]:
-    """What a tool of a session is mounted as."""
+    """Return the files of a tool of a session."""
     return (PublishedFile(tool.script, tool.content.encode()),)
-
-
-def tool_answer(run: Mapping[str, Any]) -> dict[str, Any]:
-    """A run of a handler, as call_tool answers it. Failures are results too: agents go on from them."""
-    error = run.get("error")
-    if isinstance(error, msgspec.Raw):
-        error = msgspec.json.decode(error)
-    return {
-        "result": {"error": error["message"] or error["type"]} if error else run["output"],
-        "is_error": error is not None,
-        "skill": run.get("skill"),
-        "run_id": run["run_id"],
-        "logs_preview": run["logs_preview"],
-        "output_blobs": run["output_blobs"],
-        **{key: run[key] for key in ("files", "environment") if key in run},
-    }
-
-
-def stub_answer(tool: FoundTool) -> dict[str, Any]:
-    """Of a tool without a script: nothing is run, and the agent is told where it reads on."""
-    version = tool.version
-    assert version is not None, "what is defined for a session has code"
-    return {
-        "result": (
-            f"'{tool.name}' has nothing to run: it is described in the instructions of the skill '{version.name}'. "
-            f"Load them with read_skill_file (name '{version.name}', version '{version.version}', path 'SKILL.md') "
-            "and follow them."
-        ),
-        "is_error": False,
-        "skill": {"name": version.name, "version": version.version, "digest": version.digest},
-        "run_id": None,
-        "logs_preview": "",
-        "output_blobs": [],
-    }

@@ -44,7 +44,7 @@ class Calls:
     def take_back(self, services: Services, identity: Identity, run_ids: list[str]) -> None:
         """Goes on after the request that asked for it."""
         for run_id in run_ids:
-            task = asyncio.create_task(services.runner.take_back(identity, run_id))
+            task = asyncio.create_task(services.runner.cancel_abandoned_run(identity, run_id))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -26,7 +26,7 @@ from skillery.api.rpc.methods import METHODS
 from skillery.api.rpc.schemas import tool
 from skillery.errors import SkilleryError
 from skillery.formats.json_pieces import string_pieces
-from skillery.runs.stopping import begun_runs
+from skillery.runs.active_run import begun_runs
 
 Context = ServerRequestContext[Any, Any]
 KEY_IN_META = "skillery/idempotency-key"

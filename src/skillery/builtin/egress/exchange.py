@@ -21,8 +21,8 @@ FAREWELL_SECONDS = 2.0
 MAX_TRAILERS = 32
 
 
-class Run(Protocol):
-    """What an exchange needs of the run's proxy."""
+class RunProxy(Protocol):
+    """The proxy of one run, as an exchange uses it."""
 
     caps: Caps
     spent: Spent
@@ -37,7 +37,7 @@ class Run(Protocol):
 class Exchange:
     """`run` once."""
 
-    def __init__(self, run: Run, client: Stream) -> None:
+    def __init__(self, run: RunProxy, client: Stream) -> None:
         self._run = run
         self._client = client
         self._spent = Spent(run.caps, run.spent)

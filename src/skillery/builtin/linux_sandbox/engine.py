@@ -17,7 +17,7 @@ from skillery.builtin.linux_sandbox.cells import Cell, Demand
 from skillery.builtin.linux_sandbox.groups import ControlGroups
 from skillery.builtin.linux_sandbox.plan import cpu_seconds, given, shape
 from skillery.builtin.linux_sandbox.pool import Pool
-from skillery.builtin.linux_sandbox.warm_environments import Environments
+from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
 from skillery.builtin.linux_sandbox.zygotes import CannotMount, CannotStart, ZygoteLost
 from skillery.builtin.python_runner.dialogue import Dialogue, Places, job_header
 from skillery.builtin.python_runner.run_session import RunSession, run_whole
@@ -38,7 +38,7 @@ class HostCapabilities(msgspec.Struct, frozen=True):
     landlock: bool
     pool: Pool
     egress: Egress
-    environments: Environments | None = None
+    environments: WarmEnvironments | None = None
     """Places for runs whose packages are imported already."""
 
     @property
@@ -63,8 +63,8 @@ class HostCapabilities(msgspec.Struct, frozen=True):
             self.groups.close()
 
 
-class Run:
-    """One job on its way. `live`, then `end` whatever happened, then `outcome`."""
+class CellRun:
+    """One job in a cell: `live`, then `end`, also after an error, then `outcome`."""
 
     def __init__(self, capabilities: HostCapabilities, job: Job, host: RunHost) -> None:
         self._capabilities = capabilities
@@ -201,4 +201,4 @@ def not_started(error: OSError) -> Failure:
 
 
 async def run_job(capabilities: HostCapabilities, job: Job, host: RunHost) -> Outcome:
-    return await run_whole(Run(capabilities, job, host))
+    return await run_whole(CellRun(capabilities, job, host))

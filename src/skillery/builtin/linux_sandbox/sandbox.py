@@ -19,7 +19,7 @@ from skillery.builtin.linux_sandbox.plan import RUNTIME, make_plan
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedPool
 from skillery.builtin.linux_sandbox.uids import Uids
-from skillery.builtin.linux_sandbox.warm_environments import Environments
+from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
 from skillery.builtin.linux_sandbox.zygotes import base_python
 from skillery.builtin.python_runner.dialogue import NoHost
 from skillery.errors import SandboxUnavailable
@@ -107,7 +107,7 @@ class LinuxSandbox:
             landlock=has_landlock,
             pool=Pool(python, plan, self._uids, found, warmth),
             egress=self.egress,
-            environments=Environments(open_pool, bounds) if bounds and warmth.recycle_runs > 1 else None,
+            environments=WarmEnvironments(open_pool, bounds) if bounds and warmth.recycle_runs > 1 else None,
         )
 
     def _refuse_what_is_weak(self, capabilities: HostCapabilities) -> None:

@@ -53,7 +53,7 @@ class Kept:
         return Warm(environment.lock, environment.preload, self.state, megabytes, self.message)
 
 
-class Environments:
+class WarmEnvironments:
     def __init__(self, open_pool: Open, bounds: Bounds) -> None:
         self._open = open_pool
         self._bounds = bounds

@@ -103,15 +103,15 @@ class RunSession:
         return ended_early(self.status)
 
 
-class Run(Protocol):
-    """One job on its way: `live`, then `end` whatever happened."""
+class LiveRun(Protocol):
+    """One job in a sandbox: `live`, then `end`, also after an error."""
 
     async def live(self) -> None: ...
 
     async def end(self) -> Outcome: ...
 
 
-async def run_whole(run: Run) -> Outcome:
+async def run_whole(run: LiveRun) -> Outcome:
     """Being cancelled must not leave half of a run behind."""
     try:
         await run.live()

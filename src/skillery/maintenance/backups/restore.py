@@ -28,7 +28,7 @@ from skillery.maintenance.backups.archive import (
     verify_archive,
 )
 from skillery.registry.search_index import index_latest
-from skillery.runs.leftovers import close_all
+from skillery.runs.orphans import close_all
 
 ROWS_AT_ONCE = 200
 ONE_ROW = audit_head.name

@@ -19,7 +19,7 @@ from skillery.environments import Environments
 from skillery.environments.lock_rows import count_old_locks, forget_locks
 from skillery.maintenance.garbage.collector import Sweep, Swept
 from skillery.runs.cache import Cache
-from skillery.runs.recording import count_old_runs, cutoff_of, forget_runs
+from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
 
 AT_ONCE = 200
 """Rows a transaction: others write in between."""

@@ -16,8 +16,8 @@ from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.formats.paths import parse_path
 from skillery.formats.wording import quoted
-from skillery.runs import CodeRequest, SkillRequest, reading
-from skillery.runs.reading import RunFilter
+from skillery.runs import CodeRequest, SkillRequest, queries
+from skillery.runs.queries import RunFilter
 
 
 async def execute_skill(services: Services, identity: Identity, asked: params.ExecuteSkill) -> Any:
@@ -57,7 +57,7 @@ async def run_code(services: Services, identity: Identity, asked: params.RunCode
 
 
 async def get_run(services: Services, identity: Identity, asked: params.GetRun) -> Any:
-    return await services.database.read(partial(reading.get_run, identity=identity, run_id=asked.run_id))
+    return await services.database.read(partial(queries.get_run, identity=identity, run_id=asked.run_id))
 
 
 async def list_runs(services: Services, identity: Identity, asked: params.ListRuns) -> Any:
@@ -66,7 +66,7 @@ async def list_runs(services: Services, identity: Identity, asked: params.ListRu
         raise InvalidParams("'identity' holds a NUL", hint="Write the name of a token.", param="identity")
     status: Any = "" if asked.status is msgspec.UNSET else asked.status
     work = partial(
-        reading.list_runs,
+        queries.list_runs,
         identity=identity,
         key=services.cursor_key,
         asked=RunFilter(skill, status, asked.since, asked.identity),

@@ -1,4 +1,4 @@
-"""get_run and list_runs: what is on record of runs, for those to whom they belong."""
+"""get_run and list_runs: the records of runs, for their callers and for admins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skillery.formats.timestamps import parse_moment
 from skillery.identity import access
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
-from skillery.runs.tool_calls import tool_answer
+from skillery.runs.rendering import tool_answer
 
 Status = Literal["queued", "started", "completed", "failed"]
 _SKILL = (
@@ -49,19 +49,19 @@ _LISTED = select(
 
 
 class RunFilter(msgspec.Struct, frozen=True):
-    """Which runs are asked for; "" is all."""
+    """Which runs are listed; "" means all."""
 
     skill: str = ""
     status: Status | Literal[""] = ""
     since: str = ""
-    """A moment, or an age like `24h`."""
+    """A timestamp, or an age like `24h`."""
     identity: str = ""
 
 
 def find_run(connection: Connection, identity: Identity, run_id: str) -> Row[Any]:
-    """Raises RunNotFound, also for a run of somebody else: only admins see those."""
+    """Return the row of a run. Raise RunNotFound, also for the runs of other identities, which only admins see."""
     if "\0" in run_id:
-        raise InvalidParams("a run id holds no NUL", hint="Pass the run_id that a run answered.", param="run_id")
+        raise InvalidParams("the run id holds a NUL", hint="Pass the run_id of an answer.", param="run_id")
     found = connection.execute(_RUN.where(runs.c.id == run_id)).one_or_none()
     if found is None or (found.identity != identity.name and not access.is_admin(identity)):
         raise RunNotFound(f"there is no run '{run_id[:80]}'", hint="list_runs shows yours.", run_id=run_id[:80])
@@ -69,11 +69,12 @@ def find_run(connection: Connection, identity: Identity, run_id: str) -> Row[Any
 
 
 def get_run(connection: Connection, *, identity: Identity, run_id: str) -> dict[str, Any]:
-    """The run as it was answered, and what else is on record of it. Raises RunNotFound."""
+    """Return the answer of a run with the rest of its record. Raise RunNotFound."""
     return record_of(connection, find_run(connection, identity, run_id))
 
 
 def record_of(connection: Connection, row: Row[Any]) -> dict[str, Any]:
+    """Return the answer of a run with the rest of its record."""
     found = answer_of(connection, row) | {
         "method": row.method,
         "tool": row.tool,
@@ -91,7 +92,7 @@ def record_of(connection: Connection, row: Row[Any]) -> dict[str, Any]:
 
 
 def answer_of(connection: Connection, row: Row[Any]) -> dict[str, Any]:
-    """What whoever asked for the run was told; of one that is under way, what is known so far."""
+    """Return what the caller of the run was told; for an open run, what is known now."""
     answer: dict[str, Any] = {
         "status": _status(row),
         "run_id": row.id,
@@ -116,7 +117,7 @@ def answer_of(connection: Connection, row: Row[Any]) -> dict[str, Any]:
 
 
 def result_of(connection: Connection, run_id: str) -> str | None:
-    """The answer of a run that has ended, as JSON; None where there is none."""
+    """Return the answer of an ended run as JSON; None if the run has not ended or does not exist."""
     row = connection.execute(_RUN.where(runs.c.id == run_id)).one_or_none()
     if row is None or row.status == "started":
         return None
@@ -127,16 +128,16 @@ def result_of(connection: Connection, run_id: str) -> str | None:
 def list_runs(
     connection: Connection, *, identity: Identity, key: bytes, asked: RunFilter, limit: int, cursor: str
 ) -> dict[str, Any]:
-    """`runs`, newest first, and `next_cursor`: those of the identity, for an admin everybody's.
+    """Return a page of runs, newest first: `runs` and `next_cursor`. Only admins see the runs of other identities.
 
-    Raises InvalidCursor, InvalidParams, and NotAllowed where somebody else's are asked for.
+    Raise InvalidCursor, InvalidParams, and NotAllowed if the filter names another identity.
     """
-    everybody = access.is_admin(identity)
-    if asked.identity not in {"", identity.name} and not everybody:
+    sees_all = access.is_admin(identity)
+    if asked.identity not in {"", identity.name} and not sees_all:
         raise NotAllowed(
             f"only an admin lists the runs of '{asked.identity[:80]}'", hint="Leave 'identity' out for your own."
         )
-    whose = asked.identity if everybody else identity.name
+    whose = asked.identity if sees_all else identity.name
     bound_to = ("list_runs", whose, asked.skill, asked.status, asked.since)
     statement = listing(whose, asked, datetime.now(UTC))
     if cursor:
@@ -151,17 +152,19 @@ def list_runs(
 
 
 def listing(whose: str, asked: RunFilter, now: datetime) -> Select[Any]:
-    """Runs of one identity ("": of all) that a filter lets through, newest first: each filter is an index by time, or
-    leaves out few of what an index gives."""
+    """Return the statement for the runs of one identity ("": of all) that match a filter, newest first.
+
+    Each filter uses an index by time, or drops few rows of such an index.
+    """
     where: list[ColumnElement[bool]] = []
     if whose:
         where.append(runs.c.identity == whose)
     if asked.skill:
-        # Not by a join: then one range of an index is all that is read.
+        # A subquery, not a join: so the database reads one range of one index.
         skill_id = select(skills.c.id).where(skills.c.name == asked.skill).scalar_subquery()
         where += [runs.c.skill_id == skill_id, runs.c.skill_id.is_not(None)]
     if asked.status:
-        # Spelt out in the statement: only so does a database see that a partial index will do.
+        # A literal, not a parameter: so the database can use the partial index for it.
         status = "started" if asked.status == "queued" else asked.status
         where.append(runs.c.status == literal_column(f"'{status}'"))
     if asked.status in {"queued", "started"}:
@@ -199,7 +202,7 @@ def _status(row: Row[Any]) -> str:
 
 
 def _started_at(row: Row[Any]) -> datetime | None:
-    """None where it never got a place, or not yet."""
+    """Return None if the run has no slot yet, or never got one."""
     return None if row.queued else in_utc(row.begun_at or row.started_at)
 
 

@@ -1,4 +1,4 @@
-"""Files that a caller puts into the workspace of a run: checked paths, blobs that exist, room for all of them."""
+"""The input files of a run, which are copied into its workspace: checked paths, existing blobs, enough room."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATH_HINT = (
     "bytes."
 )
 PAGE = 4096
-"""The unit in which a workspace counts what a file takes."""
+"""A file takes a multiple of this many bytes in a workspace."""
 IMPORTED = (".py", ".pyc", ".so", ".pth")
 
 
@@ -59,8 +59,9 @@ def parse_files(files: Sequence[RunFile]) -> tuple[RunFile, ...]:
 def check_harmless(files: Sequence[RunFile], permissions: Permissions) -> None:
     """Raise InvalidPath if a skill with permissions was given a file that could change which code runs.
 
-    The workspace is the working directory and the home of a run. A caller could make a script say what only the script
-    was granted."""
+    The workspace is the working directory and the home of a run. With such a file, a caller could read the secrets of
+    the skill.
+    """
     if not (permissions.secrets or permissions.network):
         return
     for file in files:
@@ -74,7 +75,7 @@ def check_harmless(files: Sequence[RunFile], permissions: Permissions) -> None:
 
 
 def changes_what_runs(path: str) -> bool:
-    """Return whether an interpreter or a program may read a file of this path on its own."""
+    """Return whether an interpreter or a program may read a file of this path automatically."""
     lower = path.casefold()
     segments = lower.split("/")
     return lower.endswith(IMPORTED) or any(one.startswith(".") or one == "node_modules" for one in segments)
@@ -105,7 +106,7 @@ def check_room(files: Sequence[RunFile], sizes: Sequence[int], limits: Limits) -
 
 
 class InputFiles:
-    """Finds the blobs of a run's files, and their contents on this machine."""
+    """Finds the blobs of input files, and their contents on this machine."""
 
     def __init__(self, database: Database, cache: Cache) -> None:
         self._database = database
@@ -114,7 +115,7 @@ class InputFiles:
     async def find(
         self, identity: Identity, files: Sequence[RunFile], limits: Limits, permissions: Permissions
     ) -> tuple[InputFile, ...]:
-        """Return what the sandbox is to copy. Raise BlobNotFound, InputFilesTooLarge, InvalidPath."""
+        """Return the files that the sandbox copies. Raise BlobNotFound, InputFilesTooLarge, InvalidPath."""
         if not files:
             return ()
         check_harmless(files, permissions)

@@ -1,4 +1,4 @@
-"""What code in a sandbox can ask of its host: to keep a blob, to read one back that it wrote, to call a skill."""
+"""The host of a run: it writes and reads blobs and calls skills for the code in the sandbox."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from skillery.contents.blobs import BlobRow, Blobs, Output, parse_kind
 from skillery.contents.store import Incoming
 from skillery.errors import BlobNotFound, NotAllowed, TooLarge
 from skillery.formats.wording import quoted
-from skillery.runs.answering import shown
+from skillery.runs.display import displayable
 
 PIECE_BYTES = 256 * 1024
 PATH_CHARACTERS = 1000
 
 
 def one_line(path: str) -> str:
-    """As it can be stored and shown beside others."""
-    return shown(path[:PATH_CHARACTERS].replace("\n", "\\n").replace("\t", "\\t"))[:PATH_CHARACTERS]
+    """Return the path on one line, displayable."""
+    return displayable(path[:PATH_CHARACTERS].replace("\n", "\\n").replace("\t", "\\t"))[:PATH_CHARACTERS]
 
 
-class Callable(Protocol):
+class SkillCalls(Protocol):
+    """Calls skills for the code of a run."""
+
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes: ...
 
 
 class Host:
-    """The RunHost of one run. Its blobs are stored and recorded as they come: nothing sweeps what a run under way has
-    written, and each is held against the quotas of whoever started it."""
+    """The RunHost of one run. Blobs are stored and recorded as they arrive, so a sweep keeps them.
+
+    Each blob counts for the quotas of the run's caller.
+    """
 
     def __init__(self, blobs: Blobs, identity: Identity, job: Job) -> None:
         self._blobs = blobs
@@ -37,13 +41,13 @@ class Host:
         self._limits = job.limits
         self._bytes_left = job.limits.blobs_mb * 1024 * 1024
         self.written: list[BlobRow] = []
-        self.calls: Callable | None = None
-        """None where nothing is there to be called."""
+        self.calls: SkillCalls | None = None
+        """None if the run mounts no skill that it could call."""
 
     async def begin_blob(self, kind: str, path: str | None = None) -> Writer:
         parse_kind(kind)
         if len(self.written) >= self._limits.blobs:
-            raise TooLarge(f"this run has written {self._limits.blobs} blobs, as many as it may")
+            raise TooLarge(f"this run has written {self._limits.blobs} blobs, which is its limit")
         return Writer(self, kind, self._blobs.incoming(), one_line(path) if path else None)
 
     async def read_blob(self, blob_id: str) -> bytes:
@@ -70,7 +74,7 @@ class Host:
         return await self.calls.call_skill(skill, function, args)
 
     async def keep(self, content: bytes, kind: str) -> str:
-        """Keep a content of the host's own making beside the blobs of the run."""
+        """Store a content that the host made as a blob of the run. Return the id of the blob."""
         writer = Writer(self, kind, self._blobs.incoming())
         try:
             await asyncio.to_thread(writer.incoming.write, content)
@@ -80,12 +84,13 @@ class Host:
             raise
 
     def spend(self, size: int) -> None:
-        """Raises TooLarge once the run has written more than it may."""
+        """Count written bytes. Raise TooLarge if the run exceeds its limit."""
         self._bytes_left -= size
         if self._bytes_left < 0:
-            raise TooLarge(f"the blobs of this run would exceed {self._limits.blobs_mb} MiB, as much as it may write")
+            raise TooLarge(f"the blobs of this run would exceed its limit of {self._limits.blobs_mb} MiB")
 
     async def store(self, incoming: Incoming, kind: str, path: str | None) -> str:
+        """Record a complete blob. Return its id."""
         output = Output(self._run_id, len(self.written), path)
         row = await asyncio.to_thread(self._blobs.commit_output, incoming, self._identity, kind, output)
         self.written.append(row)

@@ -1,4 +1,4 @@
-"""Manifests and tool parameters as they are read for runs: parsed once, and kept up to a fixed size of their texts."""
+"""Manifests and tool parameters, parsed once and kept up to a fixed size of their texts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Value = TypeVar("Value")
 
 
 class Parsed(Generic[Key, Value]):
-    """Values by the text that they were parsed from. Drops the least recently used ones when the texts together are
-    longer than `most`. Used on the event loop only."""
+    """Parsed values by their text. The least recently used values are dropped when the texts are longer than `most`
+    together. For the event loop only."""
 
     def __init__(self, parse: Callable[[Key], Value], most: int) -> None:
         self._parse = parse
@@ -55,7 +55,7 @@ class Parsed(Generic[Key, Value]):
 
 
 class Declarations:
-    """What versions and tools declare: their manifests and inputs."""
+    """The manifests of versions and the inputs of tools."""
 
     def __init__(self) -> None:
         self._actions: Parsed[str, Manifest] = Parsed(_action, MANIFESTS // 2)

@@ -1,4 +1,4 @@
-"""A run of files that are no published version: what an example of a skill is tried with."""
+"""Trials: runs of files that are not a version yet, for the examples of a skill."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skillery.runs.limits import LimitRules
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """The files lie in `folder`. `permissions` are what the run gets of those that the manifest lists."""
+    """Files in `folder` to run. `permissions` are those of the run, at most those of the manifest."""
 
     manifest: Manifest
     runtime: Runtime
@@ -25,19 +25,21 @@ class Trial(msgspec.Struct, frozen=True):
     args: Mapping[str, Any]
     blobs: tuple[BlobMount, ...]
     timeout_ms: int
-    """At most; the skill's own limit may be lower."""
+    """The limit of the run is lower if the skill's own limit is."""
     permissions: Permissions
     why_less: str
-    """Said of a run that has failed for want of the others."""
+    """The hint for a run that failed because it lacks permissions."""
 
 
-class Tried(NamedTuple):
+class TrialResult(NamedTuple):
+    """The run of a trial and its outcome."""
+
     run_id: str
     outcome: Outcome
 
 
 class Unpublished(NamedTuple):
-    """What such a run is of."""
+    """What a trial runs, in place of a version."""
 
     name: str
     version: str
@@ -47,7 +49,7 @@ class Unpublished(NamedTuple):
 
 
 def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:
-    """The job; a failure where the args do not fit the inputs, as in any run."""
+    """Return the job, and a failure if the args do not fit the inputs."""
     manifest, failure = trial.manifest, None
     try:
         args = apply_inputs(manifest.inputs, trial.args)

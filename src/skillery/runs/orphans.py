@@ -1,4 +1,4 @@
-"""What servers leave open when they die, and how the others know that they have."""
+"""Orphaned runs: those that a server left open when it died. Other servers detect and close them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.database.tables import runs, servers
 from skillery.identity.idempotency import settle, workers
-from skillery.runs.reading import result_of
+from skillery.runs.queries import result_of
 
 DEAD = timedelta(seconds=60)
-"""A server that nothing was heard of for so long is gone. Clocks of servers may differ by half of it."""
+"""A server that was not seen for so long is dead. The clocks of servers may differ by half of it."""
 LOST = timedelta(seconds=60)
 SERVER_DIED = "the server stopped before the run ended"
-NOT_RECORDED = "the run has ended, and how could not be recorded: the database was away for too long"
+NOT_RECORDED = "the run has ended, but its outcome could not be recorded: the database was unavailable for too long"
 
 _SEEN = {
     dialect.__name__.rpartition(".")[2]: dialect.insert(servers).on_conflict_do_update(
@@ -29,18 +29,18 @@ _SEEN = {
 
 
 def note_seen(connection: Connection, server: str) -> None:
-    """This server lives."""
+    """Record that this server is alive."""
     connection.execute(_SEEN[connection.dialect.name], {"id": server, "seen_at": datetime.now(UTC)})
 
 
 def close_left_over(connection: Connection, server: str) -> int:
-    """What this server left open when it died, to be called when it starts: the number of its runs."""
+    """Close the runs that this server left open when it died last. Return their number."""
     note_seen(connection, server)
     return _close(connection, [server], runs.c.server == server)
 
 
 def close_of_dead(connection: Connection) -> int:
-    """As close_left_over, for other servers that have not been seen for a minute and may never start again."""
+    """Close the runs of other servers that were not seen for a minute. Return their number."""
     dead = list(connection.scalars(select(servers.c.id).where(servers.c.seen_at < datetime.now(UTC) - DEAD)))
     if not dead:
         return 0
@@ -49,21 +49,24 @@ def close_of_dead(connection: Connection) -> int:
     return closed
 
 
-def close_lost(connection: Connection, server: str, under_way: Sequence[str]) -> int:
-    """Runs of this server that are over but could not be recorded: the database was away when they ended."""
+def close_lost(connection: Connection, server: str, active: Sequence[str]) -> int:
+    """Close runs of this server that ended while the database was unavailable. Return their number.
+
+    `active` are the runs of this server that have not ended.
+    """
     before = datetime.now(UTC) - LOST
     open_ = select(runs.c.id).where(runs.c.server == server, runs.c.status == "started", runs.c.started_at < before)
-    lost = set(connection.scalars(open_)) - set(under_way)
+    lost = set(connection.scalars(open_)) - set(active)
     return _close(connection, [server], runs.c.id.in_(lost), only_runs=True, why=NOT_RECORDED) if lost else 0
 
 
 def close_all(connection: Connection, why: str) -> int:
-    """As close_left_over, for whatever any server left open: where none of them is, in a copy of their database."""
+    """Close the runs of all servers, in a copy of their database. Return their number."""
     return _close(connection, workers(connection), true(), why=why)
 
 
 def of_no_server(dead: frozenset[str]) -> ColumnElement[bool]:
-    """Runs that are recorded as started by a server that is silent, unknown or known to be `dead`."""
+    """Return the condition for open runs of a server that was not seen for a minute, is unknown or is in `dead`."""
     alive = select(servers.c.id).where(servers.c.seen_at >= datetime.now(UTC) - DEAD)
     return and_(runs.c.status == "started", runs.c.server.not_in(alive) | runs.c.server.in_(sorted(dead)))
 
@@ -76,7 +79,7 @@ def _close(
     only_runs: bool = False,
     why: str = SERVER_DIED,
 ) -> int:
-    """They are failed. That says nothing of a version, so they are not counted as its."""
+    """Record the runs as failed. The counts of versions ignore them: they say nothing about a version."""
     error = {"type": "SandboxError", "message": why}
     closed = connection.execute(
         update(runs)

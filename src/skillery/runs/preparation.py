@@ -1,33 +1,20 @@
-"""From a request to a run that nothing stands against: what it names is there, allowed and mounted."""
+"""Preparation: from a request to a job whose skills, blobs, files and packages are found, allowed and mounted."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
 
-from skillery.backends import (
-    BlobMount,
-    CodeCall,
-    Failure,
-    HandlerCall,
-    Identity,
-    Job,
-    ScriptCall,
-    SkillCall,
-    SkillMount,
-)
-from skillery.contents.blobs import BlobRow, find_blob
+from skillery.backends import CodeCall, Failure, HandlerCall, Identity, Job, ScriptCall, SkillCall
 from skillery.context.threads import JSON
 from skillery.database import Database
 from skillery.environments import Environments
 from skillery.environments.definitions import Named
 from skillery.environments.named import NamedEnvironments
-from skillery.errors import InvalidParams, NotExecutable
+from skillery.errors import NotExecutable
 from skillery.formats.ids import new_run_id
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.version_spec import parse_version_spec
@@ -36,52 +23,59 @@ from skillery.registry.files import check_file, find_module
 from skillery.registry.tools import tool_run_by
 from skillery.runs.arguments import checked_arguments
 from skillery.runs.cache import Cache
-from skillery.runs.calling import called_job, has_permissions
-from skillery.runs.files import InputFiles
+from skillery.runs.declarations import Declarations
+from skillery.runs.input_files import InputFiles
 from skillery.runs.limits import LimitRules
-from skillery.runs.mounting import check_mounts, parse_mounts
-from skillery.runs.packages import NONE, GivenEnvironment, Needing, Packages, chosen_for, packages_of, packages_of_code
-from skillery.runs.parsed import Declarations
-from skillery.runs.recording import Method
-from skillery.runs.requests import CodeRequest, SkillRequest
+from skillery.runs.mounts import Mounts, check_mounts, parse_mounts
+from skillery.runs.packages import (
+    NO_PACKAGES,
+    GivenEnvironment,
+    Needing,
+    RunPackages,
+    chosen_for,
+    packages_in,
+    packages_of_skills,
+)
+from skillery.runs.permissions import Granted, granted, has_permissions
+from skillery.runs.requests import CodeRequest, Method, SkillRequest, ToolRequest
 from skillery.runs.scripts import script_call
-from skillery.runs.tool_calls import SESSION_SKILL, ToolRequest, session_files, tool_args
-from skillery.runs.trying import Trial, Unpublished, trial_job
-from skillery.runs.withholding import no_secrets, permitted, withheld
-
-MOST_BLOBS = 1_000
+from skillery.runs.skill_calls import called_job
+from skillery.runs.tool_calls import SESSION_SKILL, tool_args
+from skillery.runs.trials import Trial, Unpublished, trial_job
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A run that nothing stands against: everything it names is there and allowed."""
+    """A run that can be started: everything that its request names exists and is allowed."""
 
     method: Method
     job: Job
     version: VersionRow | Unpublished | None = None
     failure: Failure | None = None
-    """Set where the run fails before any code: args that the skill's inputs refuse."""
+    """Set if the run fails before its code starts, for example because of invalid args."""
     secrets: tuple[str, ...] = ()
-    """What the skill declares; it gets them where they are granted to it."""
+    """The secrets that the skill declares. The run gets the values of those that are granted to the skill."""
     stubs: Mapping[str, VersionRow] = {}
-    """Mounted skills with permissions of their own, by name: what the code may call."""
+    """By name, the mounted skills that have permissions: the code calls them, and each call is a run."""
     parent_run_id: str | None = None
-    """The run whose code called it."""
+    """The run whose code called this one."""
     why_less: str = ""
-    """Why it lacks some of what its skill lists."""
+    """Why the run lacks permissions that its skill lists."""
     tool: str | None = None
     """The tool that was called."""
     waited_ms: float = 0.0
-    """For its packages."""
+    """How long the run waited for its packages."""
     environment: GivenEnvironment | None = None
 
-    def asked_by(self, identity: Identity) -> Prepared:
-        """Return the run with the name of its identity in its job."""
+    def for_caller(self, identity: Identity) -> Prepared:
+        """Return the run with the name of its caller in its job."""
         return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, identity=identity.name))
 
 
 class Preparer:
-    """Each method raises SkilleryError for what stands against starting a run; what the code itself would be told
-    (args that do not fit) is a `failure` of a run that is recorded as any other."""
+    """Prepares runs. Each method raises SkilleryError if the run cannot be started.
+
+    Args that do not fit are no such error: their run is recorded as failed.
+    """
 
     def __init__(
         self,
@@ -94,12 +88,13 @@ class Preparer:
         self._environments = environments
         self._named = named
         self._database = database
-        self._cache = cache
-        self._files = InputFiles(database, cache)
         self._limits = limits
         self._declarations = Declarations()
+        self._mounts = Mounts(database, cache, self._declarations)
+        self._files = InputFiles(database, cache)
 
     async def skill(self, identity: Identity, request: SkillRequest) -> Prepared:
+        """Prepare a run of the entrypoint of a skill, or of one of its scripts or modules."""
         spec = parse_version_spec(request.version)
         version = await self._database.read(lambda connection: resolve(connection, identity, request.name, spec))
         manifest = await self._declarations.manifest(version)
@@ -113,22 +108,20 @@ class Preparer:
         self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest, runtime: Runtime
     ) -> Prepared:
         args = await checked_arguments(manifest.inputs, request.args)
-        rows = await self._find_blobs(identity, [*request.input_blobs, *args.blobs])
-        permissions = permitted(identity, version, manifest)
-        why_less = withheld(permissions, version, manifest)
+        rows = await self._mounts.find_blobs(identity, [*request.input_blobs, *args.blobs])
+        given = granted(identity, version, manifest)
         limits = self._limits.for_skill(runtime.limits, request.timeout_ms)
         job = Job(
             run_id=new_run_id(),
             call=SkillCall(version.name, runtime.export),
             args=args.text,
-            skills=await self._mounts([version]),
-            blobs=await self._blob_mounts(rows),
+            skills=await self._mounts.skills([version]),
+            blobs=await self._mounts.blobs(rows),
             limits=limits,
-            network=_network(permissions),
-            files=await self._files.find(identity, request.files, limits, permissions),
+            network=given.network,
+            files=await self._files.find(identity, request.files, limits, given.permissions),
         )
-        failure = args.failure or no_secrets(why_less, manifest)
-        made = Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
+        made = _made("execute_skill", job, version, given, args.failure)
         chosen = chosen_for(self._named.defined, manifest, request.environment)
         return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
 
@@ -138,26 +131,24 @@ class Preparer:
         if manifest.called is not None:
             raise _has_entrypoint(version, manifest.called)
         path = await self._script_path(request, version)
-        permissions = permitted(identity, version, manifest)
+        given = granted(identity, version, manifest)
         if has_permissions(manifest):
             await self._database.read(partial(_check_no_handler, version=version, path=path))
-        why_less = withheld(permissions, version, manifest)
         script = ScriptCall(version.name, path, module=request.module, in_skill=request.in_skill)
-        call, failure = script_call(script, request.args, permissions)
+        call, failure = script_call(script, request.args, given.permissions)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, request.timeout_ms)
-        rows = await self._find_blobs(identity, request.input_blobs)
+        rows = await self._mounts.find_blobs(identity, request.input_blobs)
         job = Job(
             run_id=new_run_id(),
             call=call,
             args=b"{}",
-            skills=await self._mounts([version]),
-            blobs=await self._blob_mounts(rows),
+            skills=await self._mounts.skills([version]),
+            blobs=await self._mounts.blobs(rows),
             limits=limits,
-            network=_network(permissions),
-            files=await self._files.find(identity, request.files, limits, permissions),
+            network=given.network,
+            files=await self._files.find(identity, request.files, limits, given.permissions),
         )
-        failure = failure or no_secrets(why_less, manifest)
-        made = Prepared("execute_skill", job, version, failure, permissions.secrets, why_less=why_less)
+        made = _made("execute_skill", job, version, given, failure)
         chosen = chosen_for(self._named.defined, manifest, request.environment, path)
         return await self._with_packages(made, [Needing(version.name, manifest, job.skills[0].folder)], chosen)
 
@@ -168,36 +159,36 @@ class Preparer:
         return request.script
 
     async def tool(self, identity: Identity, request: ToolRequest, tool: FoundTool, script: str) -> Prepared:
-        """`script` is the tool's."""
+        """Prepare a call of the tool's handler, which is the file `script`."""
         args = await checked_arguments(await self._declarations.inputs(tool), tool_args(request.args))
-        rows = await self._find_blobs(identity, request.input_blobs)
+        rows = await self._mounts.find_blobs(identity, request.input_blobs)
         version = tool.version
         manifest = await self._declarations.manifest(version) if version else None
         own_limits = manifest.runtime.limits if manifest and manifest.runtime else {}
-        permissions = permitted(identity, version, manifest) if version and manifest else Permissions()
-        why_less = withheld(permissions, version, manifest) if version and manifest else ""
+        given = granted(identity, version, manifest) if version and manifest else Granted()
         limits = self._limits.for_skill(own_limits, request.timeout_ms)
         job = Job(
             run_id=new_run_id(),
             call=HandlerCall(version.name if version else SESSION_SKILL, script),
             args=args.text,
-            skills=(await self._tool_mount(tool),),
-            blobs=await self._blob_mounts(rows),
+            skills=(await self._mounts.tool(tool),),
+            blobs=await self._mounts.blobs(rows),
             limits=limits,
-            network=_network(permissions),
-            files=await self._files.find(identity, request.files, limits, permissions),
+            network=given.network,
+            files=await self._files.find(identity, request.files, limits, given.permissions),
         )
-        failure = args.failure or (no_secrets(why_less, manifest) if manifest else None)
-        made = Prepared("call_tool", job, version, failure, permissions.secrets, why_less=why_less, tool=tool.name)
+        made = msgspec.structs.replace(_made("call_tool", job, version, given, args.failure), tool=tool.name)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
         chosen = chosen_for(self._named.defined, manifest, request.environment, script)
         return await self._with_packages(made, needing, chosen)
 
     async def find_tool(self, identity: Identity, request: ToolRequest) -> FoundTool:
+        """Return the tool that the request names. Raise ToolNotFound."""
         look = partial(find_tool, name=request.name, skill=request.skill, session=request.session)
         return await self._database.read(partial(look, identity=identity))
 
     async def trial(self, trial: Trial) -> Prepared:
+        """Prepare a run of files that are not a version yet."""
         job, failure = await JSON.run(trial_job, trial, self._limits)
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
         made = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
@@ -205,6 +196,7 @@ class Preparer:
         return await self._with_packages(made, [needing], chosen_for(self._named.defined, trial.manifest))
 
     async def code(self, identity: Identity, request: CodeRequest) -> Prepared:
+        """Prepare a run of the code of the request."""
         limits = self._limits.for_code(request.limits)
         chosen = self._named.defined.chosen(request.environment, request.language)
         references = parse_mounts(request.mount_skills)
@@ -213,13 +205,13 @@ class Preparer:
             for one in references
         ]
         mounted = check_mounts(versions)
-        rows = await self._find_blobs(identity, request.input_blobs)
+        rows = await self._mounts.find_blobs(identity, request.input_blobs)
         job = Job(
             run_id=new_run_id(),
             call=CodeCall(request.code, request.entrypoint, request.language),
             args=msgspec.json.encode(request.args),
-            skills=await self._mounts(mounted, stubs=True),
-            blobs=await self._blob_mounts(rows),
+            skills=await self._mounts.skills(mounted, stubs=True),
+            blobs=await self._mounts.blobs(rows),
             limits=limits,
             files=await self._files.find(identity, request.files, limits, Permissions()),
         )
@@ -234,22 +226,13 @@ class Preparer:
     async def called(
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
     ) -> Prepared:
-        """A run that the code of another asked for: with the permissions of the called skill alone."""
+        """Prepare a run that the code of `caller` calls, with the permissions of the called skill alone."""
         manifest = await self._declarations.manifest(version)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
-        permissions = permitted(identity, version, manifest)
-        why_less = withheld(permissions, version, manifest)
-        job = called_job(caller, version, permissions, function, args, limits)
-        made = Prepared(
-            "execute_skill",
-            job,
-            version,
-            no_secrets(why_less, manifest),
-            permissions.secrets,
-            parent_run_id=caller.run_id,
-            why_less=why_less,
-        )
+        given = granted(identity, version, manifest)
+        job = called_job(caller, version, given.network, function, args, limits)
+        made = msgspec.structs.replace(_made("execute_skill", job, version, given), parent_run_id=caller.run_id)
         needing = [Needing(one.name, manifest, one.folder) for one in job.skills]
         return await self._with_packages(made, needing, chosen_for(self._named.defined, manifest))
 
@@ -257,7 +240,7 @@ class Preparer:
         if made.failure is not None or (chosen is None and not any(one.manifest.runtime for one in skills)):
             return made
         found = await self._packages(skills, made.job.limits.timeout_ms, chosen)
-        if found is NONE:
+        if found is NO_PACKAGES:
             return made
         return msgspec.structs.replace(
             made,
@@ -267,55 +250,24 @@ class Preparer:
             environment=found.environment,
         )
 
-    async def _packages(self, skills: Sequence[Needing], timeout_ms: int, chosen: Named | None) -> Packages:
+    async def _packages(self, skills: Sequence[Needing], timeout_ms: int, chosen: Named | None) -> RunPackages:
         if chosen is None:
-            return await packages_of(self._environments, skills, timeout_ms)
-        return await packages_of_code(self._environments, self._named, chosen, skills, timeout_ms)
-
-    # -- what a job needs ----------------------------------------------------------------------------------------
-
-    async def _find_blobs(self, identity: Identity, blob_ids: Sequence[str]) -> list[BlobRow]:
-        wanted = list(dict.fromkeys(blob_ids))
-        if len(wanted) > MOST_BLOBS:
-            raise InvalidParams(f"a run was given {len(wanted)} blobs, at most {MOST_BLOBS} are allowed")
-
-        def work(connection: Any) -> list[BlobRow]:
-            return [find_blob(connection, identity=identity, blob_id=blob_id) for blob_id in wanted]
-
-        return await self._database.read(work) if wanted else []
-
-    async def _mounts(self, versions: Sequence[VersionRow], *, stubs: bool = False) -> tuple[SkillMount, ...]:
-        """With `stubs`, those that have permissions of their own are mounted as such."""
-        return tuple([await self._mount(version, stubs=stubs) for version in versions])
-
-    async def _mount(self, version: VersionRow, *, stubs: bool) -> SkillMount:
-        manifest = await self._declarations.manifest(version)
-        runtime = manifest.called
-        ready = self._cache.is_ready(version)
-        folder = self._cache.bundle(version) if ready else await asyncio.to_thread(self._cache.bundle, version)
-        if runtime is None:
-            return SkillMount(version.name, folder)
-        return SkillMount(version.name, folder, runtime.entrypoint, stub=stubs and has_permissions(manifest))
-
-    async def _tool_mount(self, tool: FoundTool) -> SkillMount:
-        if tool.version is not None:
-            return await self._mount(tool.version, stubs=False)
-        assert tool.session is not None, "a tool is of a version or of a session"
-        return SkillMount(SESSION_SKILL, await asyncio.to_thread(self._cache.keep, session_files(tool.session)))
-
-    async def _blob_mounts(self, rows: Sequence[BlobRow]) -> tuple[BlobMount, ...]:
-        return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row)) for row in rows])
+            return await packages_of_skills(self._environments, skills, timeout_ms)
+        return await packages_in(self._environments, self._named, chosen, skills, timeout_ms)
 
 
-def _network(permissions: Permissions) -> tuple[str, ...]:
-    return tuple(pattern.text for pattern in permissions.network)
+def _made(
+    method: Method, job: Job, version: VersionRow | None, given: Granted, failure: Failure | None = None
+) -> Prepared:
+    """Return a run before it has packages. `failure` is that of its args."""
+    return Prepared(method, job, version, failure or given.failure, given.permissions.secrets, why_less=given.why_less)
 
 
 def _not_executable(version: VersionRow, manifest: Manifest) -> NotExecutable:
     if manifest.kind == "instruction":
         return NotExecutable(
             f"'{version.name}' is an instruction skill: there is nothing to execute",
-            hint="Read its SKILL.md with read_skill_file and follow it; where that names a script of the skill, pass "
+            hint="Read its SKILL.md with read_skill_file and follow it. If that names a script of the skill, pass "
             "its path as 'script'.",
             name=version.name,
         )
@@ -335,8 +287,10 @@ def _has_entrypoint(version: VersionRow, runtime: Runtime) -> NotExecutable:
 
 
 def _check_no_handler(connection: Connection, version: VersionRow, path: str) -> None:
-    """What is done with secrets and network by a tool is bounded by the arguments that it declares: nobody starts its
-    handler past them."""
+    """Raise NotExecutable if the file is the handler of a tool.
+
+    The declared arguments of a tool limit what it does with secrets and network. So its handler starts only with them.
+    """
     tool = tool_run_by(connection, version.version_id, path)
     if tool is not None:
         raise NotExecutable(

@@ -1,4 +1,4 @@
-"""A word on failures that have to do with what a run may reach or import, or has to make first."""
+"""Hints for callers: what would have allowed a run to import a module, to use the network or to write a file."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 
 import msgspec
 
-from skillery.backends import CodeCall, Failure, HandlerCall, Job, Log, Outcome, ScriptCall
+from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
 from skillery.formats.import_names import providers_of
 from skillery.formats.requirements import DEPENDENCIES
-from skillery.runs.scripts import said_of_script
+from skillery.runs.display import with_line
+from skillery.runs.scripts import script_answer
 from skillery.runs.tool_calls import SESSION_SKILL
 
 MOST = 1000
@@ -26,43 +27,45 @@ NO_NETWORK = (
     "connect EACCES",
 )
 NO_SOCKET = re.compile(r"\[Errno 13\] Permission denied(?!:)")
-"""A socket that was refused. A file that was refused is named behind a colon."""
+"""A refused socket. For a refused file, the message continues with a colon and the path."""
 
 
-def advised(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
-    """The outcome; where code without any network has failed for want of one, its message and its log say what would
-    allow it, or `why_less`: why it lacks what its skill lists."""
+def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
+    """Return the outcome with a hint in its message, or in the result of a script.
+
+    `why_less` says why the run lacks permissions that its skill lists.
+    """
     failure = outcome.failure
     if failure is not None and failure.type == "FileNotFoundError" and NO_FOLDER.search(failure.message):
-        word = "the folder out is made by who writes to it: os.makedirs('out', exist_ok=True)"
-        return msgspec.structs.replace(outcome, failure=_with_word(failure, word))
+        hint = "create the folder out before you write to it: os.makedirs('out', exist_ok=True)"
+        return msgspec.structs.replace(outcome, failure=_with_text(failure, hint))
     module = _missing_module(failure) if failure is not None else None
     if failure is not None and module is not None:
-        return msgspec.structs.replace(outcome, failure=_with_word(failure, how_to_have(module, job)))
+        return msgspec.structs.replace(outcome, failure=_with_text(failure, how_to_have(module, job)))
     if isinstance(job.call, ScriptCall) and outcome.result is not None:
-        return _advised_script(job, outcome, outcome.result)
+        return _script_with_hint(job, outcome, outcome.result)
     if failure is None or job.network or not lacks_network(failure):
         return outcome
-    word = why_less or how_to_allow(job)
-    log = with_line(outcome.log, f"network: {word}")
-    return msgspec.structs.replace(outcome, failure=_with_word(failure, word), log=log)
+    hint = why_less or how_to_allow(job)
+    log = with_line(outcome.log, f"network: {hint}")
+    return msgspec.structs.replace(outcome, failure=_with_text(failure, hint), log=log)
 
 
 def lacks_network(failure: Failure) -> bool:
     """Return whether the code failed because it tried to use the network."""
-    said = failure.message + failure.traceback
-    return any(word in said for word in NO_NETWORK) or bool(NO_SOCKET.search(failure.message))
+    text = failure.message + failure.traceback
+    return any(phrase in text for phrase in NO_NETWORK) or bool(NO_SOCKET.search(failure.message))
 
 
 def how_to_have(module: str, job: Job) -> str:
-    """Return who provides a missing module, and the three ways to provide it to such a run."""
+    """Return which package provides a missing module, and the three ways to provide it to such a run."""
     providers = providers_of(module)
     who = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
     if providers.how == "guessed":
         who = f"no known package provides it, the package may be called {providers}"
     if isinstance(job.call, CodeCall):
         return (
-            f"{who}; three ways to have it: name an environment that has it (list_environments tells which there are), "
+            f"{who}; three ways to have it: name an environment that has it (list_environments shows them), "
             f"mount a skill that declares it in {DEPENDENCIES}, or let an admin add it to an environment"
         )
     return (
@@ -79,29 +82,24 @@ def _missing_module(failure: Failure) -> str | None:
     return found[1] if is_whole or f"ModuleNotFoundError: {found[0]}" in failure.message else None
 
 
-def _advised_script(job: Job, outcome: Outcome, result: bytes) -> Outcome:
-    """A script that failed is a result. A word on a missing module is its `hint`, and stands in the log."""
-    said = said_of_script(result) if b"ModuleNotFoundError" in result else None
-    stderr = (said or {}).get("stderr")
+def _script_with_hint(job: Job, outcome: Outcome, result: bytes) -> Outcome:
+    """Add the `hint` on a missing module to the result of a failed script, and to the log."""
+    answer = script_answer(result) if b"ModuleNotFoundError" in result else None
+    stderr = (answer or {}).get("stderr")
     found = LAST_LINE.search(stderr) if isinstance(stderr, str) else None
-    if said is None or found is None or not said.get("exit_code"):
+    if answer is None or found is None or not answer.get("exit_code"):
         return outcome
-    word = how_to_have(found[1], job)
-    encoded = msgspec.json.encode({**said, "hint": word})
-    return msgspec.structs.replace(outcome, result=encoded, log=with_line(outcome.log, f"packages: {word}"))
+    hint = how_to_have(found[1], job)
+    encoded = msgspec.json.encode({**answer, "hint": hint})
+    return msgspec.structs.replace(outcome, result=encoded, log=with_line(outcome.log, f"packages: {hint}"))
 
 
-def with_line(log: Log, line: str) -> Log:
-    """Return the log with one more line at its end."""
-    end = f"{line}\n".encode()
-    return Log(log.head, log.tail + end, log.dropped) if log.dropped else Log(log.head + log.tail + end)
-
-
-def _with_word(failure: Failure, word: str) -> Failure:
-    return Failure(failure.type, f"{failure.message[: MOST - len(word) - 3]} ({word})", failure.traceback)
+def _with_text(failure: Failure, hint: str) -> Failure:
+    return Failure(failure.type, f"{failure.message[: MOST - len(hint) - 3]} ({hint})", failure.traceback)
 
 
 def how_to_allow(job: Job) -> str:
+    """Return how an author would allow the network to such a run."""
     line = 'permissions.network = ["https://HOST"]'
     if isinstance(job.call, HandlerCall) and job.call.skill == SESSION_SKILL:
         return f"a tool that lives in a session has no network; a skill with a tools.json and {line} may reach HOST"

@@ -1,5 +1,7 @@
-"""Skills that the code of a run calls: mounted ones with permissions of their own. Each call is a run of its own, which
-has what that skill was granted and nothing of its caller's, and the other way round."""
+"""Calls of mounted skills that have permissions. Each call is a run with the permissions of that skill alone.
+
+The caller and the called run share neither network nor secrets.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,18 @@ from skillery.contents.blobs import BlobRow
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import InvalidParams, NotAllowed, SkillFailed, TooLarge
 from skillery.formats.ids import new_run_id
-from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.wording import quoted
 from skillery.registry import VersionRow
-from skillery.runs.hosting import Host, Writer
-
-
-def has_permissions(manifest: Manifest) -> bool:
-    """Whether its runs may have more than those of code that came with a request."""
-    return bool(manifest.permissions.network or manifest.permissions.secrets)
+from skillery.runs.run_host import Host, Writer
 
 
 def called_job(
-    caller: Job, version: VersionRow, permissions: Permissions, function: str, args: bytes, limits: Limits
+    caller: Job, version: VersionRow, network: tuple[str, ...], function: str, args: bytes, limits: Limits
 ) -> Job:
-    """That skill alone, whatever else its caller mounts: the folder of another on `sys.path` could bring code that it
-    imports, and that code would have its permissions. Of the caller's blobs those whose ids it is told."""
+    """Return the job of a called skill, with the blobs of the caller whose ids are in `args`.
+
+    The job mounts no other skill of the caller: code of that skill on `sys.path` could get these permissions.
+    """
     mounts = [mount for mount in caller.skills if mount.name == version.name]
     return Job(
         run_id=new_run_id(),
@@ -40,17 +38,17 @@ def called_job(
         skills=tuple(msgspec.structs.replace(mount, stub=False) for mount in mounts),
         blobs=tuple(blob for blob in caller.blobs if blob.blob_id.encode() in args),
         limits=limits,
-        network=tuple(pattern.text for pattern in permissions.network),
+        network=network,
     )
 
 
 class CalledHost:
-    """The RunHost of a run that was called. Its blobs are its caller's; it calls nobody."""
+    """The RunHost of a called run. It shares the blobs of its caller and calls no skills."""
 
     def __init__(self, caller: Host) -> None:
         self._caller = caller
         self.written: list[BlobRow] = []
-        """None: they are recorded with the caller's run."""
+        """Always empty: the blobs are recorded with the run of the caller."""
 
     async def begin_blob(self, kind: str, path: str | None = None) -> Writer:
         return await self._caller.begin_blob(kind, path)
@@ -62,21 +60,22 @@ class CalledHost:
         return await self._caller.blob_pieces(blob_id)
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        raise NotAllowed(f"a skill that was called cannot call '{skill[:128]}'")
+        raise NotAllowed(f"a called skill cannot call '{skill[:128]}'")
 
     async def keep(self, content: bytes, kind: str) -> str | None:
-        """Nothing: the caller gets all of it, and the record shows how it begins."""
+        """Store nothing: the caller gets the whole content, and the record has its start."""
 
 
-class Calling(Protocol):
+class RunCalled(Protocol):
+    """Runs a called skill."""
+
     def __call__(self, version: VersionRow, function: str, args: bytes, left_ms: int) -> Awaitable[Outcome]: ...
 
 
 class Calls:
-    """What the code of one run may call, and how often: just the versions that are mounted as stubs. Whatever asks is
-    not believed to be a stub."""
+    """The calls of one run, limited to the versions that are mounted as stubs. A request may come from any code."""
 
-    def __init__(self, stubs: Mapping[str, VersionRow], limits: Limits, run: Calling) -> None:
+    def __init__(self, stubs: Mapping[str, VersionRow], limits: Limits, run: RunCalled) -> None:
         self._stubs = stubs
         self._limits = limits
         self._run = run
@@ -85,18 +84,18 @@ class Calls:
         self._alone = asyncio.Lock()
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        """See RunHost. What is left of the caller's time is counted from when its sandbox was asked for."""
+        """See RunHost. The time limit of the caller counts from before it waits for its slot."""
         version = self._stubs.get(skill)
         if version is None:
             raise NotAllowed(f"this run mounts no skill {quoted(skill[:128])} with permissions of its own")
         if not function.isidentifier() or keyword.iskeyword(function):
-            raise InvalidParams(f"{quoted(function[:128])} is no name of a function")
+            raise InvalidParams(f"{quoted(function[:128])} is not the name of a function")
         if len(args) > BIG_TEXT:
             await JSON.run(check_args, args)
         else:
             check_args(args)
         if self._made >= self._limits.calls:
-            raise TooLarge(f"this run has called skills {self._made} times, as often as it may")
+            raise TooLarge(f"this run has called skills {self._made} times, which is its limit")
         self._made += 1
         async with self._alone:
             left_ms = max(1, int((self._until - time.monotonic()) * 1000))
@@ -112,9 +111,9 @@ class _Args(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_args(args: bytes) -> None:
-    """Raises InvalidParams."""
+    """Raise InvalidParams if the arguments of a call have another form."""
     try:
         msgspec.json.decode(str(args, "utf-8"), type=_Args)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         form = '{"args": [...], "kwargs": {...}}'
-        raise InvalidParams(f"the arguments of a call are no JSON of the form {form}") from None
+        raise InvalidParams(f"the arguments of a call are not JSON of the form {form}") from None

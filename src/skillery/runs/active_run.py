@@ -1,0 +1,186 @@
+"""The runs of this server that have not ended, found by id."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import msgspec
+
+from skillery.backends import CodeCall, Failure, Identity, Job, Outcome
+from skillery.context.queue import Slot
+from skillery.identity.idempotency import Claim, claimed
+from skillery.runs.preparation import Prepared
+from skillery.runs.run_host import Host
+from skillery.runs.skill_calls import CalledHost
+from skillery.runs.trials import Unpublished
+
+T = TypeVar("T")
+begun_runs: ContextVar[list[str] | None] = ContextVar("begun_runs", default=None)
+"""If a caller sets a list, the ids of the runs that its calls begin are added to it."""
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Why a run is stopped from outside."""
+
+    failure: Failure
+    """The failure of the run, if the run is recorded."""
+    by_request: bool = False
+    """Whether a caller cancelled the run. Such a run is recorded, even if it never got a slot."""
+
+
+SERVER_STOPPED = Stop(Failure("SandboxError", "the server was stopped while this ran"))
+CLIENT_GONE = Stop(Failure("Cancelled", "the client disconnected while the run waited for a slot"))
+CALLER_ENDED = Stop(Failure("ProcessKilled", "the run that called this has ended"))
+
+
+def cancelled_by(name: str) -> Stop:
+    """Return the stop of a run that the identity `name` cancelled."""
+    return Stop(Failure("Cancelled", f"cancelled by '{name}'"), by_request=True)
+
+
+class Stopped(Exception):
+    """Raised instead of the result of work that was stopped."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(stop.failure.message)
+        self.stop = stop
+
+
+class ActiveRun:
+    """One run of this server, from admission to its record."""
+
+    def __init__(self, prepared: Prepared, identity: Identity, server: str, host: Host | CalledHost) -> None:
+        """`identity` is the caller. `server` is the id of this server."""
+        self.prepared = prepared.for_caller(identity)
+        self.identity = identity
+        self.server = server
+        self.host = host
+        self.claim = _claim(prepared)
+        self.slot: Slot | None = None
+        self.is_waiting = False
+        """Whether the run waits in the queue."""
+        self.is_on_record = False
+        self.was_stopped = False
+        """Whether the outcome is that of a stop."""
+        self._task: asyncio.Task[Any] | None = None
+        self._stop: Stop | None = None
+        self._work: asyncio.Future[Any] | None = None
+        self._began: float | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self.prepared.job.run_id
+
+    @property
+    def job(self) -> Job:
+        return self.prepared.job
+
+    @property
+    def task(self) -> asyncio.Task[Any]:
+        """The task that takes the run to its record."""
+        assert self._task is not None, "the task is started before the run is added to the active runs"
+        return self._task
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start the task that takes the run to its record."""
+        self._task = task = asyncio.create_task(work)
+        return task
+
+    @property
+    def queued_bytes(self) -> int:
+        """The memory of the request while the run waits for a slot."""
+        call = self.job.call
+        return len(self.job.args) + (len(call.code) if isinstance(call, CodeCall) else 0)
+
+    def stop(self, stop: Stop) -> None:
+        """End the work of the run, now or as soon as it begins. The first stop counts."""
+        self._stop = self._stop or stop
+        if self._work is not None:
+            self._work.cancel()
+
+    async def until_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `work`. Raise Stopped if the run is stopped first."""
+        self._work = task = asyncio.ensure_future(work)
+        if self._stop is not None:
+            task.cancel()
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            self._work = None
+        if task.cancelled():
+            raise Stopped(self._stop or CALLER_ENDED)
+        return task.result()
+
+    def start_clock(self) -> None:
+        """Start to measure the duration of the run."""
+        self._began = time.monotonic()
+
+    def stopped_outcome(self, stop: Stop) -> Outcome:
+        """Return the outcome of the run after a stop."""
+        self.was_stopped = True
+        duration_ms = 0.0 if self._began is None else (time.monotonic() - self._began) * 1000
+        return Outcome(failure=stop.failure, duration_ms=duration_ms)
+
+    def leave_slot(self) -> None:
+        if self.slot is not None:
+            self.slot.leave()
+
+
+def _claim(prepared: Prepared) -> Claim | None:
+    """Return the idempotency claim that the run answers."""
+    # create_skill is not answered by the runs of its examples, and a call is not answered by the runs of called skills.
+    is_own_call = prepared.parent_run_id is None and not isinstance(prepared.version, Unpublished)
+    return claimed.get() if is_own_call else None
+
+
+class ActiveRuns:
+    """The active runs of this server."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, ActiveRun] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def ids(self) -> list[str]:
+        return list(self._runs)
+
+    def find(self, run_id: str) -> ActiveRun | None:
+        """Return None if this server has no such active run."""
+        return self._runs.get(run_id)
+
+    @property
+    def with_slot(self) -> int:
+        """The number of runs that do not wait for a slot."""
+        return sum(not run.is_waiting for run in self._runs.values())
+
+    def add(self, run: ActiveRun) -> None:
+        """Keep a run whose task has been started until the task ends."""
+        self._runs[run.run_id] = run
+        run.task.add_done_callback(lambda _: self._runs.pop(run.run_id, None))
+
+    def stop(self, run_id: str, stop: Stop) -> None:
+        """Stop a run. Do nothing if this server has no such active run."""
+        run = self._runs.get(run_id)
+        if run is not None:
+            run.stop(stop)
+
+    def stop_all(self, stop: Stop) -> None:
+        for run in tuple(self._runs.values()):
+            run.stop(stop)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until all runs have ended, at most `seconds`."""
+        deadline = time.monotonic() + seconds
+        while self._runs and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait({run.task for run in self._runs.values()}, timeout=left)
+
+    async def wait_for_all(self) -> None:
+        await asyncio.gather(*(run.task for run in self._runs.values()), return_exceptions=True)

@@ -1,0 +1,172 @@
+"""Admission: a run waits for its slot, is checked against the quotas and goes on record."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+
+import msgspec
+from sqlalchemy import Connection, insert, update
+
+from skillery.context.queue import Queue, Slot
+from skillery.database import Change, Database
+from skillery.database.tables import runs
+from skillery.errors import SkilleryError, Unavailable
+from skillery.identity.idempotency import note_run
+from skillery.identity.quotas import Quotas, check_run
+from skillery.runs.active_run import SERVER_STOPPED, ActiveRun, Stopped
+
+_STARTED = (
+    "id",
+    "parent_run_id",
+    "method",
+    "version_id",
+    "skill_id",
+    "tool",
+    "status",
+    "identity",
+    "identity_kind",
+    "server",
+    "limits_json",
+    "started_at",
+    "queued",
+    "environment_json",
+)
+_START = Change(insert(runs), _STARTED)
+_limits = msgspec.json.Encoder()
+
+QUEUED_SECONDS = 0.2
+"""A run that waits longer than this goes on record as queued, so that callers can see and cancel it."""
+
+
+class Admission:
+    """Admits runs in the order of the queue until the server stops."""
+
+    def __init__(self, database: Database, queue: Queue, quotas: Quotas) -> None:
+        self._database = database
+        self._queue = queue
+        self._quotas = quotas
+        self.is_closed = False
+
+    @property
+    def waiting(self) -> int:
+        """The number of runs in the queue."""
+        return self._queue.waiting
+
+    def close(self) -> None:
+        """Admit no more runs."""
+        self.is_closed = True
+
+    def take_free_slot(self) -> Slot | None:
+        """Return a slot if one is free now. Raise Unavailable if the server is stopping."""
+        if self.is_closed:
+            raise _stopping()
+        return self._queue.enter_now()
+
+    async def admit(self, run: ActiveRun) -> None:
+        """Wait for the slot of a run and put the run on record. Only then may it run.
+
+        Raise Busy, RateLimited or Unavailable: nothing was run. Raise Stopped if a caller cancelled a queued run that
+        is on record.
+        """
+        # A called run uses the slot of its caller. With a slot for each, callers could wait forever for called runs.
+        if run.prepared.parent_run_id is None:
+            await self._take_turn(run)
+        if run.is_on_record:
+            await self._database.write(partial(begin_run, run=run))
+        else:
+            await self._database.write(partial(start_run, run=run, quotas=self._quotas))
+
+    async def _take_turn(self, run: ActiveRun) -> None:
+        try:
+            if run.slot is None:
+                run.slot = await self._wait_for_slot(run)
+            if self.is_closed:
+                raise Stopped(SERVER_STOPPED)
+        except Stopped as stopped:
+            # The caller knows the id of a run that it has cancelled, so that run stays on record.
+            if run.is_on_record and stopped.stop.by_request:
+                raise
+            await self._drop(run)
+            raise _stopping() from None
+        except SkilleryError:
+            await self._drop(run)
+            raise
+
+    async def _wait_for_slot(self, run: ActiveRun) -> Slot:
+        entering = asyncio.ensure_future(run.until_stopped(self._queue.enter(run.identity.name, run.queued_bytes)))
+        run.is_waiting = True
+        try:
+            await asyncio.wait({entering}, timeout=QUEUED_SECONDS)
+            if not entering.done():
+                await self._database.write(partial(start_run, run=run, quotas=self._quotas, queued=True))
+                run.is_on_record = True
+            return await entering
+        except (Stopped, SkilleryError):
+            await _give_up(entering)
+            raise
+        finally:
+            run.is_waiting = False
+
+    async def _drop(self, run: ActiveRun) -> None:
+        """Delete the record of a run that was never started."""
+        if run.is_on_record:
+            await self._database.write(partial(drop_run, run_id=run.run_id))
+
+
+async def _give_up(entering: asyncio.Future[Slot]) -> None:
+    """Leave the queue, and the slot if the run got one at the same moment."""
+    entering.cancel()
+    await asyncio.wait({entering})
+    if not entering.cancelled() and entering.exception() is None:
+        entering.result().leave()
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the server is stopping", hint="Nothing was run. Try again in a moment.")
+
+
+# -- the row of a run ------------------------------------------------------------------------------------------------
+
+
+def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued: bool = False) -> None:
+    """Insert the row of a run. Raise RateLimited if the caller has as many runs as its quota allows.
+
+    Called runs do not count: they belong to the run that calls them.
+    """
+    prepared, version = run.prepared, run.prepared.version
+    if prepared.parent_run_id is None:
+        check_run(connection, quotas, run.identity.name)
+    _START.run(
+        connection,
+        id=run.run_id,
+        parent_run_id=prepared.parent_run_id,
+        method=prepared.method,
+        version_id=version.version_id if version else None,
+        skill_id=version.skill_id if version else None,
+        tool=prepared.tool,
+        status="started",
+        identity=run.identity.name,
+        identity_kind=run.identity.kind,
+        server=run.server,
+        limits_json=_limits.encode(run.job.limits).decode(),
+        started_at=datetime.now(UTC),
+        queued=queued,
+        environment_json=msgspec.json.encode(prepared.environment).decode() if prepared.environment else None,
+    )
+    if run.claim is not None and not queued:
+        note_run(connection, run.claim, run.run_id)
+
+
+def begin_run(connection: Connection, run: ActiveRun) -> None:
+    """Record that a queued run got its slot."""
+    began = update(runs).where(runs.c.id == run.run_id)
+    connection.execute(began.values(queued=False, begun_at=datetime.now(UTC)))
+    if run.claim is not None:
+        note_run(connection, run.claim, run.run_id)
+
+
+def drop_run(connection: Connection, run_id: str) -> None:
+    """Delete the row of a queued run that was never started. No caller has been told its id."""
+    connection.execute(runs.delete().where(runs.c.id == run_id))

@@ -1,0 +1,114 @@
+"""Cancellation of runs, on every server of a database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, literal_column, select, update
+
+from skillery import audit
+from skillery.backends import Identity
+from skillery.database import Database, Statement
+from skillery.database.tables import runs
+from skillery.errors import RunEnded, RunNotFound, SkilleryError
+from skillery.runs.active_run import ActiveRuns, cancelled_by
+from skillery.runs.queries import find_run, get_run
+
+log = logging.getLogger(__name__)
+LOOK_SECONDS = 0.5
+"""A run continues at most this long after another server was asked to cancel it."""
+CANCEL_SECONDS = 10.0
+"""How long `cancel_run` waits for the end of the run."""
+CANCEL_LOOK_SECONDS = 0.05
+
+_WANTED = Statement(
+    select(runs.c.id, runs.c.cancel_requested_by).where(
+        runs.c.server == bindparam("server"),
+        runs.c.status == literal_column("'started'"),
+        runs.c.cancel_requested_at.is_not(None),
+    )
+)
+
+
+def request_cancel(connection: Connection, *, identity: Identity, run_id: str) -> None:
+    """Mark a run as cancelled. The server that has the run polls for this mark. Raise RunNotFound, RunEnded."""
+    found = find_run(connection, identity, run_id)
+    wanted = update(runs).where(runs.c.id == run_id, runs.c.status == "started")
+    if not connection.execute(
+        wanted.values(cancel_requested_at=datetime.now(UTC), cancel_requested_by=identity.name)
+    ).rowcount:
+        status = connection.scalar(select(runs.c.status).where(runs.c.id == run_id)) or found.status
+        raise RunEnded(
+            f"the run {run_id} has ended: it is {status}",
+            hint="There is nothing to cancel; get_run shows how it ended.",
+            run_id=run_id,
+            status=status,
+        )
+    audit.record(connection, identity, "cancel_run", run_id, after={"cancel": "requested"})
+
+
+class Cancellation:
+    """Cancels runs on any server, and stops the runs of this server that other servers were asked to cancel.
+
+    While this server has active runs, it polls the database, which all servers share. A poll takes a fraction of a
+    millisecond.
+    """
+
+    def __init__(self, database: Database, server: str, active: ActiveRuns) -> None:
+        """`server` is the id of this server."""
+        self._database = database
+        self._server = server
+        self._active = active
+        self._timer: asyncio.TimerHandle | None = None
+        self._polling: asyncio.Task[None] | None = None
+
+    async def cancel_run(self, identity: Identity, run_id: str) -> dict[str, Any]:
+        """Cancel a run and return it once it has ended, or as it is after 10 s. Raise RunNotFound, RunEnded."""
+        await self._database.write(partial(request_cancel, identity=identity, run_id=run_id))
+        self._active.stop(run_id, cancelled_by(identity.name))
+        until = time.monotonic() + CANCEL_SECONDS
+        while True:
+            run = await self._database.read(partial(get_run, identity=identity, run_id=run_id))
+            if run["finished_at"] is not None or time.monotonic() > until:
+                return run
+            await asyncio.sleep(CANCEL_LOOK_SECONDS)
+
+    async def cancel_abandoned_run(self, identity: Identity, run_id: str) -> None:
+        """Cancel a run of this server whose caller no longer waits. Do nothing if the run has ended."""
+        try:
+            await self.cancel_run(identity, run_id)
+        except RunNotFound:  # it is not on record yet
+            self._active.stop(run_id, cancelled_by(identity.name))
+        except RunEnded:
+            return
+
+    def watch(self) -> None:
+        """Poll for cancelled runs as long as this server has active runs."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._poll)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
+
+    def _poll(self) -> None:
+        self._timer = None
+        if self._active:
+            self._polling = asyncio.ensure_future(self._stop_cancelled())
+            self.watch()
+
+    async def _stop_cancelled(self) -> None:
+        try:
+            cancelled = await self._database.read(partial(_WANTED.rows, server=self._server))
+        except SkilleryError as error:
+            log.debug("the database did not answer which runs are cancelled: %s", error.message)
+            return
+        for run_id, name in cancelled:
+            self._active.stop(run_id, cancelled_by(name))

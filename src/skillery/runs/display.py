@@ -1,0 +1,75 @@
+"""Text from a sandbox as callers see it: printable and bounded. Nothing that a sandbox sends is trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from skillery.backends import Log
+
+LOGS_PREVIEW_BYTES = 2048
+LONGEST_DISPLAYED = 4
+"""The most bytes that one byte takes once it is displayable: `\\x00`."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def displayable(text: str) -> str:
+    """Return text that is valid in JSON, in a database and on a terminal: no control characters, no lone surrogates."""
+    text = text.replace("\r\n", "\n").encode("utf-8", "replace").decode()
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def logs_preview(log: Log) -> str:
+    """Return the start and the end of the log in at most 2048 bytes, and between them how many bytes were left out."""
+    # Cut first, then replace characters: a log can have megabytes.
+    head, tail = log.head, log.tail
+    if not log.dropped:
+        head = tail = log.head + log.tail
+        whole = _decoded(head[: LOGS_PREVIEW_BYTES + 1])
+        if len(head) <= LOGS_PREVIEW_BYTES and len(whole.encode()) <= LOGS_PREVIEW_BYTES:
+            return whole
+    room = (LOGS_PREVIEW_BYTES - 64) // 2
+    first, last = _fitting(head, room, _start), _fitting(tail, room, _end)
+    left_out = len(log.head) + len(log.tail) + log.dropped - len(first) - len(last)
+    return f"{_decoded(first)}\n… {left_out} bytes left out …\n{_decoded(last)}"
+
+
+def whole_log(log: Log, preview: str) -> bytes | None:
+    """Return the kept log, with a line for dropped bytes. Return None if the preview shows all of it."""
+    if not log.dropped and len(log.head) + len(log.tail) <= LOGS_PREVIEW_BYTES:
+        kept = log.head + log.tail
+        return None if preview == _decoded(kept) else kept
+    if not log.dropped:
+        return log.head + log.tail
+    return log.head + f"\n… {log.dropped} bytes were not kept …\n".encode() + log.tail
+
+
+def with_line(log: Log, line: str) -> Log:
+    """Return the log with one more line at its end."""
+    end = f"{line}\n".encode()
+    return Log(log.head, log.tail + end, log.dropped) if log.dropped else Log(log.head + log.tail + end)
+
+
+def _fitting(text: bytes, room: int, cut: Callable[[bytes, int], bytes]) -> bytes:
+    """Return as much of one side of `text` as fits into `room` bytes once it is displayable."""
+    piece = cut(text, room)
+    return piece if len(_decoded(piece).encode()) <= room else cut(text, room // LONGEST_DISPLAYED)
+
+
+def _start(text: bytes, size: int) -> bytes:
+    """Return at most the first `size` bytes, without a partial character at the end."""
+    while 0 < size < len(text) and text[size] & 0xC0 == 0x80:
+        size -= 1
+    return text[:size]
+
+
+def _end(text: bytes, size: int) -> bytes:
+    """Return at most the last `size` bytes, without a partial character at the start."""
+    start = max(0, len(text) - size)
+    while 0 < start < len(text) and text[start] & 0xC0 == 0x80:
+        start += 1
+    return text[start:]
+
+
+def _decoded(piece: bytes) -> str:
+    return displayable(piece.decode("utf-8", "replace"))

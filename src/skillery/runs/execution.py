@@ -1,0 +1,110 @@
+"""Execution: the sandbox runs a job, which gets its secrets before and whose outcome has none of them after."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+
+import msgspec
+
+from skillery.backends import Capability, Failure, Job, Outcome, Sandbox, SecretValues
+from skillery.context.threads import BIG_TEXT, JSON, REDACTION
+from skillery.context.tracing import span
+from skillery.errors import SkilleryError
+from skillery.runs.active_run import ActiveRun
+from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
+from skillery.runs.hints import with_hint
+from skillery.runs.missing_programs import name_missing_program
+from skillery.runs.needs import degraded, needs_of, why_refused
+from skillery.runs.redaction import Redaction
+from skillery.runs.run_host import Host
+from skillery.runs.skill_calls import CalledHost
+
+log = logging.getLogger(__name__)
+
+
+class Execution:
+    """Runs jobs in the sandbox of this server."""
+
+    def __init__(self, sandbox: Sandbox, sandbox_name: str, secrets: GrantedSecrets) -> None:
+        self._sandbox = sandbox
+        self._sandbox_name = sandbox_name
+        self._secrets = secrets
+
+    async def has(self, capability: Capability) -> bool:
+        """Return whether the sandbox has the capability; False if the sandbox cannot be started."""
+        try:
+            await self._sandbox.start()
+        except SkilleryError:
+            return False
+        return capability in self._sandbox.capabilities
+
+    async def execute(self, run: ActiveRun) -> Outcome:
+        """Return the outcome of a run, redacted: answer, record and blobs are made from it. Raise Stopped."""
+        run.start_clock()
+        return await run.until_stopped(self._outcome(run))
+
+    async def _outcome(self, run: ActiveRun) -> Outcome:
+        prepared, job, host = run.prepared, run.job, run.host
+        if prepared.failure is not None:
+            return Outcome(failure=prepared.failure)
+        refusal = await self._refusal(job, has_secrets=bool(prepared.secrets))
+        if refusal is not None:
+            return Outcome(failure=refusal)
+        if prepared.version is None or not prepared.secrets:
+            return await checked(await self._sandboxed(job, host, Redaction({}), prepared.why_less))
+        try:
+            values = await asyncio.to_thread(self._secrets.values, prepared.version.name, prepared.secrets)
+        except SecretsRefused as refused:
+            return Outcome(failure=refused.failure)
+        return await self._with_secrets(job, host, values)
+
+    async def _with_secrets(self, job: Job, host: Host | CalledHost, values: SecretValues) -> Outcome:
+        redaction = await REDACTION.run(Redaction, values)
+        job = msgspec.structs.replace(job, environment=values)
+        outcome = await checked(await self._sandboxed(job, host, redaction))
+        return await REDACTION.run(redaction.outcome, outcome)
+
+    async def _refusal(self, job: Job, *, has_secrets: bool) -> Failure | None:
+        """Return why the sandbox cannot run the job, before secrets are read and code is started."""
+        needs = needs_of(job) | ({Capability.SECRETS} if has_secrets else frozenset())
+        try:
+            await self._sandbox.start()
+        except SkilleryError as error:
+            return Failure("SandboxError", error.message)
+        except Exception:
+            log.exception("the sandbox could not be started for %s", job.run_id)
+            return Failure("SandboxError", "the sandbox of this server failed")
+        return why_refused(self._sandbox_name, self._sandbox.capabilities, job, needs)
+
+    async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction, why_less: str = "") -> Outcome:
+        try:
+            with span("sandbox run", **{"skillery.run_id": job.run_id}):
+                outcome = name_missing_program(job, with_hint(job, await self._sandbox.run(job, host), why_less))
+            return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
+        except SkilleryError as error:
+            return Outcome(failure=Failure("SandboxError", error.message))
+        except Exception:  # noqa: BLE001 - logged with its traceback, but redacted, which log.exception would not do
+            # A backend promises not to raise. If one raises, the run still ends, and the server's log has the reason.
+            log.error("the sandbox raised in %s\n%s", job.run_id, redaction.text(traceback.format_exc()))
+            return Outcome(failure=Failure("SandboxError", "the sandbox of this server failed"))
+
+
+async def checked(outcome: Outcome) -> Outcome:
+    """Return the outcome, as a failure if the result is not JSON."""
+    if outcome.failure is not None:
+        return outcome
+    if len(outcome.result or b"") > BIG_TEXT:
+        return await JSON.run(_checked, outcome)
+    return _checked(outcome)
+
+
+def _checked(outcome: Outcome) -> Outcome:
+    try:
+        # Decoded first: msgspec skips the bytes of a string without a check that they are UTF-8.
+        msgspec.json.decode((outcome.result or b"").decode(), type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        failure = Failure("InvalidOutput", "the returned value is not JSON")
+        return msgspec.structs.replace(outcome, result=None, failure=failure)
+    return outcome

@@ -1,0 +1,157 @@
+"""The records of runs: the outcome is added to the row of a run when it ends. Old records are deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
+
+from skillery.backends import Events, FinishedRun, Log
+from skillery.contents.blobs import Blobs, leave_blobs
+from skillery.database import Change, Database, in_utc
+from skillery.database.tables import runs
+from skillery.errors import SkilleryError, Unavailable
+from skillery.registry.usage import Outcome, count_run
+from skillery.runs.active_run import ActiveRun
+from skillery.runs.display import whole_log
+from skillery.runs.rendering import Rendered
+
+log = logging.getLogger(__name__)
+END_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
+"""Seconds between the attempts to record the end of a run while the database is unavailable."""
+_FINISHED = (
+    "status",
+    "summary",
+    "output_json",
+    "error_json",
+    "logs_preview",
+    "logs_blob",
+    "duration_ms",
+    "degraded_json",
+    "network_json",
+    "finished_at",
+)
+_FINISH = Change(
+    dict.fromkeys(("sqlite", "postgresql"), update(runs).where(runs.c.id == bindparam("run_id"))), _FINISHED
+)
+
+
+def finish_run(connection: Connection, run: ActiveRun, answer: dict[str, Any], *, again: bool = False) -> None:
+    """Record the outcome of a run. `again`: the previous attempt failed, but may have been committed."""
+    if again and connection.scalar(select(runs.c.finished_at).where(runs.c.id == run.run_id)) is not None:
+        return
+    error = answer.get("error")
+    finished_at = datetime.now(UTC)
+    _FINISH.run(
+        connection,
+        run_id=run.run_id,
+        status=answer["status"],
+        summary=answer["summary"],
+        output_json=msgspec.json.encode(answer["output"]).decode(),
+        error_json=msgspec.json.encode(error).decode() if error else None,
+        logs_preview=answer["logs_preview"],
+        logs_blob=answer.get("logs_blob"),
+        duration_ms=answer["duration_ms"],
+        degraded_json=msgspec.json.encode(answer.get("degraded", [])).decode(),
+        network_json=msgspec.json.encode(answer.get("network", [])).decode(),
+        finished_at=finished_at,
+    )
+    version = run.prepared.version
+    if version is not None and version.version_id is not None:
+        outcome: Outcome = "cancelled" if run.was_stopped else answer["status"]
+        count_run(connection, version.version_id, outcome, answer["duration_ms"], finished_at)
+
+
+class Recorder:
+    """Records how runs end, and tells plugins."""
+
+    def __init__(self, database: Database, blobs: Blobs, events: Events) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._events = events
+        self.ended: Counter[tuple[str, str]] = Counter()
+        """The number of runs that have ended, by method and status."""
+
+    async def finish(self, run: ActiveRun, rendered: Rendered) -> None:
+        """Record the end of a run. Add `logs_blob` to its answer if the preview does not show the whole log."""
+        answer = rendered.answer
+        await self._keep_log(run, rendered.outcome.log, answer)
+        await self._write_end(run, answer)
+        self.ended[run.prepared.method, answer["status"]] += 1
+        await self._events.run_finished(_finished(run, answer))
+
+    async def _keep_log(self, run: ActiveRun, log_: Log, answer: dict[str, Any]) -> None:
+        whole = whole_log(log_, answer["logs_preview"])
+        if whole is None:
+            return
+        try:
+            row = await self._blobs.keep_beside(run.identity, whole, "text/plain")
+        except SkilleryError as error:  # a run does not fail because its log has no room
+            log.warning("the log of %s could not be stored: %s", run.run_id, error.message)
+        else:
+            answer["logs_blob"] = row.id
+
+    async def _write_end(self, run: ActiveRun, answer: dict[str, Any]) -> None:
+        # Try again: the run cannot be repeated because the database was unavailable for a moment.
+        work = partial(finish_run, run=run, answer=answer)
+        for pause in END_PAUSES:
+            try:
+                await self._database.write(work)
+            except Unavailable as error:
+                log.warning("the end of %s could not be recorded, next try in %s s: %s", run.run_id, pause, error)
+                await asyncio.sleep(pause)
+                work = partial(work, again=True)
+            else:
+                return
+        await self._database.write(work)
+
+
+def _finished(run: ActiveRun, answer: Mapping[str, Any]) -> FinishedRun:
+    prepared, version = run.prepared, run.prepared.version
+    return FinishedRun(
+        run_id=run.run_id,
+        method=prepared.method,
+        status=answer["status"],
+        skill=version.name if version else None,
+        version=version.version if version else None,
+        duration_ms=answer["duration_ms"],
+        error_type=answer["error"]["type"] if "error" in answer else None,
+        identity=run.identity,
+        parent_run_id=prepared.parent_run_id,
+        tool=prepared.tool,
+    )
+
+
+def forget_runs(connection: Connection, *, before: datetime, limit: int) -> int:
+    """Delete the oldest ended runs that began before `before`, at most `limit`. Return the number of deleted runs.
+
+    The counts of their versions stay, and so do their blobs, which have their own lifetime.
+    """
+    ended = select(runs.c.id).where(*_old(before))
+    ids = list(connection.scalars(ended.order_by(runs.c.started_at, runs.c.id).limit(limit)))
+    if ids:
+        leave_blobs(connection, ids)
+        connection.execute(runs.delete().where(runs.c.id.in_(ids)))
+    return len(ids)
+
+
+def count_old_runs(connection: Connection, before: datetime) -> int:
+    """Return the number of runs that `forget_runs` would delete without a limit."""
+    return connection.scalar(select(func.count()).select_from(runs).where(*_old(before))) or 0
+
+
+def _old(before: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return runs.c.started_at < before, runs.c.status != "started"
+
+
+def cutoff_of(connection: Connection, keep: int) -> datetime | None:
+    """Return the start time of the `keep`-th newest run: older runs are surplus. None if no run is."""
+    newest = select(runs.c.started_at).order_by(runs.c.started_at.desc(), runs.c.id.desc())
+    return in_utc(connection.scalar(newest.offset(keep - 1).limit(1))) if keep else None

@@ -1,0 +1,213 @@
+"""Rendering: what a caller is told of a run. Nothing that a sandbox sends is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from skillery.backends import Failure, Outcome, ScriptCall
+from skillery.contents.blobs import outputs_of
+from skillery.context.threads import BIG_TEXT
+from skillery.errors import QuotaExceeded, SkilleryError
+from skillery.registry import FoundTool
+from skillery.runs.active_run import ActiveRun
+from skillery.runs.display import displayable, logs_preview
+from skillery.runs.run_host import Host
+from skillery.runs.scripts import script_answer
+from skillery.runs.skill_calls import CalledHost
+
+OUTPUT_BYTES = 4096
+PREVIEW_BYTES = 512
+SUMMARY_CHARACTERS = 500
+MESSAGE_CHARACTERS = 1000
+TRACEBACK_CHARACTERS = 4000
+INLINE_CHARACTERS = 1000
+"""The characters of a stream that are answered next to its blob, if the whole stream is too large for the answer."""
+WAITED_MS = 5.0
+"""The shortest wait for packages that is answered."""
+
+
+class Rendered(NamedTuple):
+    """The outcome of a run, and the answer that was made of it."""
+
+    outcome: Outcome
+    answer: dict[str, Any]
+
+
+async def render(run: ActiveRun, outcome: Outcome) -> Rendered:
+    """Return the answer of a run. If there is no room for its output, the run fails."""
+    try:
+        return Rendered(outcome, await _answer(run, outcome))
+    except SkilleryError as error:  # a full disk or a quota, when the output became a blob
+        kind = "QuotaExceeded" if isinstance(error, QuotaExceeded) else "SandboxError"
+        failure = Failure(kind, f"the output could not be stored: {error.message}")
+        outcome = msgspec.structs.replace(outcome, result=None, failure=failure)
+        return Rendered(outcome, await _answer(run, outcome))
+
+
+async def _answer(run: ActiveRun, outcome: Outcome) -> dict[str, Any]:
+    prepared, host = run.prepared, run.host
+    output: Any = None
+    call, summary = run.job.call, None
+    if outcome.result is not None and isinstance(call, ScriptCall):
+        summary = script_summary(call.path, outcome.result)
+        outcome = msgspec.structs.replace(outcome, result=await fitting(outcome.result, host))
+    if outcome.result is not None:
+        output = small_output(outcome.result)
+        if output is None:
+            output = large_output(outcome.result, await host.keep(outcome.result, "application/json"))
+    answer: dict[str, Any] = {
+        "status": "failed" if outcome.failure else "completed",
+        "run_id": run.run_id,
+        "summary": summary or summary_of(outcome),
+        "output": output,
+        **outputs_of(host.written),
+        "logs_preview": logs_preview(outcome.log),
+        "duration_ms": round(outcome.duration_ms, 3),
+    }
+    if outcome.failure:
+        answer["error"] = error_of(outcome.failure)
+    if prepared.version:
+        version = prepared.version
+        answer["skill"] = {"name": version.name, "version": version.version, "digest": version.digest}
+    if prepared.environment:
+        answer["environment"] = msgspec.structs.asdict(prepared.environment)
+    if prepared.waited_ms >= WAITED_MS:
+        answer["waited_for_packages_ms"] = round(prepared.waited_ms, 3)
+    if outcome.degraded:
+        answer["degraded"] = list(outcome.degraded)
+    if outcome.network:
+        answer["network"] = [msgspec.structs.asdict(use) for use in outcome.network]
+    return answer
+
+
+def tool_answer(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer of call_tool from that of its run. Failures are results too: agents continue from them."""
+    error = run.get("error")
+    if isinstance(error, msgspec.Raw):
+        error = msgspec.json.decode(error)
+    return {
+        "result": {"error": error["message"] or error["type"]} if error else run["output"],
+        "is_error": error is not None,
+        "skill": run.get("skill"),
+        "run_id": run["run_id"],
+        "logs_preview": run["logs_preview"],
+        "output_blobs": run["output_blobs"],
+        **{key: run[key] for key in ("files", "environment") if key in run},
+    }
+
+
+def stub_answer(tool: FoundTool) -> dict[str, Any]:
+    """Return the answer of a tool without a handler: where the agent finds its instructions."""
+    version = tool.version
+    assert version is not None, "a tool that is defined for a session has code"
+    return {
+        "result": (
+            f"'{tool.name}' has nothing to run: it is described in the instructions of the skill '{version.name}'. "
+            f"Load them with read_skill_file (name '{version.name}', version '{version.version}', path 'SKILL.md') "
+            "and follow them."
+        ),
+        "is_error": False,
+        "skill": {"name": version.name, "version": version.version, "digest": version.digest},
+        "run_id": None,
+        "logs_preview": "",
+        "output_blobs": [],
+    }
+
+
+# -- the parts of an answer ------------------------------------------------------------------------------------------
+
+
+def error_of(failure: Failure) -> dict[str, str]:
+    """Return the `error` of an answer."""
+    error = {
+        "type": displayable(failure.type[:100])[:100],
+        "message": displayable(failure.message[:MESSAGE_CHARACTERS])[:MESSAGE_CHARACTERS],
+    }
+    if failure.traceback:
+        error["traceback"] = displayable(failure.traceback[-TRACEBACK_CHARACTERS:])[-TRACEBACK_CHARACTERS:]
+    return error
+
+
+def small_output(result: bytes) -> msgspec.Raw | None:
+    """Return the whole output; None if it is too large for an answer."""
+    return msgspec.Raw(result) if len(result) <= OUTPUT_BYTES else None
+
+
+def large_output(result: bytes, blob_id: str | None) -> dict[str, Any]:
+    """Return what an answer has in place of a large output."""
+    preview = result[:PREVIEW_BYTES].decode("utf-8", "ignore")
+    return {"blob_id": blob_id, "size_bytes": len(result), "preview": preview}
+
+
+def summary_of(outcome: Outcome) -> str:
+    """Return the summary that the code set, else `output["summary"]`, else a sentence; at most 500 characters.
+
+    A result over 256 KiB is not decoded, because no other request is served while it is.
+    """
+    text = outcome.summary or _own_summary(outcome) or _generated(outcome)
+    return displayable(text[:SUMMARY_CHARACTERS])[:SUMMARY_CHARACTERS]
+
+
+def _own_summary(outcome: Outcome) -> str | None:
+    if not outcome.result or not outcome.result.startswith(b"{") or len(outcome.result) > BIG_TEXT:
+        return None
+    summary = msgspec.json.decode(outcome.result, type=dict[str, msgspec.Raw]).get("summary")
+    if summary is None or not bytes(summary).startswith(b'"'):
+        return None
+    return msgspec.json.decode(summary, type=str)
+
+
+def _generated(outcome: Outcome) -> str:
+    if outcome.failure is not None:
+        first = (outcome.failure.message[:MESSAGE_CHARACTERS].strip().splitlines() or [""])[0]
+        return f"Failed with {outcome.failure.type}: {first}" if first else f"Failed with {outcome.failure.type}."
+    return f"Completed in {outcome.duration_ms:.0f} ms and returned {_described(outcome.result or b'null')}."
+
+
+def _described(result: bytes) -> str:
+    match result[:1]:
+        case b"{" | b"[" if len(result) > BIG_TEXT:
+            return f"{'an object' if result.startswith(b'{') else 'a list'} of {len(result)} bytes"
+        case b"{":
+            count = len(msgspec.json.decode(result, type=dict[str, msgspec.Raw]))
+            return f"an object with {count} key{'s' * (count != 1)}"
+        case b"[":
+            count = len(msgspec.json.decode(result, type=list[msgspec.Raw]))
+            return f"a list of {count} item{'s' * (count != 1)}"
+        case b'"':
+            return "a text"
+        case b"n":
+            return "nothing"
+        case _:
+            return result[:40].decode()
+
+
+async def fitting(result: bytes, host: Host | CalledHost) -> bytes:
+    """Return the result of a script. If it is too large for an answer, its long streams become blobs."""
+    answer = script_answer(result)
+    if len(result) <= OUTPUT_BYTES or answer is None:
+        return result
+    # The longest stream first: the other one may then stay as it is.
+    for stream in sorted(("stdout", "stderr"), key=lambda name: -len(str(answer.get(name)))):
+        text = answer.get(stream)
+        if isinstance(text, str) and len(text) > INLINE_CHARACTERS and len(msgspec.json.encode(answer)) > OUTPUT_BYTES:
+            content = text.encode()
+            blob_id = await host.keep(content, "text/plain")
+            preview = text[:INLINE_CHARACTERS]
+            answer[stream] = {"blob_id": blob_id, "size_bytes": len(content), "preview": preview}
+    return msgspec.json.encode(answer)
+
+
+def script_summary(path: str, result: bytes) -> str:
+    """Return a sentence on how the script ended."""
+    answer = script_answer(result)
+    if answer is None:
+        return f"{path} has ended."
+    files = len(answer.get("files", ()))
+    left = f" and left {files} file{'s' * (files != 1)} in out" if files else ""
+    hint = answer.get("hint")
+    why = f" Hint: {hint}." if isinstance(hint, str) else ""
+    return f"{path} exited with status {answer.get('exit_code')}{left}.{why}"[:SUMMARY_CHARACTERS]

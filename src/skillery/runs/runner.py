@@ -1,0 +1,190 @@
+"""execute_skill, call_tool and run_code: from a request to a recorded run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import partial
+from typing import Any
+
+from skillery.backends import Capability, Identity, Outcome
+from skillery.contents.blobs import Blobs
+from skillery.database import Database
+from skillery.errors import Unavailable
+from skillery.registry import VersionRow
+from skillery.runs.active_run import (
+    CALLER_ENDED,
+    CLIENT_GONE,
+    SERVER_STOPPED,
+    ActiveRun,
+    ActiveRuns,
+    Stopped,
+    begun_runs,
+)
+from skillery.runs.admission import Admission
+from skillery.runs.cancellation import Cancellation
+from skillery.runs.execution import Execution
+from skillery.runs.preparation import Prepared, Preparer
+from skillery.runs.records import Recorder
+from skillery.runs.rendering import Rendered, render, stub_answer, tool_answer
+from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
+from skillery.runs.run_host import Host
+from skillery.runs.skill_calls import CalledHost, Calls
+from skillery.runs.trials import Trial, TrialResult
+
+
+class Runner:
+    """Runs skills and code, each in a fresh sandbox, and records every run."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        server: str,
+        blobs: Blobs,
+        preparer: Preparer,
+        admission: Admission,
+        execution: Execution,
+        recorder: Recorder,
+    ) -> None:
+        """`server` is the id of this server."""
+        self._server = server
+        self._blobs = blobs
+        self._preparer = preparer
+        self._admission = admission
+        self._execution = execution
+        self._recorder = recorder
+        self._active = ActiveRuns()
+        self._cancellation = Cancellation(database, server, self._active)
+
+    async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
+        """Run a skill and return the run as the protocol defines it. A failed run is an answer too.
+
+        Raise SkilleryError only if the run could not be started.
+        """
+        return (await self._run(identity, await self._preparer.skill(identity, request))).answer
+
+    async def call_tool(self, identity: Identity, request: ToolRequest) -> dict[str, Any]:
+        """Run the handler of a tool and return the result for an agent. A tool without a handler starts no run."""
+        tool = await self._preparer.find_tool(identity, request)
+        if tool.script is None:
+            return stub_answer(tool)
+        prepared = await self._preparer.tool(identity, request, tool, tool.script)
+        return tool_answer((await self._run(identity, prepared)).answer)
+
+    async def run_code(self, identity: Identity, request: CodeRequest) -> dict[str, Any]:
+        """Run the code of the request. Answer as `execute_skill`."""
+        return (await self._run(identity, await self._preparer.code(identity, request))).answer
+
+    async def try_skill(self, identity: Identity, trial: Trial) -> TrialResult:
+        """Run files that are not a version yet. Raise Busy, Unavailable."""
+        prepared = await self._preparer.trial(trial)
+        return TrialResult(prepared.job.run_id, (await self._run(identity, prepared)).outcome)
+
+    async def cancel_run(self, identity: Identity, run_id: str) -> dict[str, Any]:
+        """Cancel a run on any server. Return it once it has ended, or as it is after 10 s.
+
+        Raise RunNotFound, RunEnded.
+        """
+        return await self._cancellation.cancel_run(identity, run_id)
+
+    async def cancel_abandoned_run(self, identity: Identity, run_id: str) -> None:
+        """Cancel a run of this server whose caller no longer waits. Do nothing if the run has ended."""
+        await self._cancellation.cancel_abandoned_run(identity, run_id)
+
+    async def has(self, capability: Capability) -> bool:
+        """Return whether the sandbox has the capability; False if the sandbox cannot be started."""
+        return await self._execution.has(capability)
+
+    @property
+    def active(self) -> int:
+        """The number of runs that have a slot."""
+        return self._active.with_slot
+
+    @property
+    def waiting(self) -> int:
+        """The number of runs in the queue."""
+        return self._admission.waiting
+
+    @property
+    def ended(self) -> Counter[tuple[str, str]]:
+        """The number of runs that have ended, by method and status."""
+        return self._recorder.ended
+
+    def active_ids(self) -> list[str]:
+        """Return the ids of the runs of this server that have not ended."""
+        return self._active.ids()
+
+    async def close(self, grace_seconds: float) -> None:
+        """Wait up to `grace_seconds` for the active runs, then stop and record the rest. Start no more runs."""
+        await self._active.wait(grace_seconds)
+        self._admission.close()
+        self._active.stop_all(SERVER_STOPPED)
+        await self._active.wait_for_all()
+        self._cancellation.close()
+
+    # -- one run -----------------------------------------------------------------------------------------------------
+
+    async def _run(self, identity: Identity, prepared: Prepared) -> Rendered:
+        """Run to the end. If the caller disconnects, a run with a slot continues and is recorded."""
+        host = Host(self._blobs, identity, prepared.job)
+        run = ActiveRun(prepared, identity, self._server, host)
+        if prepared.stubs:
+            host.calls = Calls(prepared.stubs, prepared.job.limits, partial(self._run_called, run, host))
+        run.slot = self._admission.take_free_slot()
+        begun = begun_runs.get()
+        if begun is not None:
+            begun.append(run.run_id)
+        task = self._start(run)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if run.is_waiting:
+                run.stop(CLIENT_GONE)
+            raise
+
+    async def _run_called(
+        self, caller: ActiveRun, host: Host, version: VersionRow, function: str, args: bytes, left_ms: int
+    ) -> Outcome:
+        """Run a skill that the code of `caller` calls, with the permissions of that skill alone.
+
+        `host` is the host of the caller. The called run ends at the latest with its caller. Raise Unavailable if the
+        server is stopping.
+        """
+        if self._admission.is_closed:
+            raise Unavailable("the server is stopping")
+        prepared = await self._preparer.called(caller.identity, caller.job, version, function, args, left_ms)
+        run = ActiveRun(prepared, caller.identity, self._server, CalledHost(host))
+        task = self._start(run)
+        try:
+            return (await asyncio.shield(task)).outcome
+        except asyncio.CancelledError:
+            run.stop(CALLER_ENDED)
+            await asyncio.wait({task})
+            raise
+
+    def _start(self, run: ActiveRun) -> asyncio.Task[Rendered]:
+        task = run.start(self._complete(run))
+        self._active.add(run)
+        self._cancellation.watch()
+        # The server may have begun to stop while the run was prepared.
+        if self._admission.is_closed:
+            run.stop(SERVER_STOPPED)
+        return task
+
+    async def _complete(self, run: ActiveRun) -> Rendered:
+        """Admit, execute, render and record a run."""
+        try:
+            rendered = await render(run, await self._outcome(run))
+            await self._recorder.finish(run, rendered)
+            return rendered
+        finally:
+            run.leave_slot()
+
+    async def _outcome(self, run: ActiveRun) -> Outcome:
+        """Return the outcome of a run, also if the run is stopped: every run that was admitted is recorded."""
+        try:
+            await self._admission.admit(run)
+            return await self._execution.execute(run)
+        except Stopped as stopped:
+            return run.stopped_outcome(stopped.stop)
