@@ -124,10 +124,13 @@ def _raise(error: BaseException) -> None:
 
 
 class Database:
-    """A database that is open. `close()` it when done."""
+    """An open database. Call `close` when done."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, server: str = "") -> None:
+        """`server` is the id of the server that opens the database, empty for a command. Rows name it, so that the
+        server can finish after a crash what it left open."""
         self.url = parse_database_url(url)
+        self.server = server
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = _sqlite_engine(self.url) if self.is_sqlite else _postgres_engine(self.url)
         self._reads = self.engine.execution_options(isolation_level="AUTOCOMMIT")

@@ -2,7 +2,7 @@
 
 from skillery.database.tables.audit import audit, audit_head
 from skillery.database.tables.base import metadata
-from skillery.database.tables.contents import blobs, objects, uploads
+from skillery.database.tables.contents import blobs, deletions, objects, uploads
 from skillery.database.tables.environments import environment_rebuilds, environments, locks, named_locks
 from skillery.database.tables.identity import secret_grants, secrets, tokens
 from skillery.database.tables.runs import idempotency_keys, runs, servers, version_usage
@@ -29,6 +29,7 @@ __all__ = [
     "audit",
     "audit_head",
     "blobs",
+    "deletions",
     "environment_rebuilds",
     "environments",
     "exports",

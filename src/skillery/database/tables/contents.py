@@ -26,6 +26,18 @@ uploads = Table(
 )
 Index("ix_uploads_sha256", uploads.c.sha256)
 
+deletions = Table(
+    "deletions",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    # Who deletes the file: the server, which finishes after a crash, and the one call that may remove this row.
+    Column("server", String(64), nullable=False),
+    Column("holder", String(32), nullable=False),
+    # From then on any other server may take over.
+    Column("take_over_at", Moment, nullable=False),
+    comment="Tombstones: contents that are being deleted from the storage.",
+)
+
 blobs = Table(
     "blobs",
     metadata,

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, select
 from skillery.backends import Storage
 from skillery.database import Database, migrate
 from skillery.database.tables import (
+    deletions,
     environment_rebuilds,
     environments,
     exports,
@@ -28,7 +29,7 @@ from skillery.errors import ContentMissing, StartupError
 from skillery.maintenance.backups.archive import FORMAT, SECRET_KEY, ArchiveHead, ArchiveWriter, encode_row
 
 ROWS_AT_ONCE = 200
-_OF_MACHINES = (servers, uploads, locks, environments, environment_rebuilds)
+_OF_MACHINES = (servers, uploads, deletions, locks, environments, environment_rebuilds)
 LEFT_OUT = {table.name for table in (*_OF_MACHINES, search_words, search_postings, search_spellings, exports)}
 """What is true of the machines that serve now, and of no other; and the words that skills are found by, which each kind
 of database holds in its own way: restoring makes them anew."""
