@@ -48,14 +48,46 @@ class Authenticator(Protocol):
 
 @runtime_checkable
 class KeepsTokens(Protocol):
-    """An Authenticator of tokens that this registry keeps itself; others have none of this."""
+    """An Authenticator that accepts tokens of the registry."""
 
     def forget(self) -> None:
-        """A token was revoked: whatever is remembered of any counts no longer."""
+        """Forget remembered tokens, because one was revoked."""
         ...
 
     def first_token(self) -> str | None:
-        """An admin's token where there has never been any and the settings ask for one, else None. Blocking."""
+        """Return a new admin token if no token was ever made and the settings ask for one, else None. Blocking."""
+        ...
+
+
+class VerifiedToken(msgspec.Struct, frozen=True):
+    """A token of the registry that is valid now."""
+
+    token_id: str
+    identity: Identity
+    expires_at: datetime | None
+    """None: the token never expires."""
+
+
+class Tokens(Protocol):
+    """The tokens of the registry, which admins make with `create_token`. `Place.tokens` has them."""
+
+    async def verify(self, token: str) -> VerifiedToken:
+        """Return whose token it is. Raises NotAuthenticated with a message for the caller, and Unavailable.
+
+        The registry is asked each time. An authenticator may remember the answer for a second, and has `forget`
+        (`KeepsTokens`) for revocations.
+        """
+        ...
+
+    async def note_use(self, token_id: str) -> None:
+        """Note that the token is used now, at most once a minute."""
+        ...
+
+    def first_token(self) -> str | None:
+        """Make an admin token and return its text, or return None if there was ever a token. Blocking.
+
+        If several servers start at once, one of them gets the token.
+        """
         ...
 
 
@@ -122,6 +154,48 @@ class KnowsRegistry(Protocol):
     def find_mark(self) -> str | None: ...
 
 
+# -- values that a backend keeps ---------------------------------------------------------------------------------
+
+
+class Transaction(Protocol):
+    """An open transaction of the registry's database. A backend only passes it on to `Values`."""
+
+
+class Values(Protocol):
+    """Small values by key in the registry's database: sessions, keys, cached answers. `Place.values` has them.
+
+    Each backend has its own keys, and all servers of one database share them. Blocking: from a coroutine, call with
+    `asyncio.to_thread`. A key has 1 to 255 characters, a value at most 1 MiB; ValueError otherwise. `expires_at` is
+    the time from which the value no longer exists. Every method raises Unavailable if the database cannot be reached.
+    """
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Return the keys that begin with the prefix, sorted by their bytes."""
+        ...
+
+    def set(
+        self, key: str, value: bytes, expires_at: datetime | None = None, within: Transaction | None = None
+    ) -> bool:
+        """Store a value in place of the one before, if any. Return whether there was one.
+
+        With `within` the change is a part of that transaction.
+        """
+        ...
+
+    def add(self, key: str, value: bytes, expires_at: datetime | None = None) -> bytes:
+        """Store a value if the key has none. Return the value that the key has now.
+
+        Of several servers that add at once, one stores its value, and all of them get that one.
+        """
+        ...
+
+    def take(self, key: str, within: Transaction | None = None) -> bytes | None:
+        """Remove the value and return it. Of several callers at once, one gets it and the others get None."""
+        ...
+
+
 # -- secrets -----------------------------------------------------------------------------------------------------
 
 
@@ -154,15 +228,17 @@ class Secrets(Protocol):
 
 @runtime_checkable
 class KeepsSecrets(Protocol):
-    """A Secrets whose values lie in the registry's own database, so that a change and the record of it can be one
-    transaction; others have none of this. Blocking; the work is for a connection of that database."""
+    """A Secrets that keeps its values in `Place.values`, so that a change and its audit entry are one transaction.
 
-    def setting(self, name: str, value: str) -> Callable[[Any], bool]:
-        """`set`, as work for a transaction; it answers whether there was a value before."""
+    Both methods block and return the work for a transaction.
+    """
+
+    def setting(self, name: str, value: str) -> Callable[[Transaction], bool]:
+        """Return the work of `set`. The work returns whether there was a value before."""
         ...
 
-    def removing(self, name: str) -> Callable[[Any], bool]:
-        """`remove`, as work for a transaction."""
+    def removing(self, name: str) -> Callable[[Transaction], bool]:
+        """Return the work of `remove`."""
         ...
 
 
@@ -559,14 +635,16 @@ class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a backend may keep things."""
+    """What a server gives to a backend that it opens."""
 
     home: Path
-    """Lasting; a backend uses a folder of its own name in it."""
+    """The folder of the server's data, which is kept. A backend uses a folder with its own name in it."""
     allow_degraded: bool = False
-    database: Any = None
-    """The server's own database (skillery.database.Database), migrated before its first use. For built-in backends: its
-    tables may change with every release."""
+    values: Values | None = None
+    """What the backend keeps in the registry's database. None if the backend is opened without one, as `skillery
+    doctor` may do. Use it after `open` has returned: the database may not be migrated before."""
+    tokens: Tokens | None = None
+    """The tokens of the registry, for authenticators. As `values`, None without a database."""
 
 
 class Offer(msgspec.Struct, frozen=True):

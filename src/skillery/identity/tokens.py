@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -13,10 +14,10 @@ from sqlalchemy import Connection, bindparam, exists, insert, or_, select, text,
 
 from skillery import audit
 from skillery.audit import Actor
-from skillery.backends import Identity, Scope
-from skillery.database import Statement, in_utc
+from skillery.backends import Identity, Scope, VerifiedToken
+from skillery.database import Database, Statement, in_utc
 from skillery.database.tables import tokens
-from skillery.errors import Conflict, InvalidParams, TokenNotFound
+from skillery.errors import Conflict, InvalidParams, NotAuthenticated, TokenNotFound
 from skillery.formats.tokens import id_of, new_token, parse_grants, parse_lifetime, parse_token_name
 from skillery.formats.wording import did_you_mean, quoted
 
@@ -26,8 +27,6 @@ Status = Literal["live", "expired", "revoked"]
 BOOTSTRAP = "admin"
 """The name of the token that a first start makes."""
 USED_EVERY = timedelta(minutes=1)
-REMEMBERED_SECONDS = 1.0
-"""How long a server may take a token for good that another one has revoked."""
 _FIND = Statement(
     select(
         tokens.c.hash,
@@ -74,15 +73,24 @@ class CreatedToken(msgspec.Struct, frozen=True):
     expires_at: datetime | None
 
 
-class Verified(msgspec.Struct, frozen=True):
-    """A token that is good, until it expires or is revoked."""
+class RegistryTokens:
+    """The `skillery.backends.Tokens` of one database."""
 
-    identity: Identity
-    expires_at: datetime | None
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
+    async def verify(self, token: str) -> VerifiedToken:
+        token_id = id_of(token)
+        if token_id is None:
+            raise NotAuthenticated("this is no token of a Skillery server")
+        return await self._database.read(partial(verify_token, token=token, token_id=token_id))
 
-class TokenRefused(Exception):
-    """The message says why, in words for whoever holds the token."""
+    async def note_use(self, token_id: str) -> None:
+        await self._database.write(partial(note_use, token_id=token_id))
+
+    def first_token(self) -> str | None:
+        made = self._database.write_now(first_token)
+        return made.token if made else None
 
 
 def digest_of(token: str) -> bytes:
@@ -175,23 +183,21 @@ def revoke_token(connection: Connection, actor: Actor, token_id: str) -> Token:
     return revoked
 
 
-def verify_token(connection: Connection, token: str, token_id: str) -> Verified:
-    """Whose token it is. Raises TokenRefused for one that is unknown, expired or revoked.
-
-    The id finds the row; what decides is the hash of the whole, compared in constant time.
-    """
+def verify_token(connection: Connection, token: str, token_id: str) -> VerifiedToken:
+    """Return the identity of a token. Raises NotAuthenticated if the token is unknown, expired or revoked."""
+    # The id finds the row. The hash of the whole token decides, compared in constant time.
     rows = _FIND.rows(connection, token_id=token_id)
     stored = bytes(rows[0][0]) if rows else _NOBODY
     if not hmac.compare_digest(stored, digest_of(token)) or not rows:
-        raise TokenRefused("this token is unknown")
+        raise NotAuthenticated("this token is unknown")
     _, name, kind, scopes, namespaces, expires_at, revoked_at = rows[0]
     if revoked_at is not None:
-        raise TokenRefused("this token was revoked")
+        raise NotAuthenticated("this token was revoked")
     until = in_utc(expires_at)
     if until is not None and until <= datetime.now(UTC):
-        raise TokenRefused("this token has expired")
+        raise NotAuthenticated("this token has expired")
     known: frozenset[Scope] = frozenset(_strings.decode(scopes))  # type: ignore[arg-type]  # checked when it was made
-    return Verified(Identity(name, kind, known, _strings.decode(namespaces)), until)
+    return VerifiedToken(token_id, Identity(name, kind, known, _strings.decode(namespaces)), until)
 
 
 def note_use(connection: Connection, token_id: str) -> None:

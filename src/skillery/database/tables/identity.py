@@ -1,4 +1,4 @@
-"""Tokens, secrets and secret grants."""
+"""Tokens, values of backends (secrets among them) and secret grants."""
 
 from __future__ import annotations
 
@@ -26,13 +26,24 @@ tokens = Table(
 )
 Index("ix_tokens_name", tokens.c.name)
 
-secrets = Table(
-    "secrets",
+backend_values = Table(
+    "backend_values",
     metadata,
-    Column("name", Name, primary_key=True),
-    # Encrypted, its name inside: skillery.builtin.database_secrets.
-    Column("token", LargeBinary, nullable=False),
+    # `<kind>.<name>` of the backend, such as `secrets.database`.
+    Column("backend", Name, primary_key=True),
+    Column("key", Name, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
     Column("changed_at", Moment, nullable=False),
+    # The value does not exist from then on; None: it never expires.
+    Column("expires_at", Moment, nullable=True),
+    comment="What a backend keeps, by `<kind>.<name>` of the backend: skillery.backends.Values.",
+)
+Index(
+    "ix_backend_values_expired",
+    backend_values.c.backend,
+    backend_values.c.expires_at,
+    postgresql_where=backend_values.c.expires_at.is_not(None),
+    sqlite_where=backend_values.c.expires_at.is_not(None),
 )
 
 secret_grants = Table(
