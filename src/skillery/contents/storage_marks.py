@@ -32,8 +32,8 @@ def mark_storage(database: Database, storage: Storage, name: str) -> None:
         known = database.write_now(lambda connection: keep_value(connection, KEY_NAME, made)).decode()
     if storage.find_mark() != known:
         raise StartupError(
-            f"the storage '{name}' does not belong to this database: set the right one in "
-            f"[backends.storage.{name}]. If it is lost, "
+            f"the storage '{name}' is not the one that this database keeps its contents in: set the right one in "
+            f"[backends.storage.{name}] (servers of one database share it). If it is lost, "
             "skillery db adopt-storage accepts this one, and skillery check lists what is missing"
         )
 

@@ -1,5 +1,8 @@
-"""The steps of a sweep. Rows go first and files last, the other way round than they come: a kill in between leaves a
-file that no row names, which the next sweep finds, never a row without its file."""
+"""The steps of a sweep.
+
+Rows are deleted first and files last, in reverse order of storing. After a kill in between there may be a file that no
+row names, which the next sweep deletes, but never a row without its file.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,13 @@ AT_ONCE = 200
 FILES_AT_ONCE = 50
 """Contents in one transaction. Uploads of the same contents wait while the storage deletes them one after another."""
 UPLOAD = timedelta(days=1)
-"""After that an upload that has not ended never will."""
+"""Age of an upload whose process has died."""
 
 
 def old_runs(database: Database, keep_for: timedelta, keep_count: int, sweep: Sweep) -> Swept:
-    """Runs that ended and are older than that, or not among so many of the newest (no time and no number at all: for
-    ever). Their blobs have a time of their own."""
+    """Delete runs that are older than `keep_for`, or not among the `keep_count` newest. Zero means no bound. Their
+    blobs expire separately.
+    """
     before = database.read_now(partial(_cutoff, keep_for=keep_for, keep_count=keep_count))
     if before is None:
         return Swept()
@@ -53,7 +57,7 @@ def _cutoff(connection: Connection, keep_for: timedelta, keep_count: int) -> dat
 
 
 def expired_blobs(database: Database, grace: timedelta, sweep: Sweep) -> Swept:
-    """Blobs whose time was over `grace` ago: a run that was given one before may be about to mount it."""
+    """Delete blobs that expired at least `grace` ago. A run that was given the blob before may be about to mount it."""
     until = datetime.now(UTC) - grace
     if sweep.dry_run:
         return database.read_now(partial(_count_expired, until=until))
@@ -79,7 +83,7 @@ def _delete_expired(connection: Connection, until: datetime) -> Swept:
 
 
 def unused_contents(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
-    """Contents that no file of a skill and no blob refers to, from the database and from the storage."""
+    """Delete contents that no skill file and no blob refers to, from the database and the storage."""
     if sweep.dry_run:
         return database.read_now(partial(_count_unused, until=datetime.now(UTC) - grace))
     database.write_now(partial(forget_uploads, begun_before=datetime.now(UTC) - UPLOAD))
@@ -104,7 +108,7 @@ _IS_UNUSED = and_(
 
 
 def _count_unused(connection: Connection, until: datetime) -> Swept:
-    """Those of blobs that would go in the same sweep among them."""
+    """Count unused contents, including those of blobs that the same sweep would delete."""
     stays = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > until)
     unused = and_(
         not_(exists().where(blobs.c.sha256 == objects.c.sha256, stays)),
@@ -164,8 +168,9 @@ def _known(connection: Connection, digests: list[str]) -> set[str]:
 
 
 def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
-    """Of this machine's cache, what no run has used for so long (no time at all: for ever), and copies of contents that
-    are gone."""
+    """Delete files from the cache of this machine: those that no run has used for that long (zero: never), and copies
+    of deleted contents.
+    """
     now, swept = datetime.now(UTC), Swept()
     for some in _batches(cache.blobs_unused_since(now - grace)):
         known = database.read_now(partial(_known, digests=list(some)))
@@ -179,7 +184,7 @@ def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for:
 
 
 def old_locks(database: Database, reuse_for: timedelta, sweep: Sweep) -> Swept:
-    """What nobody is given again. Versions have locks of their own."""
+    """Delete locks that no environment reuses. Versions have their own locks."""
     before = datetime.now(UTC) - reuse_for
     if sweep.dry_run:
         return Swept(database.read_now(partial(count_old_locks, made_before=before)))
@@ -187,8 +192,9 @@ def old_locks(database: Database, reuse_for: timedelta, sweep: Sweep) -> Swept:
 
 
 def unused_environments(environments: Environments, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
-    """Of this machine, installed packages that no version needs, and those that no run has used for so long (no time at
-    all: for ever)."""
+    """Delete installed packages of this machine: those that no version needs, and those that no run has used for that
+    long (zero: never).
+    """
     now, swept = datetime.now(UTC), Swept()
     since = now - unused_for if unused_for else None
     for size in environments.drop_unused(now - grace, since, dry_run=sweep.dry_run):
