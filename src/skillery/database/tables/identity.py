@@ -9,7 +9,7 @@ from skillery.database.tables.base import Moment, Name, metadata
 tokens = Table(
     "tokens",
     metadata,
-    # The part of a token that is no secret.
+    # The public part of a token.
     Column("id", String(32), primary_key=True),
     Column("name", String(255), nullable=False),
     Column("kind", String(16), nullable=False),
@@ -49,9 +49,9 @@ Index(
 secret_grants = Table(
     "secret_grants",
     metadata,
-    # No foreign key: a secret may lie with another backend.
+    # No foreign key: another backend may keep the secret.
     Column("secret", Name, primary_key=True),
-    # A skill's name, or a namespace and `.*`.
+    # Name of a skill, or a namespace and `.*`.
     Column("grantee", Name, primary_key=True),
     Column("granted_by", String(255), nullable=False),
     Column("granted_at", Moment, nullable=False),
