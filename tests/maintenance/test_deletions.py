@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -135,9 +135,8 @@ def storage(tmp_path: Path) -> DirectoryStorage:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "WAIT_SECONDS", 0.2)
-    return
 
 
 def leave_tombstone(database: Database, take_over_at: datetime, server: str = "dead") -> None:

@@ -204,5 +204,6 @@ def _clock() -> float:
 def _now(connection: Connection) -> datetime:
     """Return the time of the database. Clocks of servers may differ."""
     if connection.dialect.name == "postgresql":
-        return in_utc(connection.execute(select(func.clock_timestamp())).scalar_one())
+        moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+        return in_utc(moment)
     return datetime.now(UTC)

@@ -42,7 +42,10 @@ class Uploading:
         self._id = secrets.token_hex(16)
         # One order for all callers prevents deadlocks on Postgres.
         self._digests: Sequence[str] = sorted(set(digests))
-        if self._digests and database.write_now(self._begin):
+        if not self._digests:
+            return
+        must_wait = database.write_now(self._begin)
+        if must_wait:
             self._wait_for_deletions()
 
     def settle(self, connection: Connection) -> None:
