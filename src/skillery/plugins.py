@@ -85,10 +85,10 @@ class PluginEvents:
             answers = await asyncio.to_thread(self._hook.before_publish, publication=publication)
         except Exception:
             log.exception("before_publish failed for %s %s", publication.name, publication.version)
-            return [Finding("before_publish", "a check of this server failed; ask its admin to look at the log")]
+            return [Finding("before_publish", "a check of this server failed; an admin finds the error in the log")]
         if not all(isinstance(findings, list) and _are_findings(findings) for findings in answers):
             log.error("a before_publish hook must return a list of Finding; the answers were %r", answers)
-            return [Finding("before_publish", "a check of this server is broken; ask its admin to look at the log")]
+            return [Finding("before_publish", "a check of this server is broken; an admin finds the error in the log")]
         return [finding for findings in answers for finding in findings]
 
     async def after_publish(self, publication: Publication) -> None:
@@ -128,11 +128,11 @@ class Plugins:
         offer = self.offers[kind].get(name)
         if offer is None:
             known = ", ".join(sorted(self.offers[kind]))
-            raise StartupError(f"setting '{setting}' is '{name}', which no plugin offers; there is: {known}")
+            raise StartupError(f"setting '{setting}' is '{name}', which no plugin offers; the plugins offer: {known}")
         if offer.unsafe and not settings.allow_unsafe_sandbox:
             raise StartupError(
                 f"{kind} '{name}' does not isolate what it runs: choose another, "
-                "or set allow_unsafe_sandbox = true if all that is ever run here is trusted"
+                "or set allow_unsafe_sandbox = true if you trust all code that runs here"
             )
         if offer.unsafe:
             log.warning("%s '%s' does NOT isolate what it runs: skills can do whatever this server can", kind, name)
@@ -212,7 +212,7 @@ def _import_file(path: Path) -> ModuleType:
     source = path / "__init__.py" if path.is_dir() else path
     spec = importlib.util.spec_from_file_location(name, source)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{source} is no Python module")
+        raise ImportError(f"{source} is not a Python module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

@@ -129,7 +129,7 @@ def wait_until_deleted(database: Database, storage: Storage, digests: Collection
     while under_way := database.read_now(partial(find_deletions, digests=digests)):
         if time.monotonic() >= until:
             raise Busy(
-                f"the content sha256:{min(under_way)} is being deleted from the storage and cannot be stored meanwhile",
+                f"the content sha256:{min(under_way)} is being deleted from the storage",
                 hint="Nothing was stored. Try again after retry_after_ms.",
                 retry_after_ms=RETRY_MS,
             )

@@ -1,13 +1,18 @@
-"""What sandbox backends in packages of their own are built from: the same parts as the built-in one.
+"""Parts of sandboxes, for backends in packages of their own. The built-in sandboxes use the same parts.
 
-On the host: `Channel` and `Dialogue` are the conversation with the runtime, `LogPipe` its log, `Egress` its way to the
-network, `control_groups` and `exceeds_memory` its limits, `call_filter` the system calls. In the place of a run:
-`RUNTIME` and `INSIDE` are folders to be shown at `/run/skillery/runtime` and `/run/skillery/cell`. What runs there
-imports `runtime._run` and `runtime._wire` to call the code, and before that, to lock itself in, the modules of `cell`
-that are named below; neither needs anything but the standard library. For type checkers these modules have names here
-as well; `running` and `wire` are the two of `runtime`.
+On the host:
 
-A change of these names stands in the changelog, and is announced one release before.
+- `Channel` and `Dialogue` talk to the runtime, `LogPipe` reads its log, and `Egress` is its access to the network.
+- `control_groups` and `exceeds_memory` enforce limits, and `call_filter` is the system call filter.
+
+Inside a run:
+
+- `RUNTIME` and `INSIDE` are folders to mount at `/run/skillery/runtime` and `/run/skillery/cell`.
+- The code there imports `runtime._run` and `runtime._wire` to call the user's code. Before that it locks itself in
+  with the modules of `cell` that are named below. All of them import only the standard library.
+- Type checkers find these modules here. `running` and `wire` are the two modules of `runtime`.
+
+A name is changed only after one release with a deprecation, and the changelog says so.
 """
 
 from __future__ import annotations
