@@ -1,6 +1,6 @@
-"""`make kills`: kill -9 in the middle of publishes, blobs and runs, again and again, and `skillery check` afterwards.
+"""`make kills`: kill -9 during publishes, blobs, runs and sweeps, again and again, and `skillery check` afterwards.
 
-`python -m bench.kills 200`. Exits with 1 where something is missing that was acknowledged, or check finds a fault.
+`python -m bench.kills 200`. Exits with 1 if something is missing that was acknowledged, or if check finds a fault.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ import httpx
 from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest, skill_files
 
 LARGE = "x" * 100_000
+SHARED = 3
+"""Contents that all workers store and delete in turn, so that uploads meet deletions of the same content."""
+NO_GRACE = {"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0"}
 WORKERS = 3
 LONGEST_SECONDS = 0.6
 
@@ -47,13 +50,14 @@ def kill_again_and_again(folder: Path, kills: int, database: str = "", seed: int
     """Kill a server `kills` times while it is written to; then look for everything that it acknowledged."""
     chance = random.Random(seed)
     acknowledged: list[Acknowledged] = []
-    env = {"SKILLERY_DATABASE": database}
+    env = {"SKILLERY_DATABASE": database, **NO_GRACE}
     for number in range(kills):
         server = Server(folder / "home", env=env)
         workers = [
             threading.Thread(target=_write, args=(Rpc(server.url), f"k{number}w{worker}", acknowledged))
             for worker in range(WORKERS)
         ]
+        workers.append(threading.Thread(target=_sweep, args=(Rpc(server.url),)))
         for worker in workers:
             worker.start()
         time.sleep(chance.uniform(0.02, LONGEST_SECONDS))
@@ -82,12 +86,26 @@ def _write(rpc: Rpc, prefix: str, acknowledged: list[Acknowledged]) -> None:
             # The blob first: the first publish after a start waits for a compile worker.
             blob = rpc("create_blob", content=name + LARGE, kind="text/plain")
             acknowledged.append(Acknowledged("blob", blob["blob_id"]))
+            shared = rpc("create_blob", content=f"shared {number % SHARED}{LARGE}", kind="text/plain")
+            if number % 5:
+                rpc("delete_blob", blob_id=shared["blob_id"])
+            else:
+                acknowledged.append(Acknowledged("blob", shared["blob_id"]))
             rpc("create_skill", manifest=manifest(name), skill_md="# K\n", files=files)
             acknowledged.append(Acknowledged("skill", name))
             run = rpc("execute_skill", name=name, args={"name": name})
             if run["status"] == "completed":
                 acknowledged.append(Acknowledged("blob", run["output"]))
     except (httpx.HTTPError, RpcError):
+        return
+
+
+def _sweep(rpc: Rpc) -> None:
+    """Sweep until the server is gone."""
+    try:
+        while True:
+            rpc.send("collect_garbage", {})
+    except httpx.HTTPError:
         return
 
 

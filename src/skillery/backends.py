@@ -1,7 +1,7 @@
-"""The boundary to what admins can swap: four Protocols and the frozen values that cross them.
+"""The interface of backends and plugins: four Protocols, and the frozen values that they exchange.
 
-Plugin packages import this module, `skillery.errors`, `skillery.hookimpl`, `skillery.sandboxing` (what sandboxes are
-built from) and `skillery.testing`, and nothing else.
+Plugin packages import this module, `skillery.errors`, `skillery.hookimpl`, `skillery.sandboxing` (parts of sandboxes)
+and `skillery.testing`, and nothing else of Skillery.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-# -- who is calling ----------------------------------------------------------------------------------------------
+# -- callers -----------------------------------------------------------------------------------------------------
 
 Scope = Literal["read", "run", "publish", "review", "admin"]
 ALL_SCOPES: frozenset[Scope] = frozenset({"read", "run", "publish", "review", "admin"})
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who makes a call. `namespaces` are grants: `sales.*` = every name that starts with `sales.`, `*` = all."""
+    """The caller. `namespaces` are grants: `sales.*` covers every name that starts with `sales.`, `*` covers all."""
 
     name: str
     kind: Literal["person", "agent"] = "person"
@@ -30,7 +30,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What a request shows of its sender: its headers (names in lower case) and its network address."""
+    """What a request shows of its sender: its headers by lower-case name, and its network address."""
 
     headers: Mapping[str, str]
     address: str
@@ -39,23 +39,55 @@ class Credentials(msgspec.Struct, frozen=True):
 @runtime_checkable
 class Authenticator(Protocol):
     loopback_only: bool
-    """True where it may only be served on a loopback address (no login: everybody who can connect is let in)."""
+    """True: serve on loopback addresses only, because any client that can connect is accepted."""
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """The identity behind the credentials. Raises NotAuthenticated."""
+        """Return the identity of the caller. Raises NotAuthenticated."""
         ...
 
 
 @runtime_checkable
 class KeepsTokens(Protocol):
-    """An Authenticator of tokens that this registry keeps itself; others have none of this."""
+    """An Authenticator that accepts tokens of the registry."""
 
     def forget(self) -> None:
-        """A token was revoked: whatever is remembered of any counts no longer."""
+        """Forget remembered tokens, because one was revoked."""
         ...
 
     def first_token(self) -> str | None:
-        """An admin's token where there has never been any and the settings ask for one, else None. Blocking."""
+        """Return a new admin token if no token was ever made and the settings ask for one, else None. Blocking."""
+        ...
+
+
+class VerifiedToken(msgspec.Struct, frozen=True):
+    """A token of the registry that is valid now."""
+
+    token_id: str
+    identity: Identity
+    expires_at: datetime | None
+    """None: the token never expires."""
+
+
+class Tokens(Protocol):
+    """The tokens of the registry, which admins make with `create_token`. `Place.tokens` has them."""
+
+    async def verify(self, token: str) -> VerifiedToken:
+        """Return whose token it is. Raises NotAuthenticated with a message for the caller, and Unavailable.
+
+        The registry is asked each time. An authenticator may remember the answer for a second, and has `forget`
+        (`KeepsTokens`) for revocations.
+        """
+        ...
+
+    async def note_use(self, token_id: str) -> None:
+        """Note that the token is used now, at most once a minute."""
+        ...
+
+    def first_token(self) -> str | None:
+        """Make an admin token and return its text, or return None if there was ever a token. Blocking.
+
+        If several servers start at once, one of them gets the token.
+        """
         ...
 
 
@@ -63,13 +95,14 @@ class KeepsTokens(Protocol):
 
 
 class Upload(Protocol):
-    """One content on its way in. Nothing is visible before `commit`; a crash leaves nothing but rubbish that the
-    next start sweeps."""
+    """A content that is being stored. It is not visible before `commit`. After a crash, only temporary files are left,
+    which the next start removes.
+    """
 
     def write(self, chunk: bytes) -> None: ...
 
     def commit(self, digest: str) -> None:
-        """Make it durable and visible under `digest` (64 hex digits of SHA-256, computed by the caller)."""
+        """Make the content durable and visible under `digest`: 64 hex digits of SHA-256, computed by the caller."""
         ...
 
     def abort(self) -> None: ...
@@ -77,49 +110,96 @@ class Upload(Protocol):
 
 @runtime_checkable
 class Storage(Protocol):
-    """Immutable contents, named by their SHA-256. Blocking: called from worker threads, by several at once.
+    """Immutable contents by their SHA-256. Blocking: several worker threads call the methods at once.
 
-    A full disk raises StorageFull and leaves nothing half-written.
+    If the disk is full, methods raise StorageFull and store nothing.
     """
 
     def begin(self) -> Upload: ...
 
     def open(self, digest: str) -> BinaryIO:
-        """A seekable stream from the start. Raises ContentMissing."""
+        """Return a seekable stream of the content. Raises ContentMissing."""
         ...
 
     def local_path(self, digest: str) -> Path | None:
-        """The content as a read-only file of this machine, or None where there is none to give."""
+        """Return the content as a read-only file of this machine, or None if there is no such file."""
         ...
 
     def delete(self, digest: str) -> None:
-        """Forget it; no error where there is nothing."""
+        """Delete the content. Deleting a missing content is not an error.
+
+        No transaction is open during the call, and no upload of the same content. If the call raises, it is
+        repeated later.
+        """
         ...
 
     def check(self) -> None:
-        """Raises where the store cannot be used now."""
+        """Raise if the storage cannot be used now."""
         ...
 
 
 @runtime_checkable
 class ListsContents(Protocol):
-    """A Storage that can say what it holds; in one that cannot, what a killed server left behind stays for ever."""
+    """A Storage that lists its contents. From other storages, files that a killed server left are never removed."""
 
     def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
-        """Digest and size in bytes of every content that was stored before, in any order. What comes or goes meanwhile
-        may be among them or not."""
+        """Yield digest and size in bytes of every content stored before, in any order. Contents that are stored or
+        deleted during the call may be yielded or not.
+        """
         ...
 
 
 @runtime_checkable
 class KnowsRegistry(Protocol):
-    """A Storage that can be marked as one registry's, so that a server which is given another one notices."""
+    """A Storage that can be marked as belonging to one registry, so that a server with another storage notices."""
 
     def mark(self, made: str) -> str:
-        """The mark that it has, else from now on `made`: of several who mark it at once one wins."""
+        """Return the mark of the storage. If it has none, set `made`. Of several servers at once, one sets its mark."""
         ...
 
     def find_mark(self) -> str | None: ...
+
+
+# -- values that a backend keeps ---------------------------------------------------------------------------------
+
+
+class Transaction(Protocol):
+    """An open transaction of the registry's database. A backend only passes it on to `Values`."""
+
+
+class Values(Protocol):
+    """Small values by key in the registry's database: sessions, keys, cached answers. `Place.values` has them.
+
+    Each backend has its own keys, and all servers of one database share them. Blocking: from a coroutine, call with
+    `asyncio.to_thread`. A key has 1 to 255 characters, a value at most 1 MiB; ValueError otherwise. `expires_at` is
+    the time from which the value no longer exists. Every method raises Unavailable if the database cannot be reached.
+    """
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Return the keys that begin with the prefix, sorted by their bytes."""
+        ...
+
+    def set(
+        self, key: str, value: bytes, expires_at: datetime | None = None, within: Transaction | None = None
+    ) -> bool:
+        """Store a value in place of the one before, if any. Return whether there was one.
+
+        With `within` the change is a part of that transaction.
+        """
+        ...
+
+    def add(self, key: str, value: bytes, expires_at: datetime | None = None) -> bytes:
+        """Store a value if the key has none. Return the value that the key has now.
+
+        Of several servers that add at once, one stores its value, and all of them get that one.
+        """
+        ...
+
+    def take(self, key: str, within: Transaction | None = None) -> bytes | None:
+        """Remove the value and return it. Of several callers at once, one gets it and the others get None."""
+        ...
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------
@@ -127,47 +207,50 @@ class KnowsRegistry(Protocol):
 
 @runtime_checkable
 class Secrets(Protocol):
-    """Values by name, for skills that were granted them. Blocking: called from worker threads, by several at once.
+    """Secret values by name, for skills that were granted them. Blocking: several worker threads call the methods at
+    once.
 
-    No exception and no log line of a backend ever holds a value. One that cannot be reached raises Unavailable.
+    No exception and no log line of a backend holds a value. A backend that cannot be reached raises Unavailable.
     """
 
     read_only: bool
-    """True where values are set elsewhere: `set` and `remove` raise NotAllowed with a hint that says where."""
+    """True: values are set elsewhere. `set` and `remove` raise NotAllowed with a hint that says where."""
 
     def get(self, name: str) -> str | None:
-        """The value, None where there is none."""
+        """Return the value, or None if there is none."""
         ...
 
     def names(self) -> list[str]:
-        """Every name that has a value, sorted."""
+        """Return all names that have a value, sorted."""
         ...
 
     def set(self, name: str, value: str) -> None:
-        """Keep a value, in place of the one before."""
+        """Set a value in place of the one before, if any."""
         ...
 
     def remove(self, name: str) -> bool:
-        """Forget it; False where there was nothing."""
+        """Remove the value. Return whether there was one."""
         ...
 
 
 @runtime_checkable
 class KeepsSecrets(Protocol):
-    """A Secrets whose values lie in the registry's own database, so that a change and the record of it can be one
-    transaction; others have none of this. Blocking; the work is for a connection of that database."""
+    """A Secrets that keeps its values in `Place.values`, so that a change and its audit entry are one transaction.
 
-    def setting(self, name: str, value: str) -> Callable[[Any], bool]:
-        """`set`, as work for a transaction; it answers whether there was a value before."""
+    Both methods block and return the work for a transaction.
+    """
+
+    def setting(self, name: str, value: str) -> Callable[[Transaction], bool]:
+        """Return the work of `set`. The work returns whether there was a value before."""
         ...
 
-    def removing(self, name: str) -> Callable[[Any], bool]:
-        """`remove`, as work for a transaction."""
+    def removing(self, name: str) -> Callable[[Transaction], bool]:
+        """Return the work of `remove`."""
         ...
 
 
 class SecretValues(dict[str, str]):
-    """Secrets by name, as a run gets them: their values don't show where it is printed."""
+    """Secret values by name, for a run. Printing the mapping shows only the names."""
 
     def __repr__(self) -> str:
         return f"SecretValues({', '.join(self)})"
@@ -179,28 +262,28 @@ class SecretValues(dict[str, str]):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one run may use, for its whole process tree."""
+    """Limits of one run, for its whole process tree."""
 
     timeout_ms: int = 300_000
-    """Wall clock from the start of the code, not from queueing."""
+    """Wall-clock time from the start of the code, without the time in the queue."""
     memory_mb: int = 512
     processes: int = 64
     """Processes and threads."""
     cpus: float = 1.0
     disk_mb: int = 256
-    """`/workspace`."""
+    """Size of `/workspace`."""
     disk_files: int = 16_384
     tmp_mb: int = 64
-    """`/tmp`."""
+    """Size of `/tmp`."""
     blobs: int = 1_000
     blobs_mb: int = 256
     calls: int = 100
-    """Of mounted skills that run in a sandbox of their own."""
+    """Calls of mounted skills that run in a sandbox of their own."""
     log_kb: int = 1_024
-    """Kept of the log; the rest is counted and never slows the code."""
+    """Kept size of the log. The rest is counted and never slows the code."""
     result_mb: int = 16
     callbacks_per_second: int = 8_000
-    """What the code may ask of its host: blobs, calls. Code that asks more often waits."""
+    """Requests of the code to its host: blobs, calls. Faster code waits."""
 
 
 class SkillMount(msgspec.Struct, frozen=True):
@@ -208,13 +291,15 @@ class SkillMount(msgspec.Struct, frozen=True):
 
     name: str
     folder: Path
-    """Its files on this machine: immutable, complete, shared between runs."""
+    """Files of the skill on this machine: immutable, complete, shared between runs."""
     entrypoint: str | None = None
-    """Path of the entrypoint inside the skill (`code/main.py`), importable as `skills.<name>`; None for a skill
-    that is only there to be read."""
+    """Path of the entrypoint inside the skill (`code/main.py`), importable as `skills.<name>`. None for a skill that
+    can only be read.
+    """
     stub: bool = False
-    """It declares permissions of its own, which this run has not. Importing it runs nothing of it and puts no folder
-    on `sys.path`: its functions are there as proxies that ask `RunHost.call_skill`."""
+    """The skill declares permissions that this run does not have. Importing it runs none of its code and adds no folder
+    to `sys.path`. Its functions are proxies that call `RunHost.call_skill`.
+    """
 
 
 class BlobMount(msgspec.Struct, frozen=True):
@@ -222,7 +307,7 @@ class BlobMount(msgspec.Struct, frozen=True):
 
     blob_id: str
     path: Path
-    """Its content on this machine."""
+    """The content on this machine."""
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -239,10 +324,11 @@ class InputFile(msgspec.Struct, frozen=True):
 class PackageMount(msgspec.Struct, frozen=True, weakref=True):
     """Installed packages at `/packages/<lock>/`, read-only, importable after the standard library and before skills.
 
-    Its folder stays as long as anybody keeps this very value: whoever mounts it keeps it."""
+    The folder stays while this very object is referenced. Code that mounts it keeps a reference.
+    """
 
     lock: str
-    """The SHA-256 of their lock, in 64 hex digits: equal ones are the same packages, everywhere."""
+    """SHA-256 of the lock in 64 hex digits. Equal locks are the same packages everywhere."""
     folder: Path
     """Immutable, complete, shared between runs."""
 
@@ -253,17 +339,19 @@ class SkillCall(msgspec.Struct, frozen=True, tag="skill"):
     skill: str
     function: str
     spread: bool = False
-    """Call `function(*args, **kwargs)` with the two members of the job's `args`. Only a function that a stub of this
-    skill would offer may be called so; any other is an AttributeError, and nothing of the skill has run."""
+    """Call `function(*args, **kwargs)` with the two members of the job's `args`. Only functions that a stub of this
+    skill offers may be called. Any other name is an AttributeError, before code of the skill has run.
+    """
 
 
 Language = Literal["python", "javascript", "bash"]
 
 
 class CodeCall(msgspec.Struct, frozen=True, tag="code"):
-    """Call `function(args)` of `code`: a module of Python, or an ES module (`javascript`).
+    """Call `function(args)` of `code`: a Python module, or an ES module (`javascript`).
 
-    `bash` has no functions to call: the code runs with the args on stdin, and what it prints is the result."""
+    `bash` code has no functions. It runs with the args on stdin, and its stdout is the result.
+    """
 
     code: str
     function: str
@@ -273,29 +361,33 @@ class CodeCall(msgspec.Struct, frozen=True, tag="code"):
 class HandlerCall(msgspec.Struct, frozen=True, tag="handler"):
     """Run the file `path` of the mounted skill `skill` with the args, as a handler of the Skill Tools convention.
 
-    `.js` and `.mjs`: the default export. `.py`: the function `handler` where the module defines one. All else, `.sh`
-    included, is a program with the args on stdin and as its argument; what it prints is the result. A backend sets the
-    arg `__workDir`."""
+    `.js` and `.mjs`: the default export. `.py`: the function `handler`, if the module defines it. Any other file is
+    a program with the args on stdin and as its argument; its stdout is the result. A backend sets the arg
+    `__workDir`.
+    """
 
     skill: str
     path: str
 
 
 class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
-    """Run the file `path` of the mounted skill `skill` as a program, by its ending or its `#!` line.
+    """Run the file `path` of the mounted skill `skill` as a program, chosen by its suffix or its `#!` line.
 
-    The result is an object: `exit_code` (128 and the number of the signal that ended it), `stdout` and `stderr`
-    (texts; over 64 KiB `{"blob_id", "size_bytes", "preview"}`, and `dropped_bytes` past the limit of a result), and
-    `files`, what it left below /workspace/out: `{"path", "blob_id", "size_bytes"}` each, at most 100; `left_out` names
-    others. That folder is there beforehand where an argument or a variable is a path in it. A run fails only where the
-    program could not be started or was stopped. The log has what it printed as well."""
+    The result is an object with `exit_code` (128 plus the signal number after a signal), `stdout` and `stderr`
+    (text; over 64 KiB `{"blob_id", "size_bytes", "preview"}`, and `dropped_bytes` past the limit of a result), and
+    `files`: at most 100 files below /workspace/out, each `{"path", "blob_id", "size_bytes"}`. `left_out` names
+    further files.
+
+    The folder /workspace/out exists before the program starts if an argument or a variable is a path in it. A run
+    fails only if the program could not be started or was stopped. The log also holds what the program printed.
+    """
 
     skill: str
     path: str
     argv: tuple[str, ...] = ()
     stdin: bytes = b""
     environment: Mapping[str, str] = {}
-    """Beside the job's own."""
+    """In addition to the job's own variables."""
     module: str = ""
     """If set, run this module of the skill as `python -m` does; `path` is its file."""
     in_skill: bool = False
@@ -306,34 +398,40 @@ Call = SkillCall | CodeCall | HandlerCall | ScriptCall
 
 
 class Job(msgspec.Struct, frozen=True):
-    """All that a sandbox needs to know of one run."""
+    """One run, as a sandbox gets it."""
 
     run_id: str
     call: Call
     args: bytes
     """A JSON object."""
     skills: tuple[SkillMount, ...] = ()
-    """In the order of mounting; an executed skill comes first."""
+    """In the order of mounting. An executed skill comes first."""
     blobs: tuple[BlobMount, ...] = ()
     limits: Limits = Limits()
     environment: Mapping[str, str] = {}
-    """Variables beyond the sandbox's own (secrets). Never to be logged, nor put where another process can read it."""
+    """Variables in addition to the sandbox's own (secrets). They must not be logged, nor be readable by another
+    process.
+    """
     network: tuple[str, ...] = ()
-    """What the executed skill may reach, as `permissions.network` writes it; empty: nothing."""
+    """Hosts that the executed skill may reach, written as in `permissions.network`. Empty: none."""
     packages: tuple[PackageMount, ...] = ()
-    """On `sys.path` in this order. They clash in nothing."""
+    """On `sys.path` in this order. Their files do not conflict."""
     preload: tuple[str, ...] = ()
-    """Modules of the first of `packages` that a backend may have imported before the run came. The code finds them as
-    if it were the first to import them; a backend that keeps nothing warm need not care."""
+    """Modules of the first of `packages` that a backend may import before the run arrives. The code must not notice:
+    each module behaves as if the code imported it first. Preloading is optional.
+    """
     private_network: bool = False
-    """The hosts of `network` were named by the server's admin: they may have addresses that are not public, this
-    machine's own included."""
+    """An admin of the server named the hosts of `network`. They may have addresses that are not public, of this machine
+    too.
+    """
     identity: str = ""
-    """Name of the identity that asked for the run; empty for the server's own work. A backend shares out by identity
-    what runs have in common. The code of the run is not told."""
+    """Name of the identity that requested the run, empty for the server's own work. A backend shares resources between
+    identities by it. The code of the run does not see it.
+    """
     files: tuple[InputFile, ...] = ()
-    """Copied to `/workspace` before the code starts. They count towards `disk_mb` and `disk_files`. A file that does
-    not fit is a Failure of type SandboxError that names it; then no code has run."""
+    """Copied to `/workspace` before the code starts. They count towards `disk_mb` and `disk_files`. If a file does not
+    fit, the run fails with a SandboxError that names it, and no code has run.
+    """
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -348,137 +446,147 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Log(msgspec.Struct, frozen=True):
-    """stdout, stderr and `log` in the order of writing; of a long log the head and the tail."""
+    """stdout, stderr and `log` in the order of writing. A long log is reduced to its head and tail."""
 
     head: bytes = b""
     tail: bytes = b""
     dropped: int = 0
-    """Bytes left out between the two."""
+    """Bytes left out between head and tail."""
 
 
 class NetworkUse(msgspec.Struct, frozen=True):
-    """Connections of a run that had the same goal and the same fate."""
+    """Connections of a run with the same target and the same outcome."""
 
     host: str
-    """As it was asked for; what is no host name is escaped and cut."""
+    """Host as requested. Text that is not a host name is escaped and cut."""
     port: int
     allowed: bool
     reason: str
-    """The pattern that allowed it, or why it was refused."""
+    """The pattern that allowed the connections, or why they were refused."""
     connections: int = 1
     bytes_out: int = 0
-    """From the code to the host."""
+    """Bytes from the code to the host."""
     bytes_in: int = 0
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a run ended: exactly one of `result` and `failure` is set."""
+    """How a run ended. Exactly one of `result` and `failure` is set."""
 
     result: bytes | None = None
-    """Compact UTF-8 JSON of what the function returned."""
+    """Compact UTF-8 JSON of the returned value."""
     failure: Failure | None = None
     summary: str | None = None
-    """What the code set with `runtime.summary(text)`."""
+    """The text that the code set with `runtime.summary(text)`."""
     log: Log = Log()
     duration_ms: float = 0.0
     degraded: tuple[str, ...] = ()
-    """Limits that were held by weaker means than usual on this host, e.g. `memory_tree`."""
+    """Limits that this host enforces less strictly than usual, such as `memory_tree`."""
     network: tuple[NetworkUse, ...] = ()
-    """Every connection that was let through or refused, counted together by goal and fate."""
+    """Every allowed or refused connection, grouped by target and outcome."""
 
 
 class BlobWriter(Protocol):
-    """One blob that a run is writing."""
+    """A blob that a run is writing."""
 
     async def write(self, chunk: bytes) -> None:
-        """Raises TooLarge past the run's limit."""
+        """Write a chunk. Raises TooLarge past the limit of the run."""
         ...
 
     async def commit(self) -> str:
-        """Its blob id."""
+        """Store the blob and return its id."""
         ...
 
     async def abort(self) -> None: ...
 
 
 class RunHost(Protocol):
-    """What the code in a sandbox can ask of the host while it runs. Errors it raises (SkilleryError) are shown to
-    the code as exceptions; they never end the run nor the server."""
+    """Requests of the code in a sandbox to its host.
+
+    A SkilleryError that a method raises becomes an exception in the code. It ends neither the run nor the server.
+    """
 
     async def begin_blob(self, kind: str, path: str | None = None) -> BlobWriter:
-        """`path` is what the code calls it: a path below /workspace/out, or the name of a picture. Untrusted."""
+        """Start a blob. `path` is the code's own name for it: a path below /workspace/out, or the name of a picture. It
+        is untrusted.
+        """
         ...
 
     async def read_blob(self, blob_id: str) -> bytes:
-        """A blob that this run wrote. Raises BlobNotFound for every other id."""
+        """Return a blob that this run wrote. Raises BlobNotFound for every other id."""
         ...
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        """Call a function of a skill that this run mounts as a stub, in a sandbox and with permissions of its own.
+        """Call a function of a skill that this run mounts as a stub. It runs in a sandbox of its own with its own
+        permissions.
 
-        `args` is the JSON `{"args": [...], "kwargs": {...}}`; answers the JSON of what the function returned. Raises
-        SkillFailed where the function did, another SkilleryError where it was not called. Cancelling it ends the call.
+        `args` is the JSON `{"args": [...], "kwargs": {...}}`. Returns the JSON of the returned value. Raises
+        SkillFailed if the function failed, and another SkilleryError if it was not called. Cancelling ends the
+        call.
         """
         ...
 
 
 @runtime_checkable
 class StreamsBlobs(Protocol):
-    """A RunHost that reads blobs in pieces. Otherwise code that asks for a blob and does not read it holds memory."""
+    """A RunHost that reads blobs in pieces. With other hosts, code that requests a blob and does not read it occupies
+    memory.
+    """
 
     async def blob_pieces(self, blob_id: str) -> tuple[int, AsyncIterator[bytes]]:
-        """Return the size in bytes of a blob that this run wrote, and its content in pieces.
-        Raises BlobNotFound for every other id."""
+        """Return the size in bytes of a blob that this run wrote, and its content in pieces. Raises BlobNotFound for
+        every other id.
+        """
         ...
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One property that a backend needs, tried by doing it."""
+    """One property that a backend needs, tested by using it."""
 
     name: str
     ok: bool
     detail: str
     fix: str = ""
-    """How to mend it, where `ok` is false."""
+    """How to fix it if `ok` is false."""
     required: bool = True
-    """False: without it runs are `degraded`, but safe."""
+    """False: without it, runs are `degraded`, but safe."""
 
 
 class Capability(StrEnum):
-    """What a sandbox can do. A run that needs one of the first group that its backend lacks is refused by its name;
-    one of LIMITS that it lacks stands in `degraded` of every run."""
+    """What a sandbox can do. If a run needs a capability of the first group that the backend does not have, the run is
+    refused with the name of the capability. A missing capability of LIMITS is listed in `degraded` of every run.
+    """
 
     PYTHON = "python"
     """Runs Python: skills by their entrypoint, and the code of `run_code`."""
     JAVASCRIPT = "javascript"
-    """Runs JavaScript, where the host has Node.js."""
+    """Runs JavaScript, if the host has Node.js."""
     BASH = "bash"
-    """Runs bash, where the host has it."""
+    """Runs bash, if the host has it."""
     BLOBS = "blobs"
     """Shows the run its input blobs as files."""
     FILES = "files"
     """Copies `Job.files` to the workspace of the run."""
     SECRETS = "secrets"
-    """Hands variables to the code that no process outside can read, and that no argument or file holds."""
+    """Passes variables to the code without an argument or a file, so that no other process can read them."""
     NETWORK = "network"
     """Lets the code reach the hosts of `Job.network`."""
     PACKAGES = "packages"
-    """Shows the code installed packages, and nothing of the host's own (`Job.packages`)."""
+    """Shows the code installed packages (`Job.packages`), and no packages of the host."""
     STUBS = "stubs"
-    """Lets the code call skills that run elsewhere (`SkillMount.stub`), by `RunHost.call_skill`."""
+    """Lets the code call skills in other sandboxes (`SkillMount.stub`) by `RunHost.call_skill`."""
 
     ISOLATION = "isolation"
-    """Code reaches nothing of the host but what its job gives it."""
+    """The code reaches nothing of the host except what its job gives it."""
     MEMORY_TREE = "memory_tree"
-    """`memory_mb` is held for the whole process tree at any moment, not by looking at it now and then."""
+    """Enforces `memory_mb` for the whole process tree at all times, not by occasional checks."""
     PROCESSES = "processes"
-    """`processes` is held, threads included."""
+    """Enforces `processes`, threads included."""
     CPUS = "cpus"
-    """`cpus` is held."""
+    """Enforces `cpus`."""
     DISK = "disk"
-    """`disk_mb` and `tmp_mb` are held."""
+    """Enforces `disk_mb` and `tmp_mb`."""
     DISK_FILES = "disk_files"
-    """`disk_files` is held."""
+    """Enforces `disk_files`."""
 
 
 LIMITS: frozenset[str] = frozenset(
@@ -491,31 +599,35 @@ LIMITS: frozenset[str] = frozenset(
         Capability.DISK_FILES,
     }
 )
-"""The capabilities that no job asks for, because every job wants them: what is promised of `Limits`, and isolation."""
+"""Capabilities that every job wants: enforced limits and isolation."""
 
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Runs a job in a fresh place that nothing survives."""
+    """Runs each job in a new environment that is destroyed afterwards."""
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """Of `Capability`; others may be added. Valid after `start`, before that perhaps less. Nothing is claimed that
-        this host does not hold."""
+        """Values of `Capability`; others may be added. Complete after `start`. A sandbox claims only what this host can
+        do.
+        """
         ...
 
     def probe(self) -> list[Probe]:
-        """Blocking: every property the sandbox needs, each tried by doing it (`skillery doctor`)."""
+        """Test every property that the sandbox needs by using it (`skillery doctor`). Blocking."""
         ...
 
     async def start(self) -> None:
-        """Get ready; nothing where it is ready. Raises SandboxUnavailable where this host cannot enforce what is
-        promised."""
+        """Prepare for runs. Calling it again does nothing. Raises SandboxUnavailable if this host cannot enforce what
+        the sandbox promises.
+        """
         ...
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
-        """Never raises for what the code does. A fault of the host is a Failure of type SandboxError.
-        Cancelling it kills the run and waits until nothing of it is left."""
+        """Run the job. Never raises for what the code does. A fault of the host is a Failure of type SandboxError.
+
+        Cancelling kills the run and waits until all its processes have ended.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -526,23 +638,23 @@ class Sandbox(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """A Sandbox that has figures of its own for `/metrics`."""
+    """A Sandbox with figures for `/metrics`."""
 
     def figures(self) -> Mapping[str, float]:
-        """By name in snake_case: few, and always the same ones."""
+        """Return a few figures by snake_case name. The names are always the same."""
         ...
 
 
 class Warm(msgspec.Struct, frozen=True):
-    """A process that a sandbox keeps, which has imported `Job.preload` of the packages of one lock."""
+    """A process with `Job.preload` of one lock imported, which a sandbox keeps for later runs."""
 
     lock: str
     preload: tuple[str, ...]
     state: Literal["starting", "ready", "failed"]
     memory_mb: float = 0.0
-    """What it holds, shared by the runs that come of it."""
+    """Memory of the process, which the runs forked from it share."""
     message: str = ""
-    """Why it failed: runs import for themselves then."""
+    """Why starting failed. Runs then import the modules themselves."""
 
 
 @runtime_checkable
@@ -550,44 +662,46 @@ class KeepsWarm(Protocol):
     """A Sandbox that keeps processes with preloaded packages."""
 
     def warm(self) -> list[Warm]:
-        """Those that there are, and those that failed of late."""
+        """Return the kept processes, and those that failed recently."""
         ...
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For a backend without settings of its own."""
+    """For a backend without settings."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a backend may keep things."""
+    """What a server gives to a backend that it opens."""
 
     home: Path
-    """Lasting; a backend uses a folder of its own name in it."""
+    """The folder of the server's data, which is kept. A backend uses a folder with its own name in it."""
     allow_degraded: bool = False
-    database: Any = None
-    """The server's own database (skillery.database.Database), migrated before its first use. For built-in backends: its
-    tables may change with every release."""
+    values: Values | None = None
+    """What the backend keeps in the registry's database. None if the backend is opened without one, as `skillery
+    doctor` may do. Use it after `open` has returned: the database may not be migrated before."""
+    tokens: Tokens | None = None
+    """The tokens of the registry, for authenticators. As `values`, None without a database."""
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A backend that a plugin offers under a name; the settings choose it by that name.
+    """A backend that a plugin offers under a name. The settings choose it by that name.
 
-    `open(settings, place)` makes it; `settings` is a frozen msgspec Struct that forbids unknown fields, filled from
-    the section `[backends.<kind>.<name>]` of skillery.toml and checked at start.
+    `open(settings, place)` makes the backend. `settings` is a frozen msgspec Struct that forbids unknown fields. It
+    is filled from the section `[backends.<kind>.<name>]` of skillery.toml and checked at start.
     """
 
     name: str
     open: Callable[[Any, Place], Any]
     settings: type[msgspec.Struct] = NoSettings
     unsafe: bool = False
-    """True: it does not isolate, and is refused unless `allow_unsafe_sandbox` is set."""
+    """True: the backend does not isolate. It is refused unless `allow_unsafe_sandbox` is set."""
 
 
-# -- moments -----------------------------------------------------------------------------------------------------
+# -- events ------------------------------------------------------------------------------------------------------
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a check says about a version. Severity `error` refuses it, unless a reviewer has waived the rule there."""
+    """One result of a check. Severity `error` refuses the version unless a reviewer has waived the rule for it."""
 
     rule: str
     message: str
@@ -603,7 +717,7 @@ class PublishedFile(msgspec.Struct, frozen=True):
 
 
 class Publication(msgspec.Struct, frozen=True):
-    """A version on its way in (`before_publish`) or just published (`after_publish`)."""
+    """A version that is to be published (`before_publish`) or was just published (`after_publish`)."""
 
     name: str
     version: str
@@ -614,7 +728,7 @@ class Publication(msgspec.Struct, frozen=True):
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
-    """For `run_finished`: what became of a run."""
+    """A run that has ended, for `run_finished`."""
 
     run_id: str
     method: Literal["execute_skill", "run_code", "call_tool"]
@@ -625,13 +739,13 @@ class FinishedRun(msgspec.Struct, frozen=True):
     error_type: str | None
     identity: Identity
     parent_run_id: str | None = None
-    """The run whose code called it, where it was mounted there."""
+    """The run whose code called this run, if the skill was mounted there."""
     tool: str | None = None
     """The tool that `call_tool` called."""
 
 
 class Events(Protocol):
-    """The three moments as the core sees them: it asks, and knows nothing of who listens."""
+    """The hooks of plugins, as the core calls them. The core does not know the plugins."""
 
     async def before_publish(self, publication: Publication) -> list[Finding]: ...
 

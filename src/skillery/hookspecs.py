@@ -1,6 +1,6 @@
-"""Every hook, on one screen. docs/reference/hooks.md has an example for each.
+"""All hooks. docs/reference/hooks.md has an example of each.
 
-Four offer a backend; the settings choose one of each kind by name. Three are moments.
+Four hooks offer backends. The settings choose one backend of each kind by name. Three hooks are events.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ def skillery_secrets() -> Offer:  # type: ignore[empty-body]
 
 @hookspec
 def before_publish(publication: Publication) -> list[Finding]:  # type: ignore[empty-body]
-    """Look at a version before anything of it is claimed. A finding of severity `error` refuses it (-32007) unless a
-    reviewer has waived it; others are kept with it. A hook that raises refuses it too. Called in a worker thread."""
+    """Check a version before it is stored. Called in a worker thread.
+
+    A finding of severity `error` refuses the version (-32007) unless a reviewer has waived it. Other findings are
+    kept with the version. If the hook raises, the version is refused.
+    """
 
 
 @hookspec
 def after_publish(publication: Publication) -> None:
-    """A version is published and durable. An exception is logged and changes nothing. Called in a worker thread."""
+    """Called in a worker thread when a version is published and durable. An exception is logged and changes nothing."""
 
 
 @hookspec
 def run_finished(run: FinishedRun) -> None:
-    """A run has ended and is recorded. An exception is logged and changes nothing. Called in a worker thread."""
+    """Called in a worker thread after a run has ended and is recorded. An exception is logged and changes nothing."""

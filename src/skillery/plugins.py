@@ -1,6 +1,6 @@
-"""Builds the plugin manager, and chooses one backend of each kind by its configured name.
+"""Plugins: find them, and open the backend of each kind that the settings choose.
 
-Hooks offer, settings choose, start-up complains: whatever is wrong with a plugin is a StartupError of one line.
+A faulty plugin stops the start with a StartupError of one line that names the plugin.
 """
 
 from __future__ import annotations
@@ -19,9 +19,28 @@ import msgspec
 import pluggy
 
 from skillery import hookspecs
-from skillery.backends import Finding, FinishedRun, Offer, Place, Publication, Sandbox
+from skillery.backends import (
+    Authenticator,
+    Finding,
+    FinishedRun,
+    KeepsSecrets,
+    KeepsTokens,
+    KeepsWarm,
+    KnowsRegistry,
+    ListsContents,
+    Measured,
+    Offer,
+    Place,
+    Publication,
+    Sandbox,
+    Secrets,
+    Storage,
+)
+from skillery.database.backend_values import BackendValues
 from skillery.errors import StartupError
 from skillery.formats.wording import did_you_mean
+from skillery.identity.tokens import RegistryTokens
+from skillery.protocols import problems
 from skillery.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,11 +51,24 @@ log = logging.getLogger(__name__)
 Kind = Literal["sandbox", "storage", "authenticator", "secrets"]
 KINDS: tuple[Kind, ...] = ("sandbox", "storage", "authenticator", "secrets")
 GROUP = "skillery"
+PROTOCOLS: Mapping[Kind, type] = {
+    "sandbox": Sandbox,
+    "storage": Storage,
+    "authenticator": Authenticator,
+    "secrets": Secrets,
+}
+OPTIONAL_PROTOCOLS: Mapping[Kind, tuple[type, ...]] = {
+    "sandbox": (Measured, KeepsWarm),
+    "storage": (ListsContents, KnowsRegistry),
+    "authenticator": (KeepsTokens,),
+    "secrets": (KeepsSecrets,),
+}
+"""Checked if a backend has all their methods by name."""
 T = TypeVar("T")
 
 
 class PluginEvents:
-    """The Events of the plugins. Their hooks run in worker threads."""
+    """The Events that calls the hooks of the plugins, in worker threads."""
 
     def __init__(self, manager: pluggy.PluginManager) -> None:
         self._hook = manager.hook
@@ -46,17 +78,17 @@ class PluginEvents:
         }
 
     async def before_publish(self, publication: Publication) -> list[Finding]:
-        """What every plugin says. A hook that raises has not agreed: that is a finding of severity error."""
+        """Return the findings of every plugin. A hook that raises adds a finding of severity error."""
         if not self._listens["before_publish"]:
             return []
         try:
             answers = await asyncio.to_thread(self._hook.before_publish, publication=publication)
         except Exception:
             log.exception("before_publish failed for %s %s", publication.name, publication.version)
-            return [Finding("before_publish", "a check of this server failed; ask its admin to look at the log")]
+            return [Finding("before_publish", "a check of this server failed; an admin finds the error in the log")]
         if not all(isinstance(findings, list) and _are_findings(findings) for findings in answers):
             log.error("a before_publish hook must return a list of Finding; the answers were %r", answers)
-            return [Finding("before_publish", "a check of this server is broken; ask its admin to look at the log")]
+            return [Finding("before_publish", "a check of this server is broken; an admin finds the error in the log")]
         return [finding for findings in answers for finding in findings]
 
     async def after_publish(self, publication: Publication) -> None:
@@ -79,39 +111,48 @@ def _are_findings(findings: list[Any]) -> bool:
 
 
 class Plugins:
-    """Every plugin that was found, and what they offer."""
+    """Every plugin that was found, and the backends that they offer."""
 
     def __init__(self, manager: pluggy.PluginManager) -> None:
         self.manager = manager
         self.events = PluginEvents(manager)
-        self.offers: dict[Kind, dict[str, Offer]] = {kind: _offers(manager, kind) for kind in KINDS}
+        self.offers: dict[Kind, dict[str, Offer]] = {}
+        self._plugin_of: dict[Kind, dict[str, str]] = {}
+        for kind in KINDS:
+            self.offers[kind], self._plugin_of[kind] = _offers(manager, kind)
 
     def open(self, kind: Kind, settings: Settings, database: Database | None = None) -> Any:
-        """The backend that the settings choose. Raises StartupError."""
+        """Open the backend that the settings choose. Raises StartupError."""
         setting = "auth" if kind == "authenticator" else kind
         name = getattr(settings, setting)
         offer = self.offers[kind].get(name)
         if offer is None:
             known = ", ".join(sorted(self.offers[kind]))
-            raise StartupError(f"setting '{setting}' is '{name}', which no plugin offers; there is: {known}")
+            raise StartupError(f"setting '{setting}' is '{name}', which no plugin offers; the plugins offer: {known}")
         if offer.unsafe and not settings.allow_unsafe_sandbox:
             raise StartupError(
                 f"{kind} '{name}' does not isolate what it runs: choose another, "
-                "or set allow_unsafe_sandbox = true if all that is ever run here is trusted"
+                "or set allow_unsafe_sandbox = true if you trust all code that runs here"
             )
         if offer.unsafe:
             log.warning("%s '%s' does NOT isolate what it runs: skills can do whatever this server can", kind, name)
         values = settings.backends.get(kind, {}).get(name, {})
-        place = Place(settings.home, settings.allow_degraded, database)
-        backend = offer.open(_backend_settings(kind, offer, values), place)
-        if kind == "sandbox" and not isinstance(backend, Sandbox):
-            wanted = ("capabilities", "probe", "start", "run", "close")
-            missing = ", ".join(member for member in wanted if not hasattr(backend, member))
-            raise StartupError(f"sandbox '{name}' is no skillery.backends.Sandbox: it lacks {missing}")
+        backend = offer.open(_backend_settings(kind, offer, values), _place(kind, name, settings, database))
+        self._check_protocols(kind, name, backend)
         return backend
 
+    def _check_protocols(self, kind: Kind, name: str, backend: Any) -> None:
+        optional = [protocol for protocol in OPTIONAL_PROTOCOLS[kind] if isinstance(backend, protocol)]
+        for protocol in (PROTOCOLS[kind], *optional):
+            found = "; ".join(f"it {problem}" for problem in problems(backend, protocol))
+            if found:
+                raise StartupError(
+                    f"plugin '{self._plugin_of[kind][name]}': the {kind} '{name}' is not a "
+                    f"skillery.backends.{protocol.__name__}: {found}"
+                )
+
     def check_settings(self, settings: Settings) -> None:
-        """Raises StartupError for a section of settings that belongs to no backend."""
+        """Raise StartupError if a section of the settings belongs to no backend."""
         for kind, sections in settings.backends.items():
             if kind not in KINDS:
                 raise StartupError(f"there is no kind of backend '{kind}' ([backends.{kind}]): {', '.join(KINDS)}")
@@ -119,12 +160,14 @@ class Plugins:
                 offer = self.offers[kind].get(name)
                 if offer is None:
                     known = ", ".join(sorted(self.offers[kind]))
-                    raise StartupError(f"[backends.{kind}.{name}] is for a backend nobody offers; there is: {known}")
+                    raise StartupError(
+                        f"[backends.{kind}.{name}] is for a backend that no plugin offers; the plugins offer: {known}"
+                    )
                 _backend_settings(kind, offer, values)
 
 
 def load_plugins(folder: str | Path = "") -> Plugins:
-    """From the entry points of the group `skillery`, and every module and package in `folder`."""
+    """Load the entry points of the group `skillery`, and every module and package in `folder`. Raises StartupError."""
     manager = pluggy.PluginManager("skillery")
     manager.add_hookspecs(hookspecs)
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
@@ -169,15 +212,25 @@ def _import_file(path: Path) -> ModuleType:
     source = path / "__init__.py" if path.is_dir() else path
     spec = importlib.util.spec_from_file_location(name, source)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{source} is no Python module")
+        raise ImportError(f"{source} is not a Python module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
-def _offers(manager: pluggy.PluginManager, kind: Kind) -> dict[str, Offer]:
-    """Each plugin is asked on its own, so that what is wrong can be said of it by name."""
+def _place(kind: Kind, name: str, settings: Settings, database: Database | None) -> Place:
+    if database is None:
+        return Place(settings.home, settings.allow_degraded)
+    values = BackendValues(database, f"{kind}.{name}")
+    return Place(settings.home, settings.allow_degraded, values, RegistryTokens(database))
+
+
+def _offers(manager: pluggy.PluginManager, kind: Kind) -> tuple[dict[str, Offer], dict[str, str]]:
+    """Return the offers by name, and which plugin made each.
+
+    Each plugin is called separately, so that an error can name the plugin.
+    """
     hook = getattr(manager.hook, f"skillery_{kind}")
     offers: dict[str, Offer] = {}
     origin: dict[str, str] = {}
@@ -197,7 +250,7 @@ def _offers(manager: pluggy.PluginManager, kind: Kind) -> dict[str, Offer]:
                 "remove one of them"
             )
         offers[offer.name], origin[offer.name] = offer, plugin
-    return offers
+    return offers, origin
 
 
 def _backend_settings(kind: Kind, offer: Offer, values: Mapping[str, Any]) -> msgspec.Struct:
@@ -219,5 +272,5 @@ def _name_of(manager: pluggy.PluginManager, error: pluggy.PluginValidationError)
 
 
 def _line(error: Exception) -> str:
-    """A message of several lines in one."""
+    """Return the message of an error in one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -12,7 +12,7 @@ import asyncio, ctypes, json, struct, sys
 from pathlib import Path
 from skillery.backends import CodeCall, Job, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.builtin.linux_sandbox.cell import kernel, lockdown
+from skillery.sandboxing.linux.cell import kernel, lockdown
 from skillery.errors import SandboxUnavailable
 from skillery.testing.sandbox import MemoryHost
 

@@ -305,3 +305,126 @@ def test_a_sandbox_that_does_not_say_what_it_can_do_is_refused(tmp_path: Path) -
     env = {"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, mine=source), "SKILLERY_SANDBOX": "silent"}
 
     assert "it lacks capabilities" in refusal(tmp_path, **env)
+
+
+MISSHAPEN = """
+    class Misshapen:
+        loopback_only = read_only = capabilities = None
+        def __init__(self, settings, place): ...
+        def begin(self): ...
+        async def open(self, digest): ...
+        def local_path(self): ...
+        check = "not a method"
+        def authenticate(self, credentials): ...
+        def get(self, name, version): ...
+        def names(self): ...
+        def set(self, name, value): ...
+        def probe(self): ...
+        def start(self): ...
+        async def run(self, job, host, more=None): ...
+        async def close(self): ...
+
+    @hookimpl
+    def skillery_KIND() -> Offer:
+        return Offer("misshapen", Misshapen)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol", "found"),
+    [
+        (
+            "storage",
+            "Storage",
+            [
+                "it has 'async def open(digest)' in place of 'def open(self, digest: str) -> BinaryIO'",
+                "it has 'def local_path()' in place of 'def local_path(self, digest: str) -> Path | None'",
+                "it lacks the method 'def delete(self, digest: str) -> None'",
+                "it has 'check', which must be a method 'def check(self) -> None'",
+            ],
+        ),
+        (
+            "authenticator",
+            "Authenticator",
+            [
+                "it has an attribute 'loopback_only' that is not a bool, but None",
+                "it has 'def authenticate(credentials)' in place of "
+                "'async def authenticate(self, credentials: Credentials) -> Identity'",
+            ],
+        ),
+        (
+            "secrets",
+            "Secrets",
+            [
+                "it has an attribute 'read_only' that is not a bool, but None",
+                "it has 'def get(name, version)' in place of 'def get(self, name: str) -> str | None'",
+                "it lacks the method 'def remove(self, name: str) -> bool'",
+            ],
+        ),
+        ("sandbox", "Sandbox", ["it has 'def start()' in place of 'async def start(self) -> None'"]),
+    ],
+)
+def test_a_backend_that_is_not_shaped_as_its_protocol_is_refused(
+    tmp_path: Path, kind: str, protocol: str, found: list[str]
+) -> None:
+    setting = "AUTH" if kind == "authenticator" else kind.upper()
+    plugins = folder(tmp_path, mine=MISSHAPEN.replace("KIND", kind))
+
+    line = refusal(tmp_path, SKILLERY_PLUGINS_FOLDER=plugins, **{f"SKILLERY_{setting}": "misshapen"})
+
+    start = f"plugin 'mine': the {kind} 'misshapen' is not a skillery.backends.{protocol}: "
+    assert line[line.index("plugin") :] == start + "; ".join(found)
+
+
+SESSIONS = """
+    import asyncio
+    from datetime import UTC, datetime, timedelta
+    from skillery.errors import NotAuthenticated
+
+    class Sessions:
+        loopback_only = True
+
+        def __init__(self, settings, place):
+            self.values, self.tokens = place.values, place.tokens
+
+        async def authenticate(self, credentials):
+            token = credentials.headers.get("authorization", "").removeprefix("Bearer ")
+            if token:
+                return (await self.tokens.verify(token)).identity
+            name = await asyncio.to_thread(self.find, credentials.headers.get("x-session", ""))
+            if name is None:
+                raise NotAuthenticated("no session")
+            return Identity(name.decode(), "person", frozenset({"admin"}), ("*",))
+
+        def find(self, session):
+            if session == "new":
+                self.values.set("session/1", b"ada", datetime.now(UTC) + timedelta(hours=1))
+                self.values.set("session/2", b"ada", datetime.now(UTC) - timedelta(hours=1))
+                return b"ada"
+            return self.values.get(f"session/{session}")
+
+    @hookimpl
+    def skillery_authenticator() -> Offer:
+        return Offer("sessions", Sessions)
+"""
+
+
+def test_an_authenticator_of_a_plugin_keeps_sessions_and_accepts_tokens_of_the_registry(
+    tmp_path: Path, start_server: Callable[..., Server]
+) -> None:
+    env = {"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, mine=SESSIONS), "SKILLERY_AUTH": "sessions"}
+
+    def identity(server: Server, **headers: str) -> str:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "create_token", "params": {"name": "bob", "scopes": ["read"]}}
+        done = server.rpc.http.post("/rpc", json=body, headers=headers).json()
+        return str(done["result"]["token"] if "result" in done else done["error"]["code"])
+
+    server = start_server(env=env)
+    token = identity(server, **{"x-session": "new"})
+    assert token.startswith("sky_")
+    assert identity(server, authorization=f"Bearer {token}") == "-32002"
+    assert identity(server, authorization=f"Bearer {token}x") == "-32001"
+    assert server.stop() == 0
+    server = start_server(env=env)
+    assert identity(server, **{"x-session": "1"}).startswith("sky_")
+    assert identity(server, **{"x-session": "2"}) == "-32001"

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from bench.kills import kill_again_and_again
-from skillery.identity.tokens import REMEMBERED_SECONDS
+from skillery.formats.tokens import REMEMBERED_SECONDS
 from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest, skill_files
 from tests.support.mcp_client import LEGACY, MODERN, Mcp, message_of
 from tests.support.postgres import a_postgres

@@ -357,7 +357,7 @@ def test_a_value_stands_in_no_file_log_or_setting(tmp_path: Path, start_server: 
     assert found == []
     assert [path for path, text in texts.items() if key.encode() in text] == [str(server.home / "secrets.key")]
     with sqlite3.connect(server.home / "skillery.db") as database:
-        rows = database.execute("SELECT name, token FROM secrets").fetchall()
+        rows = database.execute("SELECT key, value FROM backend_values").fetchall()
         assert [row[0] for row in rows] == ["API_KEY"]
         recorded = database.execute("SELECT summary, output_json, error_json, logs_preview FROM runs").fetchall()
         assert "[API_KEY]" in str(recorded)
@@ -500,6 +500,12 @@ BROKEN = """
 
         def names(self):
             return []
+
+        def set(self, name, value):
+            raise NotImplementedError
+
+        def remove(self, name):
+            raise NotImplementedError
 
     @hookimpl
     def skillery_secrets():

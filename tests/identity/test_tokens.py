@@ -27,7 +27,7 @@ from skillery.builtin.failed_logins import MOST_ADDRESSES, FailedLogins
 from skillery.builtin.tokens_authenticator import TokensAuthenticator, TokensSettings
 from skillery.database import Database, parse_database_url, tables
 from skillery.errors import NotAuthenticated, TooManyFailedLogins
-from skillery.identity.tokens import create_token, revoke_token
+from skillery.identity.tokens import RegistryTokens, create_token, revoke_token
 from skillery.testing import AuthenticatorContract
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Rpc, RpcError, Server, clean_environment
@@ -491,7 +491,7 @@ def test_the_demo_walks_on_a_home_that_wants_tokens(tmp_path: Path) -> None:
 class TestTokensAuthenticator(AuthenticatorContract):
     @pytest.fixture
     def authenticator(self, database: Database) -> TokensAuthenticator:
-        return TokensAuthenticator(database, TokensSettings(failures_per_minute=5))
+        return TokensAuthenticator(RegistryTokens(database), TokensSettings(failures_per_minute=5))
 
     @pytest.fixture
     def good(self, database: Database) -> Credentials:

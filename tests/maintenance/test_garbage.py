@@ -20,8 +20,9 @@ from sqlalchemy import Connection, delete, insert, select
 from skillery.backends import Identity
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.contents.blobs import Blobs, Lifetimes
+from skillery.contents.deletions import drop_file
 from skillery.contents.store import record
-from skillery.contents.uploads import Uploading, drop_file, forget_uploads
+from skillery.contents.uploads import Uploading, forget_uploads
 from skillery.database import Database
 from skillery.database.tables import blobs, objects
 from skillery.errors import Busy, ContentMissing, Unavailable

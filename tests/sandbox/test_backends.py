@@ -15,6 +15,7 @@ from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.builtin.environment_secrets import EnvironmentSecrets
 from skillery.builtin.open_authenticator import OpenAuthenticator
 from skillery.database import Database, tables
+from skillery.database.backend_values import BackendValues
 from skillery.errors import Unavailable
 from skillery.testing import AuthenticatorContract, SecretsContract, StorageContract
 from skillery.testing.storage import digest_of, put
@@ -56,18 +57,20 @@ class TestOpenAuthenticator(AuthenticatorContract):
 class TestDatabaseSecrets(SecretsContract):
     @pytest.fixture
     def secrets(self, database: Database, tmp_path: Path) -> DatabaseSecrets:
-        return DatabaseSecrets(database, Keys("", tmp_path / "secrets.key", may_make=True))
+        return DatabaseSecrets(
+            BackendValues(database, "secrets.database"), Keys("", tmp_path / "secrets.key", may_make=True)
+        )
 
     def test_a_value_is_not_what_is_stored(self, secrets: DatabaseSecrets, database: Database) -> None:
         secrets.set("API_KEY", "the-value-itself")
 
-        stored = database.read_now(lambda connection: connection.execute(select(tables.secrets)).all())
+        stored = database.read_now(lambda connection: connection.execute(select(tables.backend_values)).all())
 
         assert "the-value-itself" not in str(stored)
 
     def test_a_stored_value_under_another_name_is_refused(self, secrets: DatabaseSecrets, database: Database) -> None:
         secrets.set("HARMLESS", "the-value-itself")
-        database.write_now(lambda connection: connection.execute(update(tables.secrets).values(name="API_KEY")))
+        database.write_now(lambda connection: connection.execute(update(tables.backend_values).values(key="API_KEY")))
 
         with pytest.raises(Unavailable, match="another name") as refused:
             secrets.get("API_KEY")
@@ -75,16 +78,21 @@ class TestDatabaseSecrets(SecretsContract):
 
     def test_a_changed_token_is_refused(self, secrets: DatabaseSecrets, database: Database) -> None:
         secrets.set("API_KEY", "the-value-itself")
-        token = database.read_now(lambda connection: connection.scalar(select(tables.secrets.c.token)))
+        token = database.read_now(lambda connection: connection.scalar(select(tables.backend_values.c.value)))
         assert token is not None
         changed = token[:40] + bytes([token[40] ^ 1]) + token[41:]
-        database.write_now(lambda connection: connection.execute(update(tables.secrets).values(token=changed)))
+        database.write_now(lambda connection: connection.execute(update(tables.backend_values).values(value=changed)))
 
         with pytest.raises(Unavailable):
             secrets.get("API_KEY")
 
     def test_two_that_make_the_key_at_once_have_one(self, database: Database, tmp_path: Path) -> None:
-        several = [DatabaseSecrets(database, Keys("", tmp_path / "secrets.key", may_make=True)) for _ in range(8)]
+        several = [
+            DatabaseSecrets(
+                BackendValues(database, "secrets.database"), Keys("", tmp_path / "secrets.key", may_make=True)
+            )
+            for _ in range(8)
+        ]
         threads = [threading.Thread(target=one.set, args=(f"N{i}", "value")) for i, one in enumerate(several)]
         for thread in threads:
             thread.start()

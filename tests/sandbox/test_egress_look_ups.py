@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from skillery.builtin.egress.lookups import BOUNDS
-from skillery.builtin.egress.service import Egress
-from skillery.builtin.egress.streams import Caps
+from skillery.sandboxing.egress.lookups import BOUNDS
+from skillery.sandboxing.egress.service import Egress
+from skillery.sandboxing.egress.streams import Caps
 from skillery.testing.upstreams import upstream
 from tests.conftest import Server
 from tests.support.name_server import NameServer, answer_of

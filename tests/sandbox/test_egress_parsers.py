@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillery.builtin.egress import http_heads
-from skillery.builtin.egress.clienthello import MAX_BYTES, BadHello, server_name
-from skillery.builtin.egress.http_heads import BadHead, Body, Request
-from skillery.builtin.egress.policy import Denied
+from skillery.sandboxing.egress import http_heads
+from skillery.sandboxing.egress.clienthello import MAX_BYTES, BadHello, server_name
+from skillery.sandboxing.egress.http_heads import BadHead, Body, Request
+from skillery.sandboxing.egress.policy import Denied
 
 fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "300")), deadline=None)
 

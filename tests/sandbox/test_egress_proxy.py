@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from skillery.backends import NetworkUse
-from skillery.builtin.egress.log import Event, Uses
-from skillery.builtin.egress.policy import Policy
-from skillery.builtin.egress.proxy import RunProxy
-from skillery.builtin.egress.resolver import AddressRules
-from skillery.builtin.egress.service import Egress, EgressBroken
-from skillery.builtin.egress.streams import Caps
+from skillery.sandboxing.egress.log import Event, Uses
+from skillery.sandboxing.egress.policy import Policy
+from skillery.sandboxing.egress.proxy import RunProxy
+from skillery.sandboxing.egress.resolver import AddressRules
+from skillery.sandboxing.egress.service import Egress, EgressBroken
+from skillery.sandboxing.egress.streams import Caps
 from skillery.testing.upstreams import Upstream, client_context, ok, upstream
 
 LOOPBACK = ("127.0.0.1",)

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from skillery.backends import CodeCall, Job, Limits, Place
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
-from skillery.builtin.python_runner.dialogue import Dialogue
-from skillery.builtin.python_runner.setup import BrokenSetup
-from skillery.builtin.python_runner.wire import HEAD, Channel
+from skillery.sandboxing.python_runner.dialogue import Dialogue
+from skillery.sandboxing.python_runner.setup import BrokenSetup
+from skillery.sandboxing.python_runner.wire import HEAD, Channel
 from skillery.testing.sandbox import MemoryHost, Trial
 
 LIMITS = Limits(result_mb=1, blobs=3, blobs_mb=1, timeout_ms=20_000)

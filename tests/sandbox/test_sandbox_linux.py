@@ -18,9 +18,10 @@ import pytest
 import uvloop
 
 from skillery.backends import CodeCall, Job, Limits, Outcome, Place, SkillMount
-from skillery.builtin.linux_sandbox import LinuxSandboxSettings, groups, open_sandbox, skillery_sandbox, watchdog
+from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, skillery_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote
+from skillery.sandboxing.linux import groups, watchdog
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.base import OpenWith
@@ -333,7 +334,7 @@ def test_groups_of_the_server_do_not_reach_the_code() -> None:
 @only_as_root
 def test_without_user_namespaces_nothing_is_run_and_the_way_out_is_named() -> None:
     script = ASK + (
-        "from skillery.builtin.linux_sandbox.cell import kernel, root\n"
+        "from skillery.sandboxing.linux.cell import kernel, root\n"
         "kernel.unshare(kernel.NEWUSER); root.write_own_maps(65533, 65533)\n"
         "open('/proc/sys/user/max_user_namespaces', 'w').write('0')\n"
         "print(asyncio.run(ask('def main(args): pass')))"

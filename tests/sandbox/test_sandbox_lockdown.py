@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 from skillery.backends import Limits, Place
-from skillery.builtin.linux_sandbox import LinuxSandboxSettings, groups, open_sandbox
-from skillery.builtin.linux_sandbox.cell import landlock
+from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.sandboxing.linux import groups
+from skillery.sandboxing.linux.cell import landlock
 from skillery.testing.sandbox import Trial
 from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.leftovers import descendants

@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.backends import Failure, Limits
-from skillery.builtin.linux_sandbox import groups, plan, seccomp, syscalls, watchdog
-from skillery.builtin.linux_sandbox.uids import Uids
-from skillery.builtin.python_runner.logs import KeptLog
-from skillery.builtin.python_runner.process_ends import ended_early
-from skillery.builtin.python_runner.wire import HEAD, Channel, ChannelAbused
 from skillery.errors import Busy
+from skillery.sandboxing.linux import groups, plan, seccomp, syscalls, watchdog
+from skillery.sandboxing.linux.uids import Uids
+from skillery.sandboxing.python_runner.logs import KeptLog
+from skillery.sandboxing.python_runner.process_ends import ended_early
+from skillery.sandboxing.python_runner.wire import HEAD, Channel, ChannelAbused
 
 EPERM, ENOSYS = (seccomp.REFUSE | errno.EPERM), (seccomp.REFUSE | errno.ENOSYS)
 EACCES, DOES_NOTHING = (seccomp.REFUSE | errno.EACCES), seccomp.REFUSE
@@ -387,7 +387,7 @@ async def test_the_watchdog_waits_for_no_thread_of_others(sharing: int) -> None:
 
 WORKSHOP = """
 import os, resource, sys
-from skillery.builtin.linux_sandbox.cell import kernel, workshop
+from skillery.sandboxing.linux.cell import kernel, workshop
 kernel.unshare(kernel.NEWNS)
 workshop.leave_room()
 own = os.open('/proc/self/ns/mnt', os.O_RDONLY)

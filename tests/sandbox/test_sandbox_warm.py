@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from skillery.backends import CodeCall, Job, Place
-from skillery.builtin.linux_sandbox import groups, skillery_sandbox
-from skillery.builtin.linux_sandbox.cell import zygote
+from skillery.builtin.linux_sandbox import skillery_sandbox
+from skillery.sandboxing.linux import groups
+from skillery.sandboxing.linux.cell import zygote
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
 from skillery.testing.sandbox.secrets import SEARCH
@@ -297,7 +298,7 @@ async def test_a_waiting_engine_uses_no_processor(tmp_path: Path) -> None:
 
 def test_a_zygote_with_a_second_thread_refuses_to_fork() -> None:
     script = (
-        "import threading; from skillery.builtin.linux_sandbox.cell import kernel, zygote\n"
+        "import threading; from skillery.sandboxing.linux.cell import kernel, zygote\n"
         "zygote.check_threads()\n"
         "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         "try: zygote.check_threads()\n"

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, cast
 
-from skillery.builtin.linux_sandbox.cell import kernel
+from skillery.sandboxing.linux.cell import kernel
 
 # One try of a minute: a name that hangs occupies a thread for as long as any test needs.
 FILES = {"resolv.conf": "nameserver 127.0.0.1\noptions timeout:60 attempts:1\n", "nsswitch.conf": "hosts: files dns\n"}

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from skillery.builtin.linux_sandbox.cell import kernel
+from skillery.sandboxing.linux.cell import kernel
 
 USER = 65533
 PROCESSES = 8192

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from skillery.builtin.linux_sandbox.cell import kernel
+from skillery.sandboxing.linux.cell import kernel
 
 
 def main() -> None:

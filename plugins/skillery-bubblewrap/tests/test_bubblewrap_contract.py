@@ -16,8 +16,8 @@ import pytest
 
 from bubblewrap_here import CHECKOUT, bwrap, make
 from skillery.backends import CodeCall, Job, Limits, Place, SkillMount
-from skillery.builtin.linux_sandbox import groups
 from skillery.errors import SandboxUnavailable, StartupError
+from skillery.sandboxing.linux import groups
 from skillery.testing import SandboxContract
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.base import OpenWith

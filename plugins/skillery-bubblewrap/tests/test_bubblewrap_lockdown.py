@@ -17,7 +17,7 @@ import pytest
 
 from bubblewrap_here import bwrap, make
 from skillery.backends import CodeCall, Job, Limits
-from skillery.builtin.linux_sandbox import groups
+from skillery.sandboxing.linux import groups
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.leftovers import descendants

@@ -35,6 +35,7 @@ from skillery.app.quotas import quotas_of
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Capability, Limits, Sandbox, Secrets, Storage
 from skillery.contents.blobs import Blobs, Lifetimes
+from skillery.contents.deletions import finish_own_deletions
 from skillery.contents.storage_marks import mark_storage
 from skillery.context.queue import Queue
 from skillery.context.request import begin, current
@@ -86,15 +87,16 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
     async with AsyncExitStack() as stack:
         if tracing is not None:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
-        database = Database(settings.database_url)
+        database = Database(settings.database_url, home.server_id)
         stack.callback(database.close)
         # Nothing connects before the settings are known to be good.
         authenticator: Authenticator = plugins.open("authenticator", settings, database)
         _check_address(settings, authenticator)
         migrate.upgrade(database)
-        storage: Storage = plugins.open("storage", settings)
+        storage: Storage = plugins.open("storage", settings, database)
         mark_storage(database, storage, settings.storage)
-        sandbox: Sandbox = plugins.open("sandbox", settings)
+        await asyncio.to_thread(finish_own_deletions, database, storage)
+        sandbox: Sandbox = plugins.open("sandbox", settings, database)
         stack.push_async_callback(sandbox.close)
         secrets: Secrets = plugins.open("secrets", settings, database)
         compilers = CompilePool()

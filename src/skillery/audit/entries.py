@@ -1,4 +1,4 @@
-"""Entries, and how one is chained to the one before it."""
+"""Entries of the audit trail, and how each is chained to the one before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from skillery.errors import Unavailable
 
 Outcome = Literal["done", "refused"]
 NOTHING_BEFORE = "0" * 64
-"""What the first entry has for the hash of the one before it."""
+"""The `previous` hash of the first entry."""
 LONGEST = 255
 
 _HEAD = Statement(select(audit_head.c.seq, audit_head.c.hash).with_for_update())
@@ -29,7 +29,7 @@ _MOVE_HEAD = Change(update(audit_head), ("seq", "hash"))
 
 
 class Actor(Protocol):
-    """Who did it: an Identity, or whoever else has a name and a kind."""
+    """Who made a change: an Identity, or anything else with a name and a kind."""
 
     @property
     def name(self) -> str: ...
@@ -44,19 +44,19 @@ class _Local(NamedTuple):
 
 
 SERVER = Identity("skillery", "agent")
-"""The server of its own accord. No token can have this name."""
+"""The server itself. No token can have this name."""
 
 
 def local_actor(user: str) -> Actor:
-    """Whoever works on a home or a database with a command, as the user of that machine."""
+    """Return the actor for a command that works on a home or database directly: the user of the machine."""
     return _Local(f"home:{user}")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     at: str
-    """UTC with microseconds, `2026-11-22T09:30:00.000000Z`: the same text in both databases and in the hash."""
+    """UTC with microseconds, `2026-11-22T09:30:00.000000Z`. Both databases and the hash have this text."""
     identity: str | None
-    """None where nobody knows who it was."""
+    """None if the caller is unknown."""
     identity_kind: str | None
     address: str | None
     request_id: str | None
@@ -66,17 +66,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None = None
     error_type: str | None = None
     count: int = 1
-    """How many attempts it stands for."""
+    """Number of attempts that the entry stands for."""
     before_json: str | None = None
     after_json: str | None = None
 
 
 FIELDS: tuple[str, ...] = Entry.__struct_fields__
-"""In the order of the hash; `seq` and `previous` come before them."""
+"""Fields in the order of the hash. `seq` and `previous` come before them."""
 
 
 class Head(NamedTuple):
-    """The last entry: with it noted elsewhere, all up to here can be shown to be unchanged."""
+    """The last entry. Noted elsewhere, it shows later that no entry up to it was changed."""
 
     seq: int
     hash: str
@@ -94,11 +94,13 @@ def record(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
 ) -> None:
-    """Note a change in the transaction of `connection` that makes it; one of `Database.write`.
+    """Record a change in the transaction that makes it, which must be one of `Database.write`.
 
-    `action` is the method's name, `subject` what was changed (`name`, `name@version`, an id), `before` and `after` what
-    of it changed. None of them ever holds a secret. May be called anywhere in a transaction: the entry is chained last,
-    just before the commit, because from then on every other writer of the trail waits.
+    `action` is the method's name. `subject` is what was changed: `name`, `name@version` or an id. `before` and
+    `after` are the changed fields. They never hold a secret.
+
+    The call may come at any point of the transaction. The entry is chained just before the commit, because every
+    other writer of the trail waits from then on.
     """
     entry = entry_of(actor, action, subject, before_json=_json(before), after_json=_json(after))
     before_commit(partial(append, entries=[entry]))
@@ -107,12 +109,12 @@ def record(
 def record_at_once(
     connection: Connection, actor: Actor, action: str, subject: str, *, after: Mapping[str, Any] | None = None
 ) -> None:
-    """As `record`, in a transaction that is not one of `Database.write`, and whose last statement this is."""
+    """Record a change as the last statement of a transaction that is not one of `Database.write`."""
     append(connection, [entry_of(actor, action, subject, after_json=_json(after))])
 
 
 def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> Entry:
-    """An entry of now and of the request at hand."""
+    """Return an entry with the current time and the current request."""
     request = current.get()
     return Entry(
         at=now(),
@@ -127,12 +129,14 @@ def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> Ent
 
 
 def append(connection: Connection, entries: Sequence[Entry]) -> None:
-    """Chain entries to the last one. Until the transaction ends others wait at the head: two never follow on one."""
+    """Chain entries to the last one. Other writers wait for the head until the transaction ends, so no two entries
+    follow the same one.
+    """
     found = _HEAD.rows(connection)
     if not found:
         raise Unavailable(
-            "the head of the audit trail is gone, so nothing can be recorded, and nothing is changed unrecorded",
-            hint="Its admin has to look into it: skillery audit verify.",
+            "the head of the audit trail is missing, so no change can be recorded, and none was made",
+            hint="An admin of this server must run skillery audit verify.",
         )
     [(seq, previous)] = found
     rows = []
@@ -146,21 +150,25 @@ def append(connection: Connection, entries: Sequence[Entry]) -> None:
 
 
 def hash_of(seq: int, previous: str, fields: Sequence[Any]) -> str:
-    """SHA-256 of a JSON array: seq, previous, and the fields of an Entry in their order; compact, in UTF-8."""
+    """Return the SHA-256 of a JSON array, compact and in UTF-8: seq, previous, and the fields of an Entry in their
+    order.
+    """
     text = json.dumps([seq, previous, *fields], ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def head(connection: Connection) -> Head:
-    """Raises Unavailable where it is gone."""
+    """Return the last entry. Raises Unavailable if it is missing."""
     found = connection.execute(select(audit_head.c.seq, audit_head.c.hash)).one_or_none()
     if found is None:
-        raise Unavailable("the head of the audit trail is gone", hint="skillery audit verify says what is left.")
+        raise Unavailable(
+            "the head of the audit trail is gone", hint="skillery audit verify shows which entries are left."
+        )
     return Head(found.seq, found.hash)
 
 
 def _fitting(text: str) -> str:
-    """As both databases take it, whatever somebody sent."""
+    """Return the text in a form that both databases accept."""
     return text.replace("\0", "")[:LONGEST]
 
 

@@ -1,4 +1,6 @@
-"""What was refused, written after the answer is on its way; a flood of it is counted, not stored one by one."""
+"""Refused attempts, written to the audit trail after the answer was sent. A flood of attempts is counted instead of
+stored one by one.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,19 @@ log = logging.getLogger(__name__)
 
 MINUTE = 60.0
 APIECE = 20
-"""Entries of their own that attempts of one kind get in a minute, where it is known who makes them; else the first."""
+"""Single entries a minute for one kind of attempt by a known identity. For unknown callers only the first is a single
+entry.
+"""
 MOST_OF_ONE = 60
-"""Entries of their own in a minute for one identity, and for all together of whom it is not known who they are: nobody
-can hide what another does."""
+"""Single entries a minute for one identity, and for all unknown callers together. So no caller can hide the attempts of
+another.
+"""
 MOST_SINGLE = 600
-"""The same for all kinds and all identities."""
+"""Single entries a minute for all kinds and identities together."""
 MOST_KINDS = 100
-"""Kinds of attempts that are counted apart in a minute; all others are counted together."""
+"""Kinds of attempts that are counted separately in one minute. All others are counted together."""
 MOST_WAITING = 1000
-"""Entries that a database which is away is waited for with."""
+"""Entries that are kept in memory while the database is unreachable."""
 BATCH = 100
 RETRY_SECONDS = 1.0
 
@@ -46,9 +51,9 @@ class _Kind(NamedTuple):
 
 
 class Refusals:
-    """The refused attempts of one server. At most MOST_SINGLE + MOST_KINDS + 1 entries a minute, whatever comes.
+    """The refused attempts of one server. It writes at most MOST_SINGLE + MOST_KINDS + 1 entries a minute.
 
-    Used on the event loop. `close` writes what is left.
+    Use it on the event loop. `close` writes what is left.
     """
 
     def __init__(self, database: Database) -> None:
@@ -63,14 +68,14 @@ class Refusals:
         self._closing = asyncio.Event()
 
     def note(self, actor: Actor | None, action: str, subject: str, *, code: int, error_type: str) -> None:
-        """An attempt that was refused with this error just now. Waits for nothing."""
+        """Note an attempt that was refused with this error. Returns at once."""
         if time.monotonic() >= self._ends:
             self._end_minute()
         if self._timer is None:
-            # Counts of a minute are written even where no other attempt follows.
+            # The counts of a minute are written even if no other attempt follows.
             self._timer = asyncio.get_running_loop().call_later(MINUTE, self._tick)
         entry = entry_of(actor, action, subject, outcome="refused", code=code, error_type=error_type)
-        # Where it is known who it is, it does not matter from where.
+        # For a known identity the address does not matter.
         network = "" if entry.identity else network_of(entry.address or "")
         kind = _Kind(entry.identity, network, action, code)
         if self._may_be_single(kind):
@@ -82,7 +87,7 @@ class Refusals:
             self._count(kind, entry)
 
     async def close(self) -> None:
-        """Everything noted is in the database when this returns, or named in the log where that is away."""
+        """Write everything that is noted, or log it if the database is unreachable."""
         self._closing.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -90,7 +95,8 @@ class Refusals:
         while self._writing is not None:
             await self._writing
             self._writing = None
-            # What was counted where too much was waiting; never again what the database did not take.
+            # The attempts that were counted while too many were waiting. Those that the database refused are not tried
+            # again.
             if self._counted and not self._waiting:
                 self._end_minute()
 
@@ -102,7 +108,7 @@ class Refusals:
         return self._singles.get(kind, 0) < (APIECE if kind.identity else 1)
 
     def _count(self, kind: _Kind, entry: Entry) -> None:
-        """With those of its kind; what tells them apart is left out."""
+        """Count the attempt with others of its kind, without the fields in which they differ."""
         is_known = kind in self._counted or len(self._counted) < MOST_KINDS
         found = self._counted.get(kind if is_known else None)
         if found is not None:
@@ -123,8 +129,8 @@ class Refusals:
         self._counted[kind if is_known else None] = counted
 
     def _end_minute(self) -> None:
-        """What was counted is written, and counting begins anew."""
-        # Where too much waits already, it is counted on.
+        """Write what was counted, and start counting again."""
+        # If too many entries wait already, counting continues.
         if len(self._waiting) < MOST_WAITING:
             self._waiting.extend(self._counted.values())
             self._counted.clear()
@@ -155,7 +161,7 @@ class Refusals:
                 await self._pause()
                 continue
             except Exception:
-                # Whatever it is, it would be the same again, and those behind it must not wait for ever.
+                # The same error would come again, and the entries behind this one must not wait forever.
                 log.exception("%d refused attempts could not be written to the audit trail", len(batch))
             for _ in batch:
                 self._waiting.popleft()

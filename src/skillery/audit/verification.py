@@ -1,4 +1,4 @@
-"""Whether the trail is whole: read from the first entry to the last, a page at a time."""
+"""Verify the audit trail: read it from the first entry to the last, page by page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NONE = Head(0, NOTHING_BEFORE)
 
 
 class Fault(NamedTuple):
-    """The first entry at which the chain does not hold."""
+    """The first entry at which the chain breaks, and why."""
 
     seq: int
     reason: str
@@ -31,12 +31,12 @@ class Fault(NamedTuple):
 
 class Verified(NamedTuple):
     head: Head
-    """The last entry that is good."""
+    """The last valid entry."""
     fault: Fault | None
 
 
 def verify(database: Database, noted: Head | None = None) -> Verified:
-    """Blocking, at constant memory. Others may write meanwhile.
+    """Verify the whole trail at constant memory, while others write. Blocking.
 
     `noted` is a head that was written down elsewhere: the entry with that number must still have that hash.
     """

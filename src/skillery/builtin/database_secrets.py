@@ -9,17 +9,13 @@ from __future__ import annotations
 import os
 import secrets as random
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy import Connection, delete, insert, select
 
 from skillery import hookimpl
-from skillery.backends import Offer, Place
-from skillery.database import Database
-from skillery.database.tables import secrets
+from skillery.backends import Offer, Place, Transaction, Values
 from skillery.errors import Conflict, StartupError, Unavailable
 
 if TYPE_CHECKING:
@@ -107,46 +103,36 @@ class _NoKey(Unavailable):
 class DatabaseSecrets:
     read_only = False
 
-    def __init__(self, database: Database, keys: Keys) -> None:
-        self._database = database
+    def __init__(self, values: Values, keys: Keys) -> None:
+        self._values = values
         self._keys = keys
 
     def get(self, name: str) -> str | None:
-        token = self._database.read_now(
-            lambda connection: connection.scalar(select(secrets.c.token).where(secrets.c.name == name))
-        )
+        token = self._values.get(name)
         return None if token is None else _opened(self._keys.read(), name, token)
 
     def names(self) -> list[str]:
-        return self._database.read_now(
-            lambda connection: list(connection.scalars(select(secrets.c.name).order_by(secrets.c.name)))
-        )
+        return self._values.keys()
 
     def set(self, name: str, value: str) -> None:
-        self._database.write_now(self.setting(name, value))
+        self._values.set(name, self._encrypted(name, value))
 
     def remove(self, name: str) -> bool:
-        return self._database.write_now(self.removing(name))
+        return self._values.take(name) is not None
 
-    def setting(self, name: str, value: str) -> Callable[[Connection], bool]:
-        keys = self._keys_for_writing()
-        token = keys.encrypt(msgspec.json.encode(_Plain(name, value)))
+    def setting(self, name: str, value: str) -> Callable[[Transaction], bool]:
+        token = self._encrypted(name, value)
+        return lambda transaction: self._values.set(name, token, within=transaction)
 
-        def write(connection: Connection) -> bool:
-            replaced = connection.execute(delete(secrets).where(secrets.c.name == name)).rowcount
-            connection.execute(insert(secrets).values(name=name, token=token, changed_at=datetime.now(UTC)))
-            return replaced > 0
+    def removing(self, name: str) -> Callable[[Transaction], bool]:
+        return lambda transaction: self._values.take(name, within=transaction) is not None
 
-        return write
-
-    def removing(self, name: str) -> Callable[[Connection], bool]:
-        return lambda connection: connection.execute(delete(secrets).where(secrets.c.name == name)).rowcount > 0
+    def _encrypted(self, name: str, value: str) -> bytes:
+        return self._keys_for_writing().encrypt(msgspec.json.encode(_Plain(name, value)))
 
     def _keys_for_writing(self) -> MultiFernet:
         """A key that also opens what is there: a second key beside a lost one would only be noticed by a run."""
-        one = self._database.read_now(
-            lambda connection: connection.execute(select(secrets.c.name, secrets.c.token).limit(1)).first()
-        )
+        one = next(((name, token) for name in self.names() if (token := self._values.get(name)) is not None), None)
         try:
             keys = self._keys.read()
         except _NoKey:
@@ -158,7 +144,7 @@ class DatabaseSecrets:
             self._keys.make()
             keys = self._keys.read()
         if one is not None:
-            _check_opens(keys, one.name, one.token)
+            _check_opens(keys, *one)
         return keys
 
 
@@ -201,7 +187,9 @@ def _open(settings: DatabaseSecretsSettings, place: Place) -> DatabaseSecrets:
     file = Path(settings.key_file).expanduser() if settings.key_file else place.home / KEY_FILE
     keys = Keys(settings.key, file, may_make=not settings.key_file)
     keys.check()
-    return DatabaseSecrets(place.database, keys)
+    if place.values is None:
+        raise StartupError("secrets 'database' keeps its values in the server's database, and was opened without one")
+    return DatabaseSecrets(place.values, keys)
 
 
 @hookimpl

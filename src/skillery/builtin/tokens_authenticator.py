@@ -12,18 +12,15 @@ import logging
 import time
 from collections import OrderedDict
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated
 
 import msgspec
 
 from skillery import hookimpl
-from skillery.backends import Credentials, Identity, Offer, Place
+from skillery.backends import Credentials, Identity, Offer, Place, Tokens, VerifiedToken
 from skillery.builtin.failed_logins import FailedLogins
-from skillery.database import Database
 from skillery.errors import NotAuthenticated, SkilleryError, StartupError, TooManyFailedLogins
-from skillery.formats.tokens import id_of
-from skillery.identity.tokens import REMEMBERED_SECONDS, TokenRefused, Verified, first_token, note_use, verify_token
+from skillery.formats.tokens import REMEMBERED_SECONDS
 
 log = logging.getLogger(__name__)
 MOST_REMEMBERED = 10_000
@@ -44,8 +41,8 @@ class TokensSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TokensAuthenticator:
     loopback_only = False
 
-    def __init__(self, database: Database, settings: TokensSettings) -> None:
-        self._database = database
+    def __init__(self, tokens: Tokens, settings: TokensSettings) -> None:
+        self._tokens = tokens
         self._settings = settings
         self._failures = FailedLogins(settings.failures_per_minute)
         self._memory = _Memory()
@@ -63,17 +60,13 @@ class TokensAuthenticator:
         if known is not None:
             return known
         scheme, _, token = header.partition(" ")
-        token = token.strip()
-        token_id = id_of(token) if scheme.lower() == "bearer" else None
-        if token_id is None:
-            raise self._refused(credentials, "this is no token of a Skillery server")
+        age = self._memory.age
         try:
-            age = self._memory.age
-            verified = await self._database.read(partial(verify_token, token=token, token_id=token_id))
-        except TokenRefused as error:
-            raise self._refused(credentials, str(error)) from None
+            verified = await self._tokens.verify(token.strip() if scheme.lower() == "bearer" else "")
+        except NotAuthenticated as error:
+            raise self._refused(credentials, error.message) from None
         self._memory.keep(digest, verified, age)
-        self._note_use(token_id)
+        self._note_use(verified.token_id)
         return verified.identity
 
     def forget(self) -> None:
@@ -82,10 +75,7 @@ class TokensAuthenticator:
 
     def first_token(self) -> str | None:
         """A new admin's token where there has never been a token and the settings allow it. Blocking."""
-        if not self._settings.bootstrap:
-            return None
-        made = self._database.write_now(first_token)
-        return made.token if made else None
+        return self._tokens.first_token() if self._settings.bootstrap else None
 
     def _refused(self, credentials: Credentials, why: str) -> NotAuthenticated:
         wait = self._failures.note(credentials.address)
@@ -112,7 +102,7 @@ class TokensAuthenticator:
 
     async def _write_use(self, token_id: str) -> None:
         try:
-            await self._database.write(partial(note_use, token_id=token_id))
+            await self._tokens.note_use(token_id)
         except SkilleryError as error:
             log.warning("the use of the token %s could not be noted: %s", token_id, error)
 
@@ -123,7 +113,7 @@ class _Memory:
     def __init__(self) -> None:
         self.age = 0
         """Changes with each `forget`: what was looked up before that is not kept."""
-        self._known: OrderedDict[bytes, tuple[float, Verified]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[float, VerifiedToken]] = OrderedDict()
 
     def find(self, digest: bytes) -> Identity | None:
         until, verified = self._known.get(digest, (0.0, None))
@@ -133,7 +123,7 @@ class _Memory:
             return None
         return verified.identity
 
-    def keep(self, digest: bytes, verified: Verified, age: int) -> None:
+    def keep(self, digest: bytes, verified: VerifiedToken, age: int) -> None:
         if age != self.age:
             return
         self._known[digest] = time.monotonic() + REMEMBERED_SECONDS, verified
@@ -147,9 +137,11 @@ class _Memory:
 
 
 def _open(settings: TokensSettings, place: Place) -> TokensAuthenticator:
-    if place.database is None:
-        raise StartupError("authenticator 'tokens' keeps its tokens in the server's database, and was given none")
-    return TokensAuthenticator(place.database, settings)
+    if place.tokens is None:
+        raise StartupError(
+            "authenticator 'tokens' needs the tokens of the server's database, and was opened without one"
+        )
+    return TokensAuthenticator(place.tokens, settings)
 
 
 @hookimpl

@@ -23,13 +23,13 @@ import msgspec
 
 from skillery import hookimpl
 from skillery.backends import Capability, Failure, Job, Offer, Outcome, Place, Probe, RunHost
-from skillery.builtin import python_runner
-from skillery.builtin.python_runner import languages
-from skillery.builtin.python_runner.dialogue import Dialogue, NoHost, Places, job_header
-from skillery.builtin.python_runner.logs import LogPipe
-from skillery.builtin.python_runner.run_session import RunSession, run_whole
-from skillery.builtin.python_runner.setup import BrokenSetup, copy_seconds
-from skillery.builtin.python_runner.wire import Channel
+from skillery.sandboxing import python_runner
+from skillery.sandboxing.python_runner import languages
+from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost, Places, job_header
+from skillery.sandboxing.python_runner.logs import LogPipe
+from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
+from skillery.sandboxing.python_runner.setup import BrokenSetup, copy_seconds
+from skillery.sandboxing.python_runner.wire import Channel
 
 RUNNER = Path(python_runner.__file__).parent
 START = "import sys; sys.path.append('.'); from runtime import _run; _run.main(int(sys.argv[1]))"

@@ -147,6 +147,6 @@ def _opened(settings: Settings) -> Iterator[_Opened]:
     plugins.check_settings(settings)
     database = Database(settings.database_url)
     try:
-        yield _Opened(database, plugins.open("storage", settings))
+        yield _Opened(database, plugins.open("storage", settings, database))
     finally:
         database.close()

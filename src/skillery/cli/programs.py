@@ -33,7 +33,7 @@ class SeenProgram(msgspec.Struct, frozen=True):
 async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
     """Ask a run in the sandbox, which has been started. Return nothing if no run of Python is possible."""
     from skillery.backends import CodeCall, Job, Limits
-    from skillery.builtin.python_runner.dialogue import NoHost
+    from skillery.sandboxing.python_runner.dialogue import NoHost
 
     names = [program for programs in USUAL.values() for program in programs]
     args = msgspec.json.encode({"names": names})

@@ -150,7 +150,8 @@ def _listed_here(target: Target) -> dict[str, Any]:
 
 def _revoked_here(target: Target, token_id: str) -> dict[str, Any]:
     from skillery.audit import local_actor
-    from skillery.identity.tokens import REMEMBERED_SECONDS, revoke_token
+    from skillery.formats.tokens import REMEMBERED_SECONDS
+    from skillery.identity.tokens import revoke_token
 
     with opened(target) as database:
         actor = local_actor(user_of_this_machine())

@@ -1,4 +1,4 @@
-"""Blobs: opaque handles to large data. Each has a random id and a row of its own; equal contents are stored once."""
+"""Blobs: large data by opaque id. Each blob has a random id and a row; equal contents are stored once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from skillery.identity.quotas import Quotas, check_blob, past_room, room_for_blo
 Mode = Literal["sample_head", "sample_tail", "full"]
 MAX_READ_BYTES = 1024 * 1024
 SAMPLE_BYTES = 2000
-# type "/" subtype, then parameters: RFC 2045 §5.1 over printable ASCII, so that it can stand in a header.
+# type "/" subtype, then parameters (RFC 2045 §5.1). Printable ASCII only, so that a kind fits into a header.
 _KIND = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+*-]+( *;[ -~]*)?", re.ASCII)
 
 
@@ -39,11 +39,11 @@ class BlobRow(NamedTuple):
     owner: str
     expires_at: datetime | None = None
     path: str | None = None
-    """What the run that wrote it calls it."""
+    """Path or name that the run gave the blob."""
 
 
 class Output(NamedTuple):
-    """Of which run a blob is the output, in which place among its others, and what the run calls it."""
+    """Position of a blob among the outputs of a run."""
 
     run_id: str
     position: int
@@ -51,21 +51,21 @@ class Output(NamedTuple):
 
 
 class NewBlob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `create_blob` answers."""
+    """Result of `create_blob`."""
 
     blob_id: str
     size_bytes: int
     expires_at: datetime | None = None
-    """Left out where it is kept until somebody deletes it."""
+    """Left out if the blob does not expire."""
 
 
 class Lifetimes(msgspec.Struct, frozen=True):
-    """How long blobs are kept where nobody says; None is until somebody deletes them."""
+    """Default lifetimes of blobs. None: the blob is kept until it is deleted."""
 
     inputs: timedelta | None = None
-    """What callers bring."""
+    """Blobs that callers upload."""
     outputs: timedelta | None = None
-    """What runs write."""
+    """Blobs that runs write."""
 
 
 First = Callable[[Connection, Content, NewBlob], NewBlob]
@@ -88,7 +88,7 @@ _ADD = insert(blobs)
 
 
 class Blobs:
-    """Puts blobs into the registry and gets them out again."""
+    """Store, find and read blobs."""
 
     def __init__(self, database: Database, storage: Storage, lifetimes: Lifetimes, quotas: Quotas) -> None:
         self._database = database
@@ -99,8 +99,9 @@ class Blobs:
     # -- in ------------------------------------------------------------------------------------------------------
 
     async def create_blob(self, identity: Identity, content: bytes, kind: str, ttl: timedelta | None = None) -> NewBlob:
-        """Store a content that is in memory already, for `ttl` where one is given. Raises InvalidParams for a kind that
-        is no MIME type, QuotaExceeded."""
+        """Store a content that is in memory. `ttl` overrides the default lifetime. Raises InvalidParams for a kind that
+        is not a MIME type, and QuotaExceeded.
+        """
         parse_kind(kind)
         return await asyncio.to_thread(self._store_whole, identity, content, kind, ttl)
 
@@ -114,11 +115,12 @@ class Blobs:
         *,
         is_again: bool = False,
     ) -> NewBlob:
-        """Store a content of any size as it comes, at constant memory. A stream that breaks off leaves nothing, and one
-        that passes a quota is not read to its end.
+        """Store a streamed content of any size, at constant memory.
 
-        `first` says in the transaction that would record the blob which blob it is: this one, or one from before;
-        `is_again` that it will be one from before, for which there has been room.
+        If the stream ends early, nothing is stored. If it passes a quota, the rest is not read.
+
+        `first` runs in the transaction that records the blob, and returns the blob to answer with: this one, or an
+        earlier one. `is_again` says that it will be an earlier one, which takes no further room.
         """
         parse_kind(kind)
         incoming = self.incoming(await self._database.read(partial(self._check_room, identity, is_again)))
@@ -134,11 +136,13 @@ class Blobs:
         return Incoming(self._database, self._storage, check)
 
     def commit_output(self, incoming: Incoming, identity: Identity, kind: str, output: Output) -> BlobRow:
-        """Blocking: keep what a run wrote, and the host for it; its run has a row already. Raises QuotaExceeded."""
+        """Store an output of a run, whose row exists. Raises QuotaExceeded. Blocking."""
         return self._commit(incoming, identity, kind, self._lifetimes.outputs, output)
 
     async def keep_beside(self, identity: Identity, content: bytes, kind: str) -> BlobRow:
-        """Store a content of the server's own making about a run, none of its outputs. Raises QuotaExceeded."""
+        """Store a content that the server itself made about a run. It is not an output of the run. Raises
+        QuotaExceeded.
+        """
 
         def work() -> BlobRow:
             incoming = self.incoming()
@@ -153,7 +157,7 @@ class Blobs:
 
     def _check_room(self, identity: Identity, is_again: bool, connection: Connection) -> Callable[[int], None]:
         limit = self._quotas.of(identity.name).blob_bytes
-        # What is sent again takes no more room, and is no larger than it was.
+        # A repeated upload takes no further room and is not larger than the first one.
         room = (limit or None) if is_again else room_for_blob(connection, self._quotas, identity.name)
 
         def check(size_bytes: int) -> None:
@@ -212,22 +216,22 @@ class Blobs:
         return row_of(incoming.commit(add))
 
     async def delete_blob(self, identity: Identity, blob_id: str) -> BlobRow:
-        """From now on it is not found; a sweep takes it away. Raises BlobNotFound."""
+        """Make the blob expire now. A sweep removes it later. Raises BlobNotFound."""
         return await self._database.write(partial(delete_blob, identity=identity, blob_id=blob_id))
 
     # -- out -----------------------------------------------------------------------------------------------------
 
     async def find_blob(self, identity: Identity, blob_id: str) -> BlobRow:
-        """Raises BlobNotFound; ids are opaque, so that is the answer to anything that is not one."""
+        """Return the row of a blob. Raises BlobNotFound, also for text that is not an id, because ids are opaque."""
         return await self._database.read(partial(find_blob, identity=identity, blob_id=blob_id))
 
     async def read_blob(
         self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None, *, expect: Callable[[int], None]
     ) -> dict[str, Any]:
-        """`content, encoding, truncated, kind, size_bytes, expires_at`; never splits a character.
+        """Return `content, encoding, truncated, kind, size_bytes, expires_at`. A character is never split.
 
-        `expect` is called with the size of the content before it is read. Raises BlobNotFound, BlobTooLarge (`full`
-        without `max_bytes` of more than 1 MiB).
+        `expect` is called with the number of bytes before they are read. Raises BlobNotFound, and BlobTooLarge if
+        `full` without `max_bytes` finds more than 1 MiB.
         """
         blob = await self.find_blob(identity, blob_id)
         if mode == "full" and max_bytes is None and blob.size_bytes > MAX_READ_BYTES:
@@ -254,17 +258,17 @@ class Blobs:
         }
 
     def read_range(self, blob: BlobRow, start: int, length: int) -> bytes:
-        """Blocking: `length` bytes from `start`."""
+        """Return `length` bytes from `start`. Blocking."""
         with self.open(blob) as stream:
             stream.seek(start)
             return stream.read(length)
 
     def open(self, blob: BlobRow) -> BinaryIO:
-        """Blocking: a seekable stream of the content."""
+        """Return a seekable stream of the content. Blocking."""
         return self._database.read_now(lambda connection: open_content(connection, self._storage, blob.sha256))
 
     def local_path(self, blob: BlobRow) -> Path | None:
-        """Blocking: the content as a file of this machine, where the storage has one."""
+        """Return the content as a file of this machine, or None if the storage has no such file. Blocking."""
         return self._storage.local_path(blob.sha256)
 
 
@@ -272,7 +276,7 @@ def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> Bl
     if "\0" in blob_id:
         raise InvalidParams("a blob id holds no NUL", hint="Pass the blob_id that create_blob answered.")
     rows = _BLOB.rows(connection, id=blob_id)
-    # A blob belongs to its identity; somebody else's is not there. Nor is one whose time is over.
+    # Other identities do not see the blob. An expired blob does not exist.
     if rows and (rows[0][5] == identity.name or "admin" in identity.scopes):
         blob_id, kind, size, sha256, is_text, owner, expiry, path = rows[0]
         expires_at = in_utc(expiry) if expiry else None
@@ -282,7 +286,7 @@ def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> Bl
 
 
 def delete_blob(connection: Connection, identity: Identity, blob_id: str) -> BlobRow:
-    """Its time is over now, and the rest is as for any other: a run that was given it before is not disturbed."""
+    """Make the blob expire now. Runs that were given the blob keep it."""
     blob = find_blob(connection, identity=identity, blob_id=blob_id)
     connection.execute(update(blobs).where(blobs.c.id == blob.id).values(expires_at=datetime.now(UTC)))
     before = {"owner": blob.owner, "kind": blob.kind, "size_bytes": blob.size_bytes}
@@ -291,20 +295,19 @@ def delete_blob(connection: Connection, identity: Identity, blob_id: str) -> Blo
 
 
 def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
-    """The blobs of these runs are nobody's output any more; they stay until their own time is over."""
+    """Remove the blobs from the outputs of these runs. The blobs stay until they expire."""
     connection.execute(update(blobs).where(blobs.c.run_id.in_(run_ids)).values(run_id=None, position=None))
 
 
 def output_blobs(connection: Connection, run_id: str) -> dict[str, Any]:
-    """As `outputs_of`, of what a run wrote and is still there."""
+    """Return the outputs of a run that still exist, as `outputs_of`."""
     is_there = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > datetime.now(UTC))
     found = select(*(blobs.c[name] for name in BlobRow._fields)).where(blobs.c.run_id == run_id, is_there)
     return outputs_of([BlobRow(*row) for row in connection.execute(found.order_by(blobs.c.position))])
 
 
 def outputs_of(written: Sequence[BlobRow]) -> dict[str, Any]:
-    """`output_blobs`, the ids in the order in which a run wrote them; and `files`, what is known of those that have a
-    path, where there are any."""
+    """Return `output_blobs`, the ids in the order of writing, and `files`: those that have a path, if there are any."""
     files = [
         {"path": row.path, "blob_id": row.id, "kind": row.kind, "size_bytes": row.size_bytes}
         for row in written
@@ -314,7 +317,7 @@ def outputs_of(written: Sequence[BlobRow]) -> dict[str, Any]:
 
 
 def parse_kind(kind: str) -> str:
-    """Raises InvalidParams unless it is a MIME type of at most 255 characters."""
+    """Return the kind. Raises InvalidParams unless it is a MIME type of at most 255 characters."""
     if len(kind) <= 255 and _KIND.fullmatch(kind):
         return kind
     raise InvalidParams(
@@ -323,7 +326,7 @@ def parse_kind(kind: str) -> str:
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """Without the parts of a character that a cut left at either end (RFC 3629: 10xxxxxx continues one)."""
+    """Remove incomplete characters at both ends (RFC 3629: 10xxxxxx continues a character)."""
     start = 0
     while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
         start += 1

@@ -1,7 +1,7 @@
-"""Whether a storage is the one of this database: a mark in it, made by the first server, which the database knows too.
+"""Storage marks: a random text in the storage and in the database shows that the two belong together.
 
-Without that, a server with another folder (an unmounted disk, one of its own beside a shared database) would serve
-happily until somebody asks for what it has not.
+A server with another folder (a disk that is not mounted, a local folder next to a shared database) must not start: it
+would serve until a caller asks for a content that this folder does not have.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ KEY_NAME = "storage mark"
 
 
 def mark_storage(database: Database, storage: Storage, name: str) -> None:
-    """Blocking. Raises StartupError where the database keeps its contents in another storage than this one, called
-    `name`. A storage that takes no marks is believed."""
+    """Compare the marks, or make them if there are none. Raises StartupError if the database belongs to another
+    storage.
+
+    `name` is the name of the storage backend. A storage that takes no marks is accepted. Blocking.
+    """
     if not isinstance(storage, KnowsRegistry):
         return
     known = database.read_now(find_mark)
@@ -29,14 +32,14 @@ def mark_storage(database: Database, storage: Storage, name: str) -> None:
         known = database.write_now(lambda connection: keep_value(connection, KEY_NAME, made)).decode()
     if storage.find_mark() != known:
         raise StartupError(
-            f"the storage '{name}' is not the one that this database keeps its contents in: name that one in "
-            f"[backends.storage.{name}], for servers of one database share it; where it is lost, "
-            "skillery db adopt-storage takes this one, and skillery check says what is missing"
+            f"the storage '{name}' is not the one that this database keeps its contents in: set the right one in "
+            f"[backends.storage.{name}] (servers of one database share it). If it is lost, "
+            "skillery db adopt-storage accepts this one, and skillery check lists what is missing"
         )
 
 
 def is_marked(connection: Connection, storage: Storage) -> bool:
-    """False where it is another database's, or nobody's though this one knows a storage of its own."""
+    """Return whether the storage has the mark that the database knows. Without a known mark, return True."""
     known = find_mark(connection)
     return known is None or not isinstance(storage, KnowsRegistry) or storage.find_mark() == known
 
@@ -47,5 +50,5 @@ def find_mark(connection: Connection) -> str | None:
 
 
 def forget_mark(connection: Connection) -> None:
-    """The next start takes the storage that it finds."""
+    """Make the next start accept the storage that it finds."""
     forget_value(connection, KEY_NAME)

@@ -1,8 +1,8 @@
-"""Contents by digest, for files of skills and blobs alike: small ones in the database, large ones in the storage.
+"""Contents by digest, of skill files and blobs: small ones in the database, large ones in the storage.
 
-The order that keeps the promise: a content first, the row that names it last. A crash in between leaves a content that
-nothing refers to, never a reference to a content that is not there. skillery.contents.uploads keeps a sweep from
-taking it away in between.
+A content is stored before the row that names it. After a crash there may be an unreferenced content, but never a
+reference to a missing content. `skillery.contents.uploads` keeps sweeps from deleting the content before the row
+exists.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What is known of a content once it is stored."""
+    """Metadata of a stored content."""
 
     sha256: str
     size_bytes: int
     is_text: bool
-    """The whole of it is UTF-8."""
+    """The whole content is valid UTF-8."""
 
 
 class Incoming:
-    """A content on its way in, of any size, at constant memory. Blocking: use it from a worker thread.
+    """A content that is being received, of any size, at constant memory. Blocking: use it in a worker thread.
 
-    `write` what comes, then `commit` (durable and recorded when it returns) or `abort`. `check` is told how many bytes
-    there are so far, and raises where these are too many.
+    Call `write` for each chunk, then `commit` (the content is durable and recorded when it returns) or `abort`.
+    `check` is called with the number of bytes received and may raise.
     """
 
     def __init__(self, database: Database, storage: Storage, check: Callable[[int], None] | None = None) -> None:
@@ -71,8 +71,11 @@ class Incoming:
         self._upload.write(chunk)
 
     def commit(self, then: Callable[[Connection, Content], None]) -> Content:
-        """`then` records what refers to the content, in the transaction that records the content itself: one that
-        nothing refers to is swept at any time. Where it raises, nothing is stored."""
+        """Store the content. `then` adds the rows that refer to it, in the transaction that records the content.
+
+        Sweeps delete unreferenced contents at any time, so both must be one transaction. If `then` raises,
+        nothing is stored.
+        """
         self._watch_text(b"", final=True)
         content = Content(self._hash.hexdigest(), self._size, self._decoder is not None)
         data = bytes(self._small) if self._upload is None else None
@@ -111,15 +114,15 @@ _RECORD = Change(
 
 
 def record(connection: Connection, contents: Iterable[tuple[str, int, bytes | None]]) -> None:
-    """Note contents (digest, size, data where it is inline); nothing happens to those that are known already."""
-    # In one order for everybody: two publishers of the same contents would else wait for each other on Postgres.
+    """Record contents: digest, size, and data if inline. Known contents are left as they are."""
+    # One order for all callers prevents deadlocks of two publishers on Postgres.
     ordered = sorted(contents, key=lambda content: content[0])
     rows = [{"sha256": sha256, "size_bytes": size, "data": data} for sha256, size, data in ordered]
     _RECORD.run_many(connection, rows)
 
 
 def put_large(storage: Storage, sha256: str, content: bytes) -> None:
-    """Hand a content over 64 KiB to the storage; durable when it returns."""
+    """Store a content over 64 KiB in the storage. It is durable when this returns."""
     upload = storage.begin()
     try:
         for start in range(0, len(content), CHUNK_BYTES):
@@ -135,7 +138,7 @@ def is_inline(size_bytes: int) -> bool:
 
 
 def inline_data(connection: Connection, digests: Iterable[str]) -> dict[str, bytes]:
-    """Those of the contents that lie in the database."""
+    """Return the data of those contents that the database holds."""
     rows = connection.execute(
         select(objects.c.sha256, objects.c.data).where(objects.c.sha256.in_(set(digests)), objects.c.data.is_not(None))
     )
@@ -143,15 +146,15 @@ def inline_data(connection: Connection, digests: Iterable[str]) -> dict[str, byt
 
 
 def open_content(connection: Connection, storage: Storage, sha256: str) -> BinaryIO:
-    """A seekable stream of a content. Raises ContentMissing."""
+    """Return a seekable stream of a content. Raises ContentMissing."""
     row = connection.execute(select(objects.c.data).where(objects.c.sha256 == sha256)).one_or_none()
     if row is None:
-        raise ContentMissing("the content is not there")
+        raise ContentMissing("the content is not recorded")
     return io.BytesIO(bytes(row.data)) if row.data is not None else storage.open(sha256)
 
 
 def copy_to(stream: BinaryIO, path: Path, mode: int) -> None:
-    """Write a stream to a new file that appears whole or not at all."""
+    """Write a stream to a new file, which appears complete or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     with suppress(FileNotFoundError):
         partial.unlink()

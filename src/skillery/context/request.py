@@ -1,7 +1,7 @@
-"""Which request this is about: known wherever the code of it runs, in worker threads and in the runs it started too.
+"""The current request, available wherever its code runs: in worker threads, and in the runs that it started.
 
-A door calls `begin`; what has to name the request reads `current`. Outside of any request (a start, a sweep, a command
-that works on the home itself) it is None.
+An endpoint calls `begin`. Code that names the request reads `current`, which is None outside of any request: at start,
+in a sweep, in a command that works on the home directly.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ _numbers = itertools.count(1)
 
 
 class Request:
-    """One request: its id and the address it came from; who it turned out to be from, and what it called."""
+    """One request: its id, its address, its identity, and the methods that it called."""
 
     __slots__ = ("address", "calls", "id", "identity")
 
     def __init__(self, request_id: str, address: str) -> None:
         self.id = request_id
         self.address = address
-        """The other end of the connection; "" where there is none."""
+        """Address of the other end of the connection, or ""."""
         self.identity: str | None = None
-        """The name, once it is known."""
+        """Name of the identity, once it is known."""
         self.calls: list[tuple[str, int, float]] = []
-        """Method, code and seconds of each call that was answered; code 0 is a result."""
+        """Method, code and seconds of each answered call. Code 0 means success."""
 
 
 current: ContextVar[Request | None] = ContextVar("request", default=None)
 
 
 def begin(asked: str | None, address: str) -> Request:
-    """From here on this is the request. Its id is the one that was asked for where that is well-formed, else new."""
+    """Make this the current request. A well-formed id from the caller is kept, otherwise the request gets a new one."""
     request_id = asked if asked and _WELL_FORMED.fullmatch(asked) else f"{_process}-{next(_numbers):x}"
     request = Request(request_id, address)
     current.set(request)

@@ -1,7 +1,7 @@
-"""Threads for work on large texts: few, and none that anybody else waits for.
+"""A few threads for work on large texts, separate from the threads that all requests use.
 
-A run can make its host work for as long as its limits allow; that must not take the threads on which the server opens
-files and hands over blobs.
+A run can cause as much host work as its limits allow. That work must not occupy the threads on which the server opens
+files and transfers blobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 BIG_TEXT = 256 * 1024
-"""Bytes of JSON from which on it is not looked through on the event loop."""
+"""Size in bytes from which JSON is not decoded on the event loop."""
 
 
 class Workers:
@@ -24,7 +24,9 @@ class Workers:
         self._threads = ThreadPoolExecutor(threads, name)
 
     async def run(self, function: Callable[..., Result], *args: Any) -> Result:
-        """What the function returns or raises; work that has not begun is dropped where this is cancelled."""
+        """Run the function in a worker thread and return its result. If this call is cancelled, work that has not
+        started is dropped.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
 
@@ -34,8 +36,9 @@ _pauses = 0
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Pause the garbage collector: JSON that is decoded makes no garbage, and a walk through millions of new objects
-    takes longer than making them, with all threads waiting."""
+    """Pause the garbage collector. Decoding JSON makes no garbage, and a collection that visits millions of new objects
+    takes longer than decoding and stops all threads.
+    """
     _pause(1)
     try:
         yield

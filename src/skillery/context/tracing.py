@@ -1,4 +1,4 @@
-"""Spans of what takes time, where somebody traces the request; nothing at all where nobody does."""
+"""Spans of a trace for work that takes time. Without tracing they cost nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Span(Protocol):
 
 StartSpan = Callable[[str, Mapping[str, str | int]], AbstractContextManager[Span]]
 starting: ContextVar[StartSpan | None] = ContextVar("starting", default=None)
-"""Set by a door for the request that it is about to answer."""
+"""Set by an endpoint for the request that it answers."""
 _NONE: AbstractContextManager[Span | None] = nullcontext()
 
 
 def span(name: str, **attributes: str | int) -> AbstractContextManager[Span | None]:
-    """What is done inside is a span of the trace; None where there is no trace.
+    """Record the block as a span of the trace. Yields None if the request is not traced.
 
-    Names are few. Attributes hold nothing that a caller sent beside names of methods and ids.
+    There are few names. Attributes hold nothing that a caller sent, apart from method names and ids.
     """
     start = starting.get()
     return _NONE if start is None else start(name, attributes)

@@ -1,13 +1,12 @@
-"""The engine, and the only two ways to reach it: `read` and `write`.
+"""The database engine, and the two ways to use it: `read` and `write`.
 
-The core is synchronous: a function of the core takes a `Connection` and the caller owns its transaction. This module
-decides on which thread that happens, because that is what the two databases differ in:
+The core is synchronous: its functions take a `Connection`, and the caller owns the transaction. This module decides
+which thread a function runs on, because the two databases differ in that:
 
-- SQLite answers a read in a tenth of a millisecond, less than the hop to a thread costs, so reads run where they
-  are asked for, on one kept connection. There is one writer at a time whatever one does, so writes queue for one
-  thread instead of for a lock with a time-out; each is `BEGIN IMMEDIATE`, so none of them can fail half-way for want
-  of the lock.
-- Postgres is a network away: reads and writes both run in threads, one connection each.
+- SQLite answers a read in 0.1 ms, less than a thread switch costs. So reads run on the calling thread, on one open
+  connection. SQLite has one writer at a time, so writes queue for one thread instead of for a lock with a timeout.
+  Each write begins with `BEGIN IMMEDIATE`, so no write fails half-way because it cannot get the lock.
+- Postgres is a network away. Reads and writes both run in threads, one connection each.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ MOST_SHARING = 16
 
 
 class Statement:
-    """A statement compiled once, for the few reads whose speed everybody feels.
+    """A statement that is compiled once, for the few reads whose speed every caller notices.
 
-    Running it skips SQLAlchemy's execution (measured: 1.5 times the requests a second for a listing); the SQL is
-    still written and checked as SQLAlchemy Core.
+    It skips SQLAlchemy's execution, which makes a listing 1.5 times as fast (measured). The SQL is still written
+    and checked as SQLAlchemy Core.
     """
 
     def __init__(self, statement: Select[Any] | CompoundSelect[Any]) -> None:
@@ -118,16 +117,16 @@ class Change:
 
 
 def _stored(value: Any) -> Any:
-    """A moment as SQLAlchemy writes it to SQLite; moments are in UTC."""
+    """Return a time in the text form that SQLAlchemy writes to SQLite. All times are in UTC."""
     return value.replace(tzinfo=None).isoformat(" ", "microseconds") if isinstance(value, datetime) else value
 
 
 class _Lost(Exception):
-    """The transaction that several share is gone."""
+    """The shared transaction was rolled back."""
 
 
 class _Sharing(NamedTuple):
-    """One of several that are committed together."""
+    """One of several writes that are committed together."""
 
     work: Callable[[Connection], Any]
     context: Context
@@ -145,10 +144,13 @@ def _raise(error: BaseException) -> None:
 
 
 class Database:
-    """A database that is open. `close()` it when done."""
+    """An open database. Call `close` when done."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, server: str = "") -> None:
+        """`server` is the id of the server that opens the database, empty for a command. Rows name it, so that the
+        server can finish after a crash what it left open."""
         self.url = parse_database_url(url)
+        self.server = server
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = _sqlite_engine(self.url) if self.is_sqlite else _postgres_engine(self.url)
         self._reads = self.engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -159,7 +161,7 @@ class Database:
         self._sharing: deque[_Sharing] = deque()
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """What `work` makes of a connection that it only reads from. It must be short: see `read_now`."""
+        """Return what `work` reads from a connection. The work must be short; otherwise use `read_now`."""
         if not self.is_sqlite:
             return await self._in_thread(self.read_now, work)
         with span("database read"), _speaking(), self._reading:
@@ -168,13 +170,15 @@ class Database:
             return work(self._reader)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """`work` in a transaction of its own, committed when this returns; an exception takes all of it back."""
+        """Run `work` in its own transaction, committed on return. An exception rolls it back."""
         return await self._in_thread(self._in_transaction, work)
 
     async def write_together(self, work: Callable[[Connection], T]) -> T:
-        """As `write`, for one of many who want the same at once. On SQLite those that wait for the writer share one
-        transaction and so one flush of the disk: none is told that it is done before all of it is committed, and an
-        exception takes back only what that one has done."""
+        """As `write`, for many similar writes at once.
+
+        On SQLite the waiting writes share one transaction, and so one flush of the disk. Each returns when all
+        of them are committed. An exception rolls back only the write that raised it.
+        """
         if not self.is_sqlite:
             return await self.write(work)
         sharing = _Sharing(work, copy_context(), Future())
@@ -183,7 +187,7 @@ class Database:
         return cast(T, await asyncio.wrap_future(sharing.done))
 
     def _commit_shared(self) -> None:
-        """All that wait by now; who is called for one that is committed already finds nothing to do."""
+        """Commit the waiting writes together. If another call has committed them, do nothing."""
         waiting = [self._sharing.popleft() for _ in range(min(len(self._sharing), MOST_SHARING))]
         group = [one for one in waiting if one.done.set_running_or_notify_cancel()]
         try:
@@ -199,7 +203,7 @@ class Database:
             return [self._outcome(partial(self._in_savepoint, connection), one) for one in group]
 
     def _outcome(self, way: Callable[[Callable[[Connection], Any]], Any], one: _Sharing) -> Callable[[], Any]:
-        """What returns or raises what became of it."""
+        """Return a function that returns the result or raises the error."""
         try:
             result = one.context.run(way, one.work)
         except _Lost:
@@ -222,7 +226,7 @@ class Database:
                 connection.exec_driver_sql("ROLLBACK TO sharing")
                 connection.exec_driver_sql("RELEASE sharing")
             except exc.SQLAlchemyError:
-                # SQLite has taken back everything, that of the others too.
+                # SQLite has rolled back everything, the other writes too.
                 raise _Lost from None
             raise
         finally:
@@ -231,18 +235,18 @@ class Database:
         return result
 
     async def _in_thread(self, way: Callable[[Callable[[Connection], T]], T], work: Callable[[Connection], T]) -> T:
-        # In a copy of the context, so that `work` knows which request it is for.
+        # A copy of the context, so that `work` knows the current request.
         context = copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, way, work)
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
-        """As `read`, for a worker thread: on a connection of its own, so `work` may take its time."""
+        """As `read`, on a connection of its own, for a worker thread. So `work` may take its time."""
         with span("database read"), _speaking(), self._reads.connect() as connection:
             return work(connection)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """One state of the database for as long as it takes to read it; writers go on meanwhile. Blocking."""
+        """Yield a connection that sees one state of the database, while writers continue. Blocking."""
         if not self.is_sqlite:
             frozen = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             with _speaking(), frozen.connect() as connection:
@@ -256,14 +260,17 @@ class Database:
                 connection.exec_driver_sql("ROLLBACK")
 
     def write_now(self, work: Callable[[Connection], T]) -> T:
-        """As `write`, for a caller that may wait: not on an event loop."""
+        """As `write`, for a caller that may block: not on the event loop."""
         if self.is_sqlite:
             return self._threads.submit(copy_context().run, self._in_transaction, work).result()
         return self._in_transaction(work)
 
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
-        """On Postgres a content can be swept between the statement that found it there and the one that refers to it.
-        Nothing has happened then; once more, and the first statement stores it anew."""
+        """Run `work`, and repeat it if a content was swept between finding it and referring to it.
+
+        That happens on Postgres only. The transaction was rolled back, and the repeated one stores the content
+        again.
+        """
         for number in range(1, MOST_TRIES + 1):
             try:
                 return self._try(work)
@@ -287,8 +294,10 @@ class Database:
 
     @contextmanager
     def alone(self, task: str) -> Iterator[bool]:
-        """Blocking: whether no other server on this database (on SQLite: nobody in this process) is at this task. It is
-        held until the end, and let go of by the database where this process dies."""
+        """Yield whether this is the only server on this database (on SQLite: in this process) at the task. Blocking.
+
+        If so, the task is held until the block ends. If the process dies, the database releases it.
+        """
         if self.is_sqlite:
             is_alone = self._alone.acquire(blocking=False)
             try:
@@ -307,13 +316,13 @@ class Database:
                     connection.execute(text("SELECT pg_advisory_unlock(:key)"), key)
 
     def connections(self) -> tuple[int, int]:
-        """How many are in use, and how many are kept open for the next who wants one."""
+        """Return how many connections are in use, and how many are open and idle."""
         pool = self.engine.pool
         assert isinstance(pool, QueuePool)
         return pool.checkedout(), pool.checkedin()
 
     def ping(self) -> None:
-        """Blocking: raises Unavailable where the database does not answer."""
+        """Raise Unavailable if the database does not answer. Blocking."""
         self.read_now(lambda connection: connection.exec_driver_sql("SELECT 1"))
 
     def close(self) -> None:
@@ -324,8 +333,10 @@ class Database:
 
 
 def before_commit(work: Callable[[Connection], object]) -> None:
-    """Do `work` at the end of the transaction at hand, which is one of `Database.write`: what others wait for is locked
-    as late as can be, and by all in the same order."""
+    """Do `work` at the end of the current transaction, which must be one of `Database.write`.
+
+    Rows that other writers wait for are so locked as late as possible, and by all writers in the same order.
+    """
     try:
         _last_work.get().append(work)
     except LookupError:
@@ -333,8 +344,9 @@ def before_commit(work: Callable[[Connection], object]) -> None:
 
 
 def take_turns(connection: Connection, kind: str, name: str) -> None:
-    """Until the end of the transaction nobody else gets past this call with the same words. On SQLite there is one
-    writer at a time anyway."""
+    """Wait until no other transaction has called this with the same words, and keep others out until this one ends.
+    SQLite has one writer at a time anyway.
+    """
     if connection.dialect.name == "postgresql":
         connection.execute(_TAKE_TURNS, {"key": _lock_key(kind, name)})
 
@@ -354,8 +366,11 @@ def in_utc(moment: datetime | str) -> datetime: ...
 @overload
 def in_utc(moment: datetime | str | None) -> datetime | None: ...
 def in_utc(moment: datetime | str | None) -> datetime | None:
-    """A moment as it came from the database. SQLite gives it back without its zone, which is UTC, and past SQLAlchemy
-    as text; Postgres in the zone of its session."""
+    """Return a time from the database in UTC.
+
+    SQLite returns times without their zone, and outside of SQLAlchemy as text. Postgres returns them in the zone of
+    its session.
+    """
     if moment is None:
         return None
     if isinstance(moment, str):
@@ -364,12 +379,12 @@ def in_utc(moment: datetime | str | None) -> datetime | None:
 
 
 def as_stored(connection: Connection, moment: datetime) -> datetime | str:
-    """A moment as a parameter of a Statement: past SQLAlchemy, SQLite is given the text that it keeps."""
+    """Return a time as a parameter of a Statement. SQLite takes the text that it stores."""
     return str(_stored(moment)) if connection.dialect.name == "sqlite" else moment
 
 
 def parse_database_url(text: str) -> URL:
-    """Raises StartupError for anything but SQLite and Postgres."""
+    """Return the URL. Raises StartupError for anything but SQLite and Postgres."""
     try:
         url = make_url(text)
     except exc.ArgumentError:
@@ -388,7 +403,7 @@ def parse_database_url(text: str) -> URL:
 
 
 def _sqlite_engine(url: URL) -> Engine:
-    # "named", so that a compiled Statement takes its parameters by name as it does on Postgres.
+    # "named", so that a compiled Statement takes its parameters by name, as on Postgres.
     engine = create_engine(
         url, paramstyle="named", connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False}
     )
@@ -398,7 +413,7 @@ def _sqlite_engine(url: URL) -> Engine:
         # SQLAlchemy, not the driver, begins transactions: see _begin.
         connection.isolation_level = None
         cursor = connection.cursor()
-        # FULL: what was acknowledged survives a power cut, not only a crash of this process.
+        # FULL: committed writes survive a power cut, not only a crash of this process.
         for pragma in (
             "journal_mode = WAL",
             "synchronous = FULL",
@@ -411,7 +426,7 @@ def _sqlite_engine(url: URL) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-            # Take the write lock first: a transaction that reads and then writes can't be refused half-way.
+            # Take the write lock first, so that a transaction that reads and then writes cannot fail half-way.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
@@ -429,7 +444,7 @@ def _postgres_engine(url: URL) -> Engine:
 
 @contextmanager
 def _speaking() -> Iterator[None]:
-    """Say what became of the database in words that may be shown to a caller."""
+    """Turn database errors into errors that callers may see."""
     try:
         yield
     except exc.IntegrityError:
@@ -445,13 +460,13 @@ PASSING = ("08", "53", "57", "40")
 
 
 def _meaning(error: Exception) -> Exception:
-    """What a caller is told of it; the error itself where it is a fault of ours."""
+    """Return the error for a caller, or the error itself if it is a bug of the server."""
     cause = getattr(error, "orig", None) or error
     text = str(cause).lower()
     if any(words in text for words in FULL):
         return StorageFull()
     if any(words in text for words in DAMAGED):
-        return Unavailable("the server's database is damaged", hint="Its admin has to restore a backup.")
+        return Unavailable("the server's database is damaged", hint="An admin has to restore a backup.")
     is_passing = str(getattr(cause, "sqlstate", None) or "").startswith(PASSING)
     if (
         is_passing
@@ -459,7 +474,7 @@ def _meaning(error: Exception) -> Exception:
         or type(cause).__name__ in {"OperationalError", "InterfaceError"}
     ):
         log.warning("the database does not work: %s", text.strip())
-        # Where the connection broke in a COMMIT, nobody here can know what became of it.
+        # If the connection broke during a COMMIT, the server cannot know whether it was committed.
         hint = "Try again in a moment. What was being changed is not, unless only its acknowledgement was lost."
         return Unavailable("the database cannot be reached now", hint=hint)
     return error

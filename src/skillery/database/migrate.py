@@ -1,6 +1,6 @@
-"""Migrations: the one linear history under `migrations/`, applied to either database.
+"""Migrations: the linear history under `migrations/`, for both databases.
 
-Alembic takes a quarter of a second to import; a server whose database is at the head already never does.
+Importing Alembic takes a quarter of a second. A server whose database is up to date does not import it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PACKAGED = Path(__file__).parents[1] / "_migrations"
 IN_CHECKOUT = Path(__file__).parents[3] / "migrations"
-# Any number will do that no other program on the same database uses for its own lock.
+# Any number that no other program uses for a lock on the same database.
 POSTGRES_LOCK = 0x536B696C6C657279 & 0x7FFF_FFFF_FFFF_FFFF
 
 
@@ -39,7 +39,7 @@ def alembic_config(connection: Connection | None = None) -> Config:
 
 
 def revisions() -> list[str]:
-    """Every revision that this release knows, oldest first: the history is linear and its files are numbered."""
+    """Return every revision that this release knows, oldest first. Its files are numbered."""
     return sorted(path.name.partition("_")[0] for path in (_folder() / "versions").glob("[0-9]*.py"))
 
 
@@ -48,7 +48,7 @@ def head() -> str:
 
 
 def current(database: Database) -> str | None:
-    """The revision of the database, None for an empty one. Raises StartupError where it cannot be read."""
+    """Return the revision of the database, None if it is empty. Raises StartupError if it cannot be read."""
     try:
         with database.engine.connect() as connection:
             if not inspect(connection).has_table("alembic_version"):
@@ -60,9 +60,9 @@ def current(database: Database) -> str | None:
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
-    """Bring the database to `revision`. Servers that start at once on one Postgres take turns.
+    """Bring the database to `revision`. If several servers of one Postgres start at once, they take turns.
 
-    Raises StartupError where the database is unreadable, or newer than this release.
+    Raises StartupError if the database is unreadable, or newer than this release.
     """
     found = current(database)
     if found is not None and found not in revisions():
@@ -85,10 +85,10 @@ def upgrade(database: Database, revision: str = "head") -> None:
 def create(
     database: Database, revision: str, fill: Callable[[Connection], None], then: Callable[[Connection], None]
 ) -> None:
-    """Make the tables of `revision` in an empty database, let `fill` fill them, bring them to the head and let `then`
-    do the rest: all of it, or nothing.
+    """Make the tables of `revision` in an empty database, call `fill`, migrate to the head, and call `then`. One
+    transaction does it all or nothing.
 
-    Raises StartupError where the database is not empty, or cannot be reached.
+    Raises StartupError if the database is not empty, or cannot be reached.
     """
     from alembic import command
 
@@ -119,7 +119,7 @@ def downgrade(database: Database, revision: str) -> None:
 
 
 def differences(database: Database) -> list[str]:
-    """How the database differs from `skillery.database.tables`, one line each; empty where it does not."""
+    """Return how the database differs from `skillery.database.tables`, one line each."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -130,7 +130,7 @@ def differences(database: Database) -> list[str]:
 
 
 def is_in_tables(name: str | None, _kind: str = "", _parents: object = None) -> bool:
-    """Whether `skillery.database.tables` knows of what is called so: no Table describes an index for searching."""
+    """Return whether `skillery.database.tables` describes the name. It does not describe the search index."""
     return not (name or "").startswith(SEARCH_INDEX)
 
 

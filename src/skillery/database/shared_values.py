@@ -1,4 +1,4 @@
-"""What belongs to the registry as a whole and is made once: by whichever server is first."""
+"""Values that the whole registry has once. The first server makes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def find_value(connection: Connection, name: str) -> bytes | None:
 
 
 def keep_value(connection: Connection, name: str, made: bytes) -> bytes:
-    """The value that counts for every server: `made`, unless there is one already."""
+    """Store `made` unless there is a value, and return the value that holds for every server."""
     connection.execute(_ADD[connection.dialect.name], {"name": name, "made": made})
     found = find_value(connection, name)
     assert found is not None, "a value of the registry is never taken away while it is made"

@@ -86,8 +86,7 @@ def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
 
 
 def agent_skill_problems(stored: bytes, *, name: str) -> list[str]:
-    """Return the reasons why a SKILL.md does not conform to Agent Skills in a folder called `name`; [] if it conforms.
-    """
+    """Return the reasons why a SKILL.md does not conform to Agent Skills in a folder called `name`; [] if it conforms."""
     read = _read(stored)
     return ["it has no frontmatter that every reader of YAML understands"] if read is None else [*_problems(read, name)]
 
@@ -142,8 +141,7 @@ def _parsed(source: str) -> tuple[dict[str, object], tuple[str, ...]]:
 
 
 def _salvaged(stored: bytes) -> tuple[dict[str, object], bytes]:
-    """Return frontmatter and body if the fences are sloppy. If the frontmatter cannot be parsed, return the body alone.
-    """
+    """Return frontmatter and body if the fences are sloppy. If the frontmatter cannot be parsed, return the body alone."""
     split = _LENIENT_SPLIT.match(stored)
     if split is None:
         return {}, stored.removeprefix(_BOM)

@@ -35,8 +35,7 @@ _BEHIND_HEADING = "# \t"
 
 
 class ForeignSkill(NamedTuple):
-    """The name, description and version of a foreign skill. `stated` is the name as written, not yet a registry name.
-    """
+    """The name, description and version of a foreign skill. `stated` is the name as written, not yet a registry name."""
 
     stated: str
     description: str

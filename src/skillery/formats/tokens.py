@@ -18,6 +18,8 @@ from skillery.formats.wording import quoted
 PREFIX = "sky_"
 MOST_NAME = 100
 MOST_NAMESPACES = 100
+REMEMBERED_SECONDS = 1.0
+"""How long a server may accept a token that another server has revoked."""
 RESERVED = {"skillery": "the bundled skills are published under it"}
 _ID_LENGTH = 12
 _SECRET = string.ascii_letters + string.digits

@@ -1,4 +1,4 @@
-"""Who may do what: scopes decide which methods an identity may call, grants under which names it may act."""
+"""Access rules: scopes decide which methods an identity may call, namespace grants decide on which skills."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def is_admin(identity: Identity) -> bool:
 
 
 def require(identity: Identity, scope: Scope) -> None:
-    """Raises NotAllowed unless the identity has the scope (`admin` has them all)."""
+    """Raise NotAllowed unless the identity has the scope. `admin` includes every scope."""
     if scope in identity.scopes or "admin" in identity.scopes:
         return
     raise NotAllowed(
@@ -23,24 +23,25 @@ def require(identity: Identity, scope: Scope) -> None:
 
 
 def covers(identity: Identity, name: str) -> bool:
-    """Whether a namespace grant holds for a skill's name: `sales.*` for every name that starts with `sales.`, `*` for
-    all. An admin's hold for all."""
+    """Return whether a namespace grant covers a skill: `sales.*` covers names that start with `sales.`, `*` covers all.
+    Admins are covered for all names.
+    """
     return is_admin(identity) or any(
         grant == "*" or (grant.endswith(".*") and name.startswith(grant[:-1])) for grant in identity.namespaces
     )
 
 
 def covers_all(identity: Identity, pattern: str) -> bool:
-    """Whether its grants hold for all below a namespace (`sales.*`), or for everything (`*`)."""
+    """Return whether the grants cover a whole namespace (`sales.*`), or everything (`*`)."""
     if pattern == "*":
         return is_admin(identity) or "*" in identity.namespaces
     return covers(identity, pattern)
 
 
 def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
-    """Raises NotAllowed unless the identity has the scope, and a grant that covers `name`.
+    """Raise NotAllowed unless the identity has the scope and a grant that covers `name`.
 
-    A reviewer without any grant reviews everything; for every other scope no grant is none.
+    A reviewer without any grant may review everything. For every other scope, no grant means no access.
     """
     require(identity, scope)
     if _reaches(identity, scope, name):
@@ -60,7 +61,7 @@ def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
 
 
 def reviews(identity: Identity, name: str) -> bool:
-    """Whether it decides on versions of that skill: `require_namespace` with the scope `review` lets it."""
+    """Return whether the identity may decide on versions of the skill."""
     return is_admin(identity) or ("review" in identity.scopes and _reaches(identity, "review", name))
 
 

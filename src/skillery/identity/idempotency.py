@@ -1,8 +1,8 @@
-"""Calls that are made once, however often they are sent: whoever sends an `Idempotency-Key` along gets the first answer
-again. What is known of a key is a row, so it outlasts the server and holds for all servers of one database.
+"""Idempotent calls: the same `Idempotency-Key` gets the first answer again.
 
-A row without an answer is a call under way, of the server that it names. Where that server died, the call is settled
-(`settle`): by the run that it had become, or else it has never been made.
+Each key is a row, so it outlasts the server and holds for all servers of one database. A row without an answer is a
+call that its server works on. If that server dies, `settle` ends the call: with the answer of the run that it became,
+or as if it was never made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOTE_SECONDS = 1.0
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The right to make a call, and the duty to `keep` its answer or to `release` it."""
+    """The right to make a call. The holder must `keep` its answer or `release` it."""
 
     identity: str
     key: str
@@ -45,13 +45,13 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The call was made before; this is what it answered."""
+    """The answer of a call that was made before."""
 
     result_json: str
 
 
 claimed: ContextVar[Claim | None] = ContextVar("claimed", default=None)
-"""Of the call that is being made: a run that it becomes is noted with it."""
+"""Claim of the current call. A run that the call starts is noted with it."""
 
 _INSERT = {
     dialect.__name__.rpartition(".")[2]: dialect.insert(idempotency_keys)
@@ -62,7 +62,7 @@ _INSERT = {
 
 
 def parse_key(text: str) -> str:
-    """Raises InvalidIdempotencyKey."""
+    """Return the key. Raises InvalidIdempotencyKey."""
     if 1 <= len(text) <= LONGEST_KEY and text.isascii() and text.isprintable() and text.strip():
         return text
     shown = f"{quoted(text)} is no Idempotency-Key" if text else "the Idempotency-Key is empty"
@@ -72,7 +72,7 @@ def parse_key(text: str) -> str:
 
 
 def digest_of(*parts: bytes) -> str:
-    """What a call asks, in short: the same parts have the same digest, and no others."""
+    """Return a digest of the parts. Only the same parts have the same digest."""
     found = hashlib.sha256()
     for part in parts:
         found.update(len(part).to_bytes(8, "big") + part)
@@ -80,7 +80,7 @@ def digest_of(*parts: bytes) -> str:
 
 
 def canonical(params: bytes) -> bytes:
-    """The same for the same JSON, however it was written; what cannot be written anew is taken as it is."""
+    """Return the same bytes for equal JSON, or the bytes as given if they cannot be re-encoded."""
     try:
         with without_collecting() if len(params) > BIG_TEXT else nullcontext():
             return msgspec.json.encode(msgspec.json.decode(params), order="sorted")
@@ -89,10 +89,9 @@ def canonical(params: bytes) -> bytes:
 
 
 def claim(connection: Connection, *, identity: Identity, key: str, asked: str, server: str) -> Claim | Kept:
-    """The right to make the call, or what it has answered already. Of several at once, on whichever server, one gets
-    the right.
+    """Return the right to make the call, or its answer. Of several callers at once, on any server, one gets the right.
 
-    Raises CallUnderWay where it is being made, IdempotencyKeyReused where the key stands for another call.
+    Raises CallUnderWay if the call is being made, and IdempotencyKeyReused if the key belongs to another call.
     """
     now = datetime.now(UTC)
     row = {"identity": identity.name, "key": key, "asked": asked, "server": server, "created_at": now}
@@ -111,7 +110,7 @@ def _found(connection: Connection, mine: Claim, asked: str) -> Kept:
     if found is not None and found.asked != asked:
         first = in_utc(found.created_at)
         raise IdempotencyKeyReused(
-            f"the Idempotency-Key {quoted(mine.key)} stands for another call, made at {first:%Y-%m-%dT%H:%M:%SZ}",
+            f"the Idempotency-Key {quoted(mine.key)} belongs to another call, made at {first:%Y-%m-%dT%H:%M:%SZ}",
             hint="Send the same method and params as then, or choose a new key for a new call.",
         )
     if found is not None and found.result_json is not None:
@@ -124,24 +123,25 @@ def _found(connection: Connection, mine: Claim, asked: str) -> Kept:
 
 
 def keep(connection: Connection, claim: Claim, result_json: str) -> None:
-    """The call has this answer, for the next 24 hours."""
+    """Store the answer of the call, for 24 hours."""
     connection.execute(update(idempotency_keys).where(_is_open(claim)).values(result_json=result_json))
 
 
 def release(connection: Connection, claim: Claim) -> None:
-    """The call was refused: nothing was done, and the key is free again. One that has become a run is not: it gets that
-    run's answer."""
+    """Free the key, because the call was refused and nothing was done. A call that became a run keeps its key, and gets
+    the answer of that run.
+    """
     is_free = and_(_is_open(claim), idempotency_keys.c.run_id.is_(None))
     connection.execute(delete(idempotency_keys).where(is_free))
 
 
 def note_run(connection: Connection, claim: Claim, run_id: str) -> None:
-    """The call became this run, whatever becomes of the server."""
+    """Record that the call became this run. That holds even if the server dies."""
     connection.execute(update(idempotency_keys).where(_is_open(claim)).values(run_id=run_id))
 
 
 def workers(connection: Connection) -> list[str]:
-    """The servers that work on calls with a key, or did when they died."""
+    """Return the servers that have open calls, dead ones included."""
     table = idempotency_keys
     return list(connection.scalars(select(table.c.server).where(table.c.result_json.is_(None)).distinct()))
 
@@ -149,8 +149,11 @@ def workers(connection: Connection) -> list[str]:
 def settle(
     connection: Connection, servers: Sequence[str], result_of: Callable[[str], str | None], *, only_runs: bool
 ) -> None:
-    """The calls that these servers left when they died: one that became a run has that run's answer (`result_of` its
-    id), any other was never made. `only_runs`: they live, and only the runs that have ended are looked at."""
+    """End the open calls of dead servers. A call that became a run gets the answer of that run: `result_of` its id. Any
+    other call counts as never made.
+
+    With `only_runs` the servers are alive, and only calls whose runs have ended are settled.
+    """
     left = and_(idempotency_keys.c.server.in_(servers), idempotency_keys.c.result_json.is_(None))
     for row in connection.execute(select(idempotency_keys).where(left)).all():
         found = Claim(row.identity, row.key, row.server)
@@ -162,7 +165,7 @@ def settle(
 
 
 def forget_keys(connection: Connection, *, limit: int) -> int:
-    """Delete at most `limit` keys that are older than 24 hours. Their number."""
+    """Delete at most `limit` keys older than 24 hours. Return how many."""
     table = idempotency_keys
     old = select(table.c.identity, table.c.key).where(table.c.created_at < datetime.now(UTC) - KEPT)
     found = connection.execute(old.order_by(table.c.created_at).limit(limit)).all()
@@ -172,7 +175,7 @@ def forget_keys(connection: Connection, *, limit: int) -> int:
 
 
 class Once:
-    """Makes calls that carry a key, each once."""
+    """Makes each call that carries a key once."""
 
     def __init__(self, database: Database, server: str) -> None:
         self._database = database
@@ -180,8 +183,10 @@ class Once:
         self._working: set[asyncio.Task[Any]] = set()
 
     async def call(self, identity: Identity, key: str, asked: str, work: Callable[[], Awaitable[bytes]]) -> bytes:
-        """What `work` answers, or has answered when it was called with this key: JSON. It goes on where whoever called
-        has gone. What it raises is not kept: nothing was done, and the key is good for another try."""
+        """Return the JSON that `work` returns, or that it returned for this key before.
+
+        The work continues if the caller disconnects. If it raises, the key may be used again.
+        """
         found = await self._database.write(
             partial(claim, identity=identity, key=parse_key(key), asked=asked, server=self._server)
         )
@@ -190,15 +195,16 @@ class Once:
         return await asyncio.shield(self._start(self._make(found, work)))
 
     async def is_answered(self, identity: Identity, key: str) -> bool:
-        """Whether a call with this key has an answer, which the next one is going to get."""
+        """Return whether a call with this key has an answer."""
         table, oldest = idempotency_keys, datetime.now(UTC) - KEPT
         is_it = and_(_is(Claim(identity.name, key, self._server)), table.c.result_json.is_not(None))
         answered = select(table.c.key).where(is_it, table.c.created_at >= oldest)
         return await self._database.read(lambda connection: connection.scalar(answered) is not None)
 
     def at_once(self, identity: Identity, key: str, connection: Connection, asked: str, result: bytes) -> bytes:
-        """For what is done within one transaction: the first answer with this key, which is `result` where there was
-        none. Raises IdempotencyKeyReused, InvalidIdempotencyKey."""
+        """Return the first answer for this key, within a transaction: `result` if there was none. Raises
+        IdempotencyKeyReused and InvalidIdempotencyKey.
+        """
         found = claim(connection, identity=identity, key=parse_key(key), asked=asked, server=self._server)
         if isinstance(found, Kept):
             return found.result_json.encode()
@@ -216,7 +222,7 @@ class Once:
         return result
 
     async def _note(self, note: Callable[[Connection], None]) -> None:
-        """A database that is away is asked again: else the key would stand for a call under way, for a day."""
+        """Retry while the database is unreachable. Otherwise the key would mark an open call for a day."""
         try:
             await self._database.write(note)
         except SkilleryError:
@@ -246,5 +252,5 @@ def _is(claim: Claim) -> ColumnElement[bool]:
 
 
 def _is_open(claim: Claim) -> ColumnElement[bool]:
-    """Still the claim of this server: one that was thought dead has lost it."""
+    """Still the claim of this server. A server that others took for dead has lost it."""
     return and_(_is(claim), idempotency_keys.c.server == claim.server, idempotency_keys.c.result_json.is_(None))

@@ -1,7 +1,7 @@
-"""Quotas: how much an identity and a namespace may use, checked in the transaction that adds to it.
+"""Quotas: limits on what an identity or a namespace may use, checked in the transaction that adds to it.
 
-What is used is summed up from the rows themselves, each time and only where there is a limit: a counter beside them
-could be wrong, and each sum is a walk over an index that the limit bounds.
+The used amount is summed from the rows each time a limit applies. A separate counter could be wrong, and each sum reads
+a part of an index that the limit bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skillery.errors import QuotaExceeded, RateLimited
 
 MINUTE = timedelta(minutes=1)
 LONGEST_RUN = timedelta(minutes=70)
-"""What has been under way for longer was left over by a server that is gone: a run takes an hour at most."""
+"""Age of a run that cannot be under way any more: its server has died. A run takes at most an hour."""
 CONCURRENT_RETRY_MS = 1_000
 
 _BLOBS = Statement(
@@ -31,8 +31,8 @@ _UNDER_WAY = Statement(
     select(func.count()).where(_OWN, runs.c.status == "started", runs.c.started_at > bindparam("since"))
 )
 _PACE = Statement(select(func.count()).where(_OWN, runs.c.started_at > bindparam("since")))
-# Both questions of a start at once, each being a way to Postgres and back: how many are under way, and when the one
-# began that has to be a minute old before the next may start.
+# One statement for both questions of a start saves a round trip to Postgres: how many runs are under way, and when the
+# oldest run began that still counts towards the rate.
 _AT_START = Statement(
     select(
         select(func.count())
@@ -55,7 +55,7 @@ _SESSION_TOOLS = Statement(
 
 
 class IdentityQuota(msgspec.Struct, frozen=True):
-    """Of one identity; 0 is no limit."""
+    """Limits of one identity. 0 means no limit."""
 
     blobs: int = 0
     blob_bytes: int = 0
@@ -65,24 +65,27 @@ class IdentityQuota(msgspec.Struct, frozen=True):
 
 
 class Quotas(msgspec.Struct, frozen=True):
-    """Who may use how much. A pattern of identities is a name, or a beginning and `*`; one of namespaces is a grant."""
+    """All limits. A pattern of identities is a name, or a prefix followed by `*`. A pattern of namespaces is a
+    namespace grant.
+    """
 
     default: IdentityQuota = IdentityQuota()
     identities: Mapping[str, IdentityQuota] = {}
     bundle_bytes: int = 0
-    """Of every first segment of names that no pattern covers; 0 is no limit."""
+    """Limit of every top-level namespace that no pattern covers. 0 means no limit."""
     namespaces: Mapping[str, int] = {}
 
     def of(self, identity: str) -> IdentityQuota:
-        """The entry of that name, else that of the longest beginning, else the default."""
+        """Return the limits of an identity: by its name, else by the longest matching prefix, else the default."""
         if identity in self.identities:
             return self.identities[identity]
         fitting = [one for one in self.identities if one.endswith("*") and identity.startswith(one[:-1])]
         return self.identities[max(fitting, key=len)] if fitting else self.default
 
     def over(self, skill: str) -> dict[str, int]:
-        """Every limit that holds for a skill of that name, by namespace: of all patterns that cover it, else the
-        default of its first segment."""
+        """Return every limit that applies to a skill, by namespace: those of all matching patterns, else the default of
+        its top-level namespace.
+        """
         covering = {one: limit for one, limit in self.namespaces.items() if one == "*" or _covers(one[:-2], skill)}
         return dict(sorted(covering.items())) or {f"{skill.partition('.')[0]}.*": self.bundle_bytes}
 
@@ -96,38 +99,38 @@ def _covers(namespace: str, skill: str) -> bool:
 
 class Used(msgspec.Struct, frozen=True):
     used: int | None
-    """None: it is not the caller's to know."""
+    """None: the caller may not know it."""
     limit: int | None
-    """None: there is none."""
+    """None: there is no limit."""
 
 
 # -- blobs -------------------------------------------------------------------------------------------------------
 
 
 def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: int) -> None:
-    """Before a blob is added. Raises QuotaExceeded."""
+    """Raise QuotaExceeded if the blob may not be added."""
     quota = quotas.of(owner)
     if not quota.blobs and not quota.blob_bytes:
         return
     take_turns(connection, "blobs of", owner)
     count, used = blobs_used(connection, owner)
     if quota.blobs and count >= quota.blobs:
-        raise _no_more_blobs("blobs", owner, count, quota.blobs, f"{owner!r} has {count} blobs, as many as it may")
+        raise _no_more_blobs("blobs", owner, count, quota.blobs, f"{owner!r} has {count} blobs, which is its limit")
     if quota.blob_bytes and used + size_bytes > quota.blob_bytes:
         raise _no_more_blobs(
             "blob_bytes",
             owner,
             used,
             quota.blob_bytes,
-            f"the blobs of {owner!r} have {used} bytes, and with {size_bytes} more would pass its quota of "
+            f"the blobs of {owner!r} have {used} bytes, and with {size_bytes} more would exceed its quota of "
             f"{quota.blob_bytes}",
         )
 
 
 def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | None:
-    """How many bytes a new blob may have for now, None for any number. Raises QuotaExceeded where there is no room.
+    """Return how many bytes a new blob may have now, or None for any number. Raises QuotaExceeded if there is no room.
 
-    It decides nothing: it saves the way of what would be refused at its end.
+    The transaction that adds the blob decides. This check saves the transfer of a blob that would be refused.
     """
     quota = quotas.of(owner)
     check_blob(connection, quotas, owner, 0)
@@ -135,27 +138,28 @@ def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | N
 
 
 def blobs_used(connection: Connection, owner: str) -> tuple[int, int]:
-    """Number and bytes; what has expired counts no longer, swept or not."""
+    """Return number and bytes of the blobs. Expired blobs do not count, swept or not."""
     now = as_stored(connection, datetime.now(UTC))
     count, size = _BLOBS.rows(connection, owner=owner, now=now)[0]
     return int(count), int(size)
 
 
 def past_room(owner: str, size_bytes: int, room: int, limit: int) -> QuotaExceeded:
-    """For a blob that turns out too large on its way in."""
+    """Return the error for a blob that turns out to be too large while it is received."""
     return _no_more_blobs(
         "blob_bytes",
         owner,
         limit - room,
         limit,
-        f"the blobs of {owner!r} have {limit - room} bytes, and with {size_bytes} more would pass its quota of {limit}",
+        f"the blobs of {owner!r} have {limit - room} bytes, and with {size_bytes} more would exceed its quota of "
+        f"{limit}",
     )
 
 
 def _no_more_blobs(quota: str, owner: str, used: int, limit: int, message: str) -> QuotaExceeded:
     return QuotaExceeded(
         message,
-        hint="Nothing was stored. Delete blobs that are not needed (delete_blob), give new ones a ttl, "
+        hint="Nothing was stored. Delete blobs that are not needed (delete_blob), give new blobs a ttl, "
         "or ask an admin for a larger quota.",
         quota=quota,
         identity=owner,
@@ -168,7 +172,7 @@ def _no_more_blobs(quota: str, owner: str, used: int, limit: int, message: str) 
 
 
 def check_run(connection: Connection, quotas: Quotas, identity: str) -> None:
-    """Before a run is recorded as started. Raises RateLimited. Runs that the code of a run calls are its own."""
+    """Raise RateLimited if the run may not start. Runs that a run's code starts do not count."""
     quota = quotas.of(identity)
     if not quota.runs_per_minute and not quota.concurrent_runs:
         return
@@ -189,7 +193,7 @@ def check_run(connection: Connection, quotas: Quotas, identity: str) -> None:
 
 def _too_many_at_once(identity: str, count: int, limit: int) -> RateLimited:
     return RateLimited(
-        f"{identity!r} has {count} runs under way, as many as it may",
+        f"{identity!r} has {count} runs under way, which is its limit",
         hint="Nothing was run. Wait until one has ended, or ask an admin for a larger quota.",
         retry_after_ms=CONCURRENT_RETRY_MS,
         quota="concurrent_runs",
@@ -200,7 +204,7 @@ def _too_many_at_once(identity: str, count: int, limit: int) -> RateLimited:
 
 def _too_fast(identity: str, limit: int, left: timedelta) -> RateLimited:
     return RateLimited(
-        f"{identity!r} has started {limit} runs within a minute, as many as it may",
+        f"{identity!r} has started {limit} runs within a minute, which is its limit",
         hint="Nothing was run. Try again after retry_after_ms, or ask an admin for a larger quota.",
         retry_after_ms=max(1, round(left / timedelta(milliseconds=1))),
         quota="runs_per_minute",
@@ -223,7 +227,7 @@ def runs_of_last_minute(connection: Connection, identity: str) -> int:
 
 
 def check_session_tool(connection: Connection, quotas: Quotas, identity: str) -> None:
-    """Before one is added. Raises QuotaExceeded."""
+    """Raise QuotaExceeded if the tool may not be added."""
     limit = quotas.of(identity).session_tools
     if not limit:
         return
@@ -231,8 +235,8 @@ def check_session_tool(connection: Connection, quotas: Quotas, identity: str) ->
     used = session_tools_of(connection, identity)
     if used >= limit:
         raise QuotaExceeded(
-            f"{identity!r} has {used} tools in its sessions, as many as it may",
-            hint="Nothing was defined. Remove what is not needed (remove_tool), or ask an admin for a larger quota.",
+            f"{identity!r} has {used} tools in its sessions, which is its limit",
+            hint="Nothing was defined. Remove tools (remove_tool), or ask an admin for a larger quota.",
             quota="session_tools",
             used=used,
             limit=limit,
@@ -240,7 +244,7 @@ def check_session_tool(connection: Connection, quotas: Quotas, identity: str) ->
 
 
 def session_tools_of(connection: Connection, identity: str) -> int:
-    """What has expired counts no longer."""
+    """Return the number of session tools that have not expired."""
     now = as_stored(connection, datetime.now(UTC))
     return int(_SESSION_TOOLS.rows(connection, identity=identity, now=now)[0][0])
 
@@ -249,7 +253,7 @@ def session_tools_of(connection: Connection, identity: str) -> int:
 
 
 def check_bundle(connection: Connection, quotas: Quotas, skill: str, size_bytes: int) -> None:
-    """Before a version is added. Raises QuotaExceeded."""
+    """Raise QuotaExceeded if the version may not be added."""
     for namespace, limit in quotas.over(skill).items():
         if not limit:
             continue
@@ -257,9 +261,9 @@ def check_bundle(connection: Connection, quotas: Quotas, skill: str, size_bytes:
         used = bundle_bytes(connection, namespace)
         if used + size_bytes > limit:
             raise QuotaExceeded(
-                f"the versions under '{namespace}' have {used} bytes, and with {size_bytes} more would pass the quota "
-                f"of {limit}",
-                hint="Nothing was stored. A version is kept for ever: ask an admin for a larger quota of this "
+                f"the versions under '{namespace}' have {used} bytes, and with {size_bytes} more would exceed the "
+                f"quota of {limit}",
+                hint="Nothing was stored. Versions are never deleted: ask an admin for a larger quota of this "
                 "namespace, or publish a smaller bundle.",
                 quota="bundle_bytes",
                 namespace=namespace,
@@ -269,13 +273,15 @@ def check_bundle(connection: Connection, quotas: Quotas, skill: str, size_bytes:
 
 
 def bundle_bytes(connection: Connection, namespace: str) -> int:
-    """Of all versions of the skills that a pattern covers: `sales.*` is `sales` and all below it."""
+    """Return the bytes of all versions of the skills that a pattern covers: `sales.*` is `sales` and all names below
+    it.
+    """
     total = select(func.coalesce(func.sum(skill_versions.c.size_bytes), 0)).select_from(
         skill_versions.join(skills, skills.c.id == skill_versions.c.skill_id)
     )
     if namespace != "*":
         above = namespace.removesuffix(".*")
-        # From `sales.` to `sales/`: the character after the point.
+        # The range from `sales.` to `sales/`: `/` follows `.` in ASCII.
         total = total.where(
             or_(skills.c.name == above, and_(skills.c.name >= f"{above}.", skills.c.name < f"{above}/"))
         )
@@ -288,8 +294,9 @@ def bundle_bytes(connection: Connection, namespace: str) -> int:
 def get_usage(
     connection: Connection, quotas: Quotas, identity: str, namespaces: list[str], sees: Callable[[str], bool]
 ) -> dict[str, object]:
-    """What an identity uses and may use, and the same of every limit that holds below these namespaces; how much is
-    used only where the caller `sees` all that is counted."""
+    """Return what an identity uses and may use, and the same for every limit below these namespaces. `used` is given
+    only if the caller may see everything that is counted.
+    """
     quota = quotas.of(identity)
     count, size = blobs_used(connection, identity)
     limits: dict[str, int] = {}

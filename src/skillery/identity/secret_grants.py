@@ -1,5 +1,4 @@
-"""Secrets as they change, and which skill may have which: what its manifest declares counts only where an admin
-granted it."""
+"""Secrets and secret grants: a secret that a manifest declares reaches the skill only if an admin granted it."""
 
 from __future__ import annotations
 
@@ -21,18 +20,18 @@ from skillery.formats.secret_names import grantees_of
 class Grant(msgspec.Struct, frozen=True):
     secret: str
     grantee: str
-    """A skill's name, or a namespace and `.*`."""
+    """Name of a skill, or a namespace and `.*`."""
     granted_by: str
     granted_at: datetime
 
 
 def set_secret(database: Database, secrets: Secrets, actor: Actor, name: str, value: str) -> None:
-    """Blocking. Keep a value, in place of the one before. The record of it says whether there was one, and no more."""
+    """Set a value in place of the one before, if any. The audit entry says only whether there was one. Blocking."""
     if isinstance(secrets, KeepsSecrets):
         work = secrets.setting(name, value)
         database.write_now(lambda connection: _note_value(connection, actor, name, work(connection)))
         return
-    # The record first: a value that was set without one is worse than a record of what then failed.
+    # The audit entry first: a value that was set without an entry is worse than an entry for a change that then failed.
     had = name in secrets.names()
     database.write_now(lambda connection: _note_value(connection, actor, name, had))
     secrets.set(name, value)
@@ -43,16 +42,16 @@ def _note_value(connection: Connection, actor: Actor, name: str, had: bool) -> N
 
 
 def remove_secret(database: Database, secrets: Secrets, actor: Actor, name: str) -> tuple[bool, int]:
-    """Blocking. Forget a value and every grant of it: whether there was one, and how many grants.
+    """Remove a value and all its grants. Return whether there was a value, and how many grants were removed. Blocking.
 
-    Raises NotAllowed where values are set elsewhere: the grants stay then, too.
+    Raises NotAllowed if values are set elsewhere. Then the grants stay too.
     """
     if isinstance(secrets, KeepsSecrets):
         work = secrets.removing(name)
         return database.write_now(lambda connection: _forget(connection, actor, name, work(connection)))
     if secrets.read_only:
         return secrets.remove(name), 0
-    # The grants first: what is left of a command that breaks off must not be a grant without its secret.
+    # The grants first: after a command that was interrupted there must be no grant of a missing secret.
     had = name in secrets.names()
     _, revoked = database.write_now(lambda connection: _forget(connection, actor, name, had))
     return secrets.remove(name), revoked
@@ -70,7 +69,7 @@ def _forget(connection: Connection, actor: Actor, name: str, had: bool) -> tuple
 
 
 def grant(connection: Connection, actor: Actor, secret: str, grantee: str, granted_by: str) -> bool:
-    """False where it had been granted before."""
+    """Grant a secret. Return False if it was granted before."""
     table = secret_grants
     there = select(table.c.secret).where(table.c.secret == secret, table.c.grantee == grantee)
     if connection.execute(there).first() is not None:
@@ -83,7 +82,7 @@ def grant(connection: Connection, actor: Actor, secret: str, grantee: str, grant
 
 
 def covers_a_skill(connection: Connection, grantee: str) -> bool:
-    """Whether a skill of this name, or below this namespace, has been published."""
+    """Return whether a skill of this name, or below this namespace, was published."""
     prefix = grantee.removesuffix("*")
     name = skills.c.name
     there = name.startswith(prefix, autoescape=True) if grantee.endswith(".*") else name == grantee
@@ -91,7 +90,7 @@ def covers_a_skill(connection: Connection, grantee: str) -> bool:
 
 
 def revoke(connection: Connection, actor: Actor, secret: str, grantee: str) -> None:
-    """Raises NotFound where it had not been granted."""
+    """Remove a grant. Raises NotFound if there is none."""
     table = secret_grants
     gone = connection.execute(delete(table).where(table.c.secret == secret, table.c.grantee == grantee))
     if not gone.rowcount:
@@ -108,7 +107,7 @@ def list_grants(connection: Connection) -> list[Grant]:
 
 
 def granted(connection: Connection, skill: str, secrets: Collection[str]) -> set[str]:
-    """Those of `secrets` that `skill` has by its name or by a namespace above it."""
+    """Return those of `secrets` that are granted to the skill, by its name or by a namespace above it."""
     table = secret_grants
     wanted = select(table.c.secret).where(table.c.secret.in_(secrets), table.c.grantee.in_(grantees_of(skill)))
     return set(connection.scalars(wanted))

@@ -1,4 +1,4 @@
-"""The tokens of the registry: made, listed, revoked, and looked up by those who show one."""
+"""Tokens of the registry: create, list, revoke and verify them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -13,10 +14,10 @@ from sqlalchemy import Connection, bindparam, exists, insert, or_, select, text,
 
 from skillery import audit
 from skillery.audit import Actor
-from skillery.backends import Identity, Scope
-from skillery.database import Statement, in_utc
+from skillery.backends import Identity, Scope, VerifiedToken
+from skillery.database import Database, Statement, in_utc
 from skillery.database.tables import tokens
-from skillery.errors import Conflict, InvalidParams, TokenNotFound
+from skillery.errors import Conflict, InvalidParams, NotAuthenticated, TokenNotFound
 from skillery.formats.tokens import id_of, new_token, parse_grants, parse_lifetime, parse_token_name
 from skillery.formats.wording import did_you_mean, quoted
 
@@ -24,10 +25,8 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 Kind = Literal["person", "agent"]
 Status = Literal["live", "expired", "revoked"]
 BOOTSTRAP = "admin"
-"""The name of the token that a first start makes."""
+"""Name of the token that a first start makes."""
 USED_EVERY = timedelta(minutes=1)
-REMEMBERED_SECONDS = 1.0
-"""How long a server may take a token for good that another one has revoked."""
 _FIND = Statement(
     select(
         tokens.c.hash,
@@ -44,7 +43,7 @@ _NOBODY = bytes(32)
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token without its secret, as `list_tokens` shows it."""
+    """A token without its secret, as `list_tokens` returns it."""
 
     id: str
     name: str
@@ -57,11 +56,11 @@ class Token(msgspec.Struct, frozen=True):
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
-    """Written at most once a minute."""
+    """Updated at most once a minute."""
 
 
 class CreatedToken(msgspec.Struct, frozen=True):
-    """What `create_token` answers. `token` is shown here and never again."""
+    """Result of `create_token`. No other method returns `token`."""
 
     token: str
     id: str
@@ -74,24 +73,35 @@ class CreatedToken(msgspec.Struct, frozen=True):
     expires_at: datetime | None
 
 
-class Verified(msgspec.Struct, frozen=True):
-    """A token that is good, until it expires or is revoked."""
+class RegistryTokens:
+    """The `skillery.backends.Tokens` of one database."""
 
-    identity: Identity
-    expires_at: datetime | None
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
+    async def verify(self, token: str) -> VerifiedToken:
+        token_id = id_of(token)
+        if token_id is None:
+            raise NotAuthenticated("this is no token of a Skillery server")
+        return await self._database.read(partial(verify_token, token=token, token_id=token_id))
 
-class TokenRefused(Exception):
-    """The message says why, in words for whoever holds the token."""
+    async def note_use(self, token_id: str) -> None:
+        await self._database.write(partial(note_use, token_id=token_id))
+
+    def first_token(self) -> str | None:
+        made = self._database.write_now(first_token)
+        return made.token if made else None
 
 
 def digest_of(token: str) -> bytes:
-    """What is stored of a token. One round is enough: nobody guesses 256 random bits, however quick a guess is."""
+    """Return what is stored of a token. One round of hashing is enough, because a token has 256 random bits."""
     return hashlib.sha256(token.encode()).digest()
 
 
 def parse_scopes(words: Iterable[str]) -> tuple[Scope, ...]:
-    """In the order of SCOPES, each once. Raises InvalidParams for an unknown one, and where there is none."""
+    """Return the scopes in the order of SCOPES, without duplicates. Raises InvalidParams for an unknown scope, and if
+    there is none.
+    """
     given = set(words)
     for word in sorted(given - set(SCOPES)):
         raise InvalidParams(
@@ -115,10 +125,10 @@ def create_token(
     expires: str = "",
     created_by: str | None = None,
 ) -> CreatedToken:
-    """A new token. Tokens of one name are one identity: its runs and blobs outlast each of them. `created_by` is the
-    actor's name unless another is given.
+    """Create a token. Tokens with one name are one identity, whose runs and blobs outlast each token.
 
-    Raises InvalidName, InvalidParams, and Conflict where a person's and an agent's token would have one name.
+    `created_by` is the name of the actor unless given. Raises InvalidName, InvalidParams, and Conflict if tokens of
+    a person and of an agent would have one name.
     """
     lifetime = parse_lifetime(expires)
     now = datetime.now(UTC)
@@ -143,7 +153,9 @@ def create_token(
 
 
 def first_token(connection: Connection) -> CreatedToken | None:
-    """An admin's token where there has never been any, else None: of several servers that start at once one gets it."""
+    """Create an admin token if there was never a token, else return None. If several servers start at once, one gets
+    it.
+    """
     _one_at_a_time(connection)
     if connection.scalar(select(exists().select_from(tokens))):
         return None
@@ -152,13 +164,13 @@ def first_token(connection: Connection) -> CreatedToken | None:
 
 
 def list_tokens(connection: Connection) -> list[Token]:
-    """All that there have ever been, oldest first."""
+    """Return all tokens, revoked and expired ones included, oldest first."""
     rows = connection.execute(select(tokens).order_by(tokens.c.created_at, tokens.c.id))
     return [_token(row) for row in rows]
 
 
 def revoke_token(connection: Connection, actor: Actor, token_id: str) -> Token:
-    """No longer good, from now on and for ever; again changes nothing. A whole token is taken for its id.
+    """Revoke a token for good. Revoking it again changes nothing. A whole token is accepted in place of its id.
 
     Raises TokenNotFound.
     """
@@ -167,7 +179,7 @@ def revoke_token(connection: Connection, actor: Actor, token_id: str) -> Token:
     is_new = connection.execute(live.values(revoked_at=datetime.now(UTC))).rowcount > 0
     row = connection.execute(select(tokens).where(tokens.c.id == wanted)).one_or_none()
     if row is None:
-        raise TokenNotFound(f"there is no token with the id {quoted(wanted)}", hint="list_tokens shows every id.")
+        raise TokenNotFound(f"there is no token with the id {quoted(wanted)}", hint="list_tokens returns every id.")
     revoked = _token(row)
     if is_new:
         before, after = {"name": revoked.name, "revoked_at": None}, {"revoked_at": revoked.revoked_at}
@@ -175,35 +187,34 @@ def revoke_token(connection: Connection, actor: Actor, token_id: str) -> Token:
     return revoked
 
 
-def verify_token(connection: Connection, token: str, token_id: str) -> Verified:
-    """Whose token it is. Raises TokenRefused for one that is unknown, expired or revoked.
-
-    The id finds the row; what decides is the hash of the whole, compared in constant time.
-    """
+def verify_token(connection: Connection, token: str, token_id: str) -> VerifiedToken:
+    """Return the identity of a token. Raises NotAuthenticated if the token is unknown, expired or revoked."""
+    # The id finds the row. The hash of the whole token decides, compared in constant time.
     rows = _FIND.rows(connection, token_id=token_id)
     stored = bytes(rows[0][0]) if rows else _NOBODY
     if not hmac.compare_digest(stored, digest_of(token)) or not rows:
-        raise TokenRefused("this token is unknown")
+        raise NotAuthenticated("this token is unknown")
     _, name, kind, scopes, namespaces, expires_at, revoked_at = rows[0]
     if revoked_at is not None:
-        raise TokenRefused("this token was revoked")
+        raise NotAuthenticated("this token was revoked")
     until = in_utc(expires_at)
     if until is not None and until <= datetime.now(UTC):
-        raise TokenRefused("this token has expired")
+        raise NotAuthenticated("this token has expired")
     known: frozenset[Scope] = frozenset(_strings.decode(scopes))  # type: ignore[arg-type]  # checked when it was made
-    return Verified(Identity(name, kind, known, _strings.decode(namespaces)), until)
+    return VerifiedToken(token_id, Identity(name, kind, known, _strings.decode(namespaces)), until)
 
 
 def note_use(connection: Connection, token_id: str) -> None:
-    """Note that a token is used now, where that was not noted within the last minute."""
+    """Record that a token is used now, unless a use was recorded within the last minute."""
     now = datetime.now(UTC)
     is_due = or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at < now - USED_EVERY)
     connection.execute(update(tokens).where(tokens.c.id == token_id, is_due).values(last_used_at=now))
 
 
 def _one_at_a_time(connection: Connection) -> None:
-    """Until the end of the transaction: what is looked up must still be so when the row is written. SQLite has one
-    writer at a time anyway."""
+    """Keep other writers of tokens out until the transaction ends, so that what was read stays true. SQLite has one
+    writer at a time anyway.
+    """
     if connection.dialect.name == "postgresql":
         connection.execute(text("LOCK TABLE tokens IN SHARE ROW EXCLUSIVE MODE"))
 

@@ -1,4 +1,4 @@
-"""Whether everything that the registry promises to have is there: for `skillery check`."""
+"""Integrity checks of the registry, for `skillery check`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Fault(msgspec.Struct, frozen=True):
     kind: str
     """A stable snake_case word."""
     subject: str
-    """What is meant: `name@version`, a blob's or run's id, a content's SHA-256."""
+    """What the fault is about: `name@version`, the id of a blob or run, the SHA-256 of a content."""
     message: str
 
 
 def check(database: Database, storage: Storage, *, deep: bool, dead_servers: frozenset[str]) -> Iterator[Fault]:
-    """What is not as it must be, of one moment, while writers go on. Blocking.
+    """Yield the faults of the registry in one snapshot, while writers continue. Blocking.
 
-    `deep` reads every content and compares its digest. `dead_servers` are known not to run.
+    `deep` reads every content and compares its digest. `dead_servers` are known to have ended.
     """
     with database.snapshot() as connection:
         yield from _storage_of_another(connection, storage)
@@ -43,7 +43,7 @@ def check(database: Database, storage: Storage, *, deep: bool, dead_servers: fro
         yield from _lost_rows(connection)
         yield from _open_runs(connection, dead_servers)
         for fault in _contents(connection, storage, deep):
-            # Deleted since the snapshot, and rightly so: a row that is gone by now needs no content.
+            # A row that was deleted since the snapshot needs no content.
             if database.read_now(partial(_is_recorded, sha256=fault.subject)):
                 yield fault
 
@@ -54,7 +54,7 @@ def _storage_of_another(connection: Connection, storage: Storage) -> Iterator[Fa
 
 
 def _versions(connection: Connection) -> Iterator[Fault]:
-    """Versions whose files are not the ones that their digest was made of; none at all, most likely."""
+    """Yield versions without files, and versions whose files do not match their digest."""
     rows = connection.execute(
         select(
             skill_versions.c.id,
@@ -77,7 +77,7 @@ def _versions(connection: Connection) -> Iterator[Fault]:
         if first.path is None:
             yield Fault("version_without_files", subject, f"{subject} has no files")
         elif digest_of_entries((file.path, file.sha256, bool(file.executable)) for file in files) != first.digest:
-            yield Fault("version_differs", subject, f"the files of {subject} are not those of {first.digest}")
+            yield Fault("version_differs", subject, f"the files of {subject} do not match its digest {first.digest}")
 
 
 def _latest(connection: Connection) -> Iterator[Fault]:
@@ -90,7 +90,7 @@ def _latest(connection: Connection) -> Iterator[Fault]:
     )
     wrong = select(skills.c.name).where(skills.c.latest_version_id.is_distinct_from(newest))
     for (name,) in connection.execute(wrong):
-        yield Fault("latest_wrong", name, f"what {name} resolves to is not its latest version")
+        yield Fault("latest_wrong", name, f"{name} does not resolve to its latest version")
 
 
 def _lost_rows(connection: Connection) -> Iterator[Fault]:
@@ -105,7 +105,7 @@ def _lost_rows(connection: Connection) -> Iterator[Fault]:
 
 def _open_runs(connection: Connection, dead: frozenset[str]) -> Iterator[Fault]:
     for (run_id,) in connection.execute(select(runs.c.id).where(of_no_server(dead))):
-        yield Fault("run_left_started", run_id, f"{run_id} is recorded as started, and no server runs it")
+        yield Fault("run_left_started", run_id, f"{run_id} is recorded as started, but no server runs it")
 
 
 def _contents(connection: Connection, storage: Storage, deep: bool) -> Iterator[Fault]:
@@ -146,12 +146,12 @@ def _stored_fault(row: Any, storage: Storage, deep: bool) -> Fault | None:
 
 
 def _wrong_size(row: Any, size: int) -> Fault:
-    message = f"the content {row.sha256} has {size} bytes, and was stored with {row.size_bytes}"
+    message = f"the content {row.sha256} has {size} bytes, but was stored with {row.size_bytes}"
     return Fault("content_damaged", row.sha256, message)
 
 
 def _damaged(row: Any) -> Fault:
-    return Fault("content_damaged", row.sha256, f"the content {row.sha256} is not what its digest says")
+    return Fault("content_damaged", row.sha256, f"the content {row.sha256} does not match its digest")
 
 
 def _is_recorded(connection: Connection, sha256: str) -> bool:

@@ -1,13 +1,18 @@
-"""What sandbox backends in packages of their own are built from: the same parts as the built-in one.
+"""Parts of sandboxes, for backends in packages of their own. The built-in sandboxes use the same parts.
 
-On the host: `Channel` and `Dialogue` are the conversation with the runtime, `LogPipe` its log, `Egress` its way to the
-network, `control_groups` and `exceeds_memory` its limits, `call_filter` the system calls. In the place of a run:
-`RUNTIME` and `INSIDE` are folders to be shown at `/run/skillery/runtime` and `/run/skillery/cell`. What runs there
-imports `runtime._run` and `runtime._wire` to call the code, and before that, to lock itself in, the modules of `cell`
-that are named below; neither needs anything but the standard library. For type checkers these modules have names here
-as well; `running` and `wire` are the two of `runtime`.
+On the host:
 
-A change of these names stands in the changelog, and is announced one release before.
+- `Channel` and `Dialogue` talk to the runtime, `LogPipe` reads its log, and `Egress` is its access to the network.
+- `control_groups` and `exceeds_memory` enforce limits, and `call_filter` is the system call filter.
+
+Inside a run:
+
+- `RUNTIME` and `INSIDE` are folders to mount at `/run/skillery/runtime` and `/run/skillery/cell`.
+- The code there imports `runtime._run` and `runtime._wire` to call the user's code. Before that it locks itself in
+  with the modules of `cell` that are named below. All of them import only the standard library.
+- Type checkers find these modules here. `running` and `wire` are the two modules of `runtime`.
+
+A name is changed only after one release with a deprecation, and the changelog says so.
 """
 
 from __future__ import annotations
@@ -15,16 +20,16 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-from skillery.builtin import python_runner as _runner
-from skillery.builtin.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
-from skillery.builtin.egress.listeners import PORT as PROXY_PORT
-from skillery.builtin.egress.service import Egress, EgressBroken, Session
-from skillery.builtin.linux_sandbox import cell as _cell
-from skillery.builtin.linux_sandbox.cell import idmap, kernel, landlock, lockdown, outlet, posture, root
-from skillery.builtin.linux_sandbox.groups import ControlGroup, ControlGroups
-from skillery.builtin.linux_sandbox.groups import find as control_groups
-from skillery.builtin.linux_sandbox.plan import cpu_seconds, hidden, is_open_to_all, prefixes, tree_limits
-from skillery.builtin.linux_sandbox.probes import (
+from skillery.sandboxing import python_runner as _runner
+from skillery.sandboxing.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
+from skillery.sandboxing.egress.listeners import PORT as PROXY_PORT
+from skillery.sandboxing.egress.service import Egress, EgressBroken, Session
+from skillery.sandboxing.linux import cell as _cell
+from skillery.sandboxing.linux.cell import idmap, kernel, landlock, lockdown, outlet, posture, root
+from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups
+from skillery.sandboxing.linux.groups import find as control_groups
+from skillery.sandboxing.linux.plan import cpu_seconds, hidden, is_open_to_all, prefixes, tree_limits
+from skillery.sandboxing.linux.probes import (
     cgroup_probes,
     interpreter_probe,
     machine_probe,
@@ -32,17 +37,17 @@ from skillery.builtin.linux_sandbox.probes import (
     run_probes,
     watchdog_possible,
 )
-from skillery.builtin.linux_sandbox.processors import Processors
-from skillery.builtin.linux_sandbox.seccomp import program as call_filter
-from skillery.builtin.linux_sandbox.uids import Uids
-from skillery.builtin.linux_sandbox.watchdog import exceeds as exceeds_memory
-from skillery.builtin.python_runner.dialogue import Dialogue, NoHost, Places, job_header
-from skillery.builtin.python_runner.logs import LogPipe
-from skillery.builtin.python_runner.run_session import RunSession, run_whole
-from skillery.builtin.python_runner.runtime import _run as running
-from skillery.builtin.python_runner.runtime import _wire as wire
-from skillery.builtin.python_runner.setup import BrokenSetup, copy_seconds
-from skillery.builtin.python_runner.wire import Channel
+from skillery.sandboxing.linux.processors import Processors
+from skillery.sandboxing.linux.seccomp import program as call_filter
+from skillery.sandboxing.linux.uids import Uids
+from skillery.sandboxing.linux.watchdog import exceeds as exceeds_memory
+from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost, Places, job_header
+from skillery.sandboxing.python_runner.logs import LogPipe
+from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
+from skillery.sandboxing.python_runner.runtime import _run as running
+from skillery.sandboxing.python_runner.runtime import _wire as wire
+from skillery.sandboxing.python_runner.setup import BrokenSetup, copy_seconds
+from skillery.sandboxing.python_runner.wire import Channel
 
 RUNTIME = Path(_runner.__file__).parent / "runtime"
 INSIDE = Path(_cell.__file__).parent

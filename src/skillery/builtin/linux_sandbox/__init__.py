@@ -9,12 +9,12 @@ import msgspec
 
 from skillery import hookimpl
 from skillery.backends import Offer, Place
-from skillery.builtin.egress.service import Egress
 from skillery.builtin.linux_sandbox.pool import Warmth
 from skillery.builtin.linux_sandbox.preloaded import Bounds
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
-from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.errors import StartupError
+from skillery.sandboxing.egress.service import Egress
+from skillery.sandboxing.linux.uids import Uids
 
 
 class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

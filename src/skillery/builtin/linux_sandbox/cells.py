@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import msgspec
 
 from skillery.backends import Limits
-from skillery.builtin.linux_sandbox.cell import calls
-from skillery.builtin.linux_sandbox.groups import ControlGroup
 from skillery.builtin.linux_sandbox.links import Packets
-from skillery.builtin.linux_sandbox.watchdog import descendants
-from skillery.builtin.python_runner.logs import LogPipe
-from skillery.builtin.python_runner.wire import Channel
 from skillery.context.threads import Workers
+from skillery.sandboxing.linux.cell import calls
+from skillery.sandboxing.linux.groups import ControlGroup
+from skillery.sandboxing.linux.watchdog import descendants
+from skillery.sandboxing.python_runner.logs import LogPipe
+from skillery.sandboxing.python_runner.wire import Channel
 
 STATUS = struct.Struct("=i")
 FAILURE = calls.FAILURE

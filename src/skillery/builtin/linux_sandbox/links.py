@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from skillery.builtin.python_runner.wire import refuse_descriptors
+from skillery.sandboxing.python_runner.wire import refuse_descriptors
 
 MOST_BYTES = 128 * 1024
 MOST_DESCRIPTORS = 16

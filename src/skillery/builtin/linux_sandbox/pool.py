@@ -13,12 +13,12 @@ import msgspec
 
 from skillery.backends import Limits
 from skillery.builtin.linux_sandbox.cells import Cell, Demand
-from skillery.builtin.linux_sandbox.groups import ControlGroup, ControlGroups
-from skillery.builtin.linux_sandbox.plan import shape
-from skillery.builtin.linux_sandbox.processors import Processors
-from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.zygotes import CannotStart, Zygote, ZygoteLost
-from skillery.builtin.python_runner.setup import BrokenSetup, wait_ready
+from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups
+from skillery.sandboxing.linux.plan import shape
+from skillery.sandboxing.linux.processors import Processors
+from skillery.sandboxing.linux.uids import Uids
+from skillery.sandboxing.python_runner.setup import BrokenSetup, wait_ready
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 4

@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 
 from skillery.backends import Limits
-from skillery.builtin.linux_sandbox import seccomp, watchdog
 from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
-from skillery.builtin.linux_sandbox.groups import ControlGroup, ControlGroups, start_time
-from skillery.builtin.linux_sandbox.plan import MEBIBYTE, look
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
-from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.zygotes import ANSWER_SECONDS, CannotStart, Zygote, ZygoteLost
+from skillery.sandboxing.linux import seccomp, watchdog
+from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups, start_time
+from skillery.sandboxing.linux.plan import MEBIBYTE, look
+from skillery.sandboxing.linux.uids import Uids
 
 PROCESSES = 32
 """Of a zygote with its keeper, beside its runs."""

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import skillery
 from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, Warm
-from skillery.builtin.egress.service import Egress
-from skillery.builtin.linux_sandbox import cell, groups, probes, seccomp
 from skillery.builtin.linux_sandbox.bytecode import compile_ahead
-from skillery.builtin.linux_sandbox.cell import landlock
 from skillery.builtin.linux_sandbox.engine import HostCapabilities, run_job
-from skillery.builtin.linux_sandbox.plan import RUNTIME, make_plan
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedPool
-from skillery.builtin.linux_sandbox.uids import Uids
 from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
-from skillery.builtin.linux_sandbox.zygotes import base_python
-from skillery.builtin.python_runner.dialogue import NoHost
 from skillery.errors import SandboxUnavailable
+from skillery.sandboxing.egress.service import Egress
+from skillery.sandboxing.linux import cell, groups, probes, seccomp
+from skillery.sandboxing.linux.cell import landlock
+from skillery.sandboxing.linux.interpreter import base_python
+from skillery.sandboxing.linux.plan import RUNTIME, make_plan
+from skillery.sandboxing.linux.uids import Uids
+from skillery.sandboxing.python_runner.dialogue import NoHost
 
 CAPABILITIES: frozenset[str] = frozenset(
     {

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from skillery.backends import CodeCall, Job, PackageMount, SkillCall, Warm
-from skillery.builtin.linux_sandbox.plan import MEBIBYTE
 from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedPool, in_words
 from skillery.builtin.linux_sandbox.zygotes import CannotStart
 from skillery.errors import SkilleryError
+from skillery.sandboxing.linux.plan import MEBIBYTE
 
 log = logging.getLogger(__name__)
 REMEMBERED_SECONDS = 300.0

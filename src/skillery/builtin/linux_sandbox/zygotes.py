@@ -10,18 +10,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends, said
-from skillery.builtin.linux_sandbox.groups import ControlGroup
 from skillery.builtin.linux_sandbox.links import Packets, Received
-from skillery.builtin.linux_sandbox.plan import tree_limits
+from skillery.sandboxing.linux import interpreter
+from skillery.sandboxing.linux.groups import ControlGroup
+from skillery.sandboxing.linux.plan import tree_limits
 
-HERE = Path(__file__).parent
+HERE = interpreter.HERE
 START = "import sys; sys.path.append('.'); from cell import zygote; zygote.main(*map(int, sys.argv[1:]))"
 BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
 START_SECONDS = 20.0
@@ -308,8 +307,3 @@ def open_pidfd(process: subprocess.Popen[bytes]) -> int:
         process.kill()
         process.wait()
         raise
-
-
-def base_python() -> str:
-    """The interpreter itself, past every virtual environment and symbolic link."""
-    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))

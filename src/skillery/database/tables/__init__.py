@@ -2,9 +2,9 @@
 
 from skillery.database.tables.audit import audit, audit_head
 from skillery.database.tables.base import metadata
-from skillery.database.tables.contents import blobs, objects, uploads
+from skillery.database.tables.contents import blobs, deletions, objects, uploads
 from skillery.database.tables.environments import environment_rebuilds, environments, locks, named_locks
-from skillery.database.tables.identity import secret_grants, secrets, tokens
+from skillery.database.tables.identity import backend_values, secret_grants, tokens
 from skillery.database.tables.runs import idempotency_keys, runs, servers, version_usage
 from skillery.database.tables.search import SEARCH_INDEX, search_postings, search_spellings, search_words
 from skillery.database.tables.skills import (
@@ -28,7 +28,9 @@ __all__ = [
     "SEARCH_INDEX",
     "audit",
     "audit_head",
+    "backend_values",
     "blobs",
+    "deletions",
     "environment_rebuilds",
     "environments",
     "exports",
@@ -47,7 +49,6 @@ __all__ = [
     "search_spellings",
     "search_words",
     "secret_grants",
-    "secrets",
     "servers",
     "session_tools",
     "skill_files",

@@ -13,7 +13,7 @@ audit = Table(
     Column("seq", Key, primary_key=True, autoincrement=False),
     # Text, as it is hashed: UTC with microseconds.
     Column("at", Name, nullable=False),
-    # None: nobody knows who it was.
+    # None: the caller is unknown.
     Column("identity", Name, nullable=True),
     Column("identity_kind", String(16), nullable=True),
     Column("address", String(255), nullable=True),
@@ -21,14 +21,14 @@ audit = Table(
     Column("action", Name, nullable=False),
     Column("subject", Name, nullable=False),
     Column("outcome", String(16), nullable=False),
-    # Of what was refused: the code and the type of the error.
+    # The code and the type of the error of a refused attempt.
     Column("code", Integer, nullable=True),
     Column("error_type", String(64), nullable=True),
-    # How many attempts it stands for.
+    # Number of attempts that the entry stands for.
     Column("count", Integer, nullable=False),
     Column("before_json", Text, nullable=True),
     Column("after_json", Text, nullable=True),
-    # SHA-256 of the entry before, and of this one together with that: skillery.audit.
+    # SHA-256 of the previous entry, and of this one together with that: skillery.audit.
     Column("previous", String(64), nullable=False),
     Column("hash", String(64), nullable=False),
     CheckConstraint("outcome IN ('done', 'refused')", name="outcome"),

@@ -15,10 +15,10 @@ metadata = MetaData(
     }
 )
 
-# Names are compared and sorted by their bytes on both databases, whatever the locale of the cluster.
+# Names are compared and sorted by their bytes on both databases, independent of the locale.
 Name = String(255).with_variant(String(255, collation="C"), "postgresql")
 # A 64-bit key on Postgres; on SQLite only INTEGER makes the primary key the row id.
 Key = BigInteger().with_variant(Integer(), "sqlite")
 Moment = DateTime(timezone=True)
-# Words with blanks between.
+# Words separated by blanks.
 Words = Text().with_variant(TSVECTOR(), "postgresql")

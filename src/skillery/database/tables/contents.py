@@ -11,7 +11,7 @@ objects = Table(
     metadata,
     Column("sha256", String(64), primary_key=True),
     Column("size_bytes", BigInteger, nullable=False),
-    # The content itself up to 64 KiB; None where the storage backend has it.
+    # The content up to 64 KiB. None if the storage backend has it.
     Column("data", LargeBinary, nullable=True),
     comment="Contents by digest: files of skills and blobs alike.",
 )
@@ -26,6 +26,18 @@ uploads = Table(
 )
 Index("ix_uploads_sha256", uploads.c.sha256)
 
+deletions = Table(
+    "deletions",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    # Who deletes the file: the server, which finishes after a crash, and the one call that may remove this row.
+    Column("server", String(64), nullable=False),
+    Column("holder", String(32), nullable=False),
+    # From then on any other server may take over.
+    Column("take_over_at", Moment, nullable=False),
+    comment="Tombstones: contents that are being deleted from the storage.",
+)
+
 blobs = Table(
     "blobs",
     metadata,
@@ -36,15 +48,15 @@ blobs = Table(
     Column("is_text", Boolean, nullable=False),
     Column("owner", String(255), nullable=False),
     Column("run_id", String(64), ForeignKey("runs.id"), nullable=True),
-    # Its place among the output blobs of that run.
+    # Position among the output blobs of that run.
     Column("position", Integer, nullable=True),
-    # What that run calls it: a path below /workspace/out, or the name of a picture.
+    # Path or name that the run gave the blob: a path below /workspace/out, or the name of a picture.
     Column("path", Text, nullable=True),
     Column("created_at", Moment, nullable=False),
-    # From then on it is not found; None: for ever.
+    # The blob does not exist from then on. None: it never expires.
     Column("expires_at", Moment, nullable=True),
 )
-# Enough to sum up what an identity has: skillery.identity.quotas.
+# Covers the sums over an identity: skillery.identity.quotas.
 Index("ix_blobs_owner", blobs.c.owner, blobs.c.expires_at, blobs.c.size_bytes)
 Index(
     "ix_blobs_expired",

@@ -9,7 +9,7 @@ from skillery.database.tables.base import Moment, metadata
 locks = Table(
     "locks",
     metadata,
-    # SHA-256 of what was asked, of whom, and for which Python: skillery.environments.
+    # SHA-256 of the requirements, their sources and the Python version: skillery.environments.
     Column("key", String(64), primary_key=True),
     Column("content", Text, nullable=False),
     Column("made_at", Moment, nullable=False),
@@ -21,14 +21,14 @@ environments = Table(
     "environments",
     metadata,
     Column("lock_sha256", String(64), primary_key=True),
-    # Each server builds for itself.
+    # Each server builds its own environments.
     Column("server", String(64), primary_key=True),
     Column("state", String(16), nullable=False),
-    # Why it failed.
+    # Why building failed.
     Column("message", Text, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("changed_at", Moment, nullable=False),
-    # Of what is being built: what it is at, and how many packages are there of how many.
+    # Current step of the build, and how many of how many packages are installed.
     Column("step", Text, nullable=False, server_default=""),
     Column("done", Integer, nullable=False, server_default="0"),
     Column("total", Integer, nullable=False, server_default="0"),
@@ -40,7 +40,7 @@ named_locks = Table(
     "named_locks",
     metadata,
     Column("name", String(64), primary_key=True),
-    # SHA-256 of what it is a lock of, and for which Python: skillery.environments.
+    # SHA-256 of the lock's subject and the Python version: skillery.environments.
     Column("key", String(64), primary_key=True),
     Column("content", Text, nullable=False),
     Column("sha256", String(64), nullable=False),
@@ -52,10 +52,10 @@ Index("ix_named_locks_sha256", named_locks.c.sha256)
 environment_rebuilds = Table(
     "environment_rebuilds",
     metadata,
-    # A named environment, or the SHA-256 of a lock.
+    # Name of an environment, or the SHA-256 of a lock.
     Column("subject", String(64), primary_key=True),
     Column("state", String(16), nullable=False),
-    # Why it failed.
+    # Why rebuilding failed.
     Column("message", Text, nullable=False),
     Column("server", String(64), nullable=False),
     Column("identity", String(255), nullable=False),

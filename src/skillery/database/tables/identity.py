@@ -1,4 +1,4 @@
-"""Tokens, secrets and secret grants."""
+"""Tokens, values of backends (secrets among them) and secret grants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skillery.database.tables.base import Moment, Name, metadata
 tokens = Table(
     "tokens",
     metadata,
-    # The part of a token that is no secret.
+    # The public part of a token.
     Column("id", String(32), primary_key=True),
     Column("name", String(255), nullable=False),
     Column("kind", String(16), nullable=False),
@@ -26,21 +26,32 @@ tokens = Table(
 )
 Index("ix_tokens_name", tokens.c.name)
 
-secrets = Table(
-    "secrets",
+backend_values = Table(
+    "backend_values",
     metadata,
-    Column("name", Name, primary_key=True),
-    # Encrypted, its name inside: skillery.builtin.database_secrets.
-    Column("token", LargeBinary, nullable=False),
+    # `<kind>.<name>` of the backend, such as `secrets.database`.
+    Column("backend", Name, primary_key=True),
+    Column("key", Name, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
     Column("changed_at", Moment, nullable=False),
+    # The value does not exist from then on; None: it never expires.
+    Column("expires_at", Moment, nullable=True),
+    comment="What a backend keeps, by `<kind>.<name>` of the backend: skillery.backends.Values.",
+)
+Index(
+    "ix_backend_values_expired",
+    backend_values.c.backend,
+    backend_values.c.expires_at,
+    postgresql_where=backend_values.c.expires_at.is_not(None),
+    sqlite_where=backend_values.c.expires_at.is_not(None),
 )
 
 secret_grants = Table(
     "secret_grants",
     metadata,
-    # No foreign key: a secret may lie with another backend.
+    # No foreign key: another backend may keep the secret.
     Column("secret", Name, primary_key=True),
-    # A skill's name, or a namespace and `.*`.
+    # Name of a skill, or a namespace and `.*`.
     Column("grantee", Name, primary_key=True),
     Column("granted_by", String(255), nullable=False),
     Column("granted_at", Moment, nullable=False),

@@ -24,18 +24,18 @@ runs = Table(
     "runs",
     metadata,
     Column("id", String(64), primary_key=True),
-    # The run whose code called this one. Without a foreign key: SQLite could not drop the column again.
+    # The run whose code called this one. No foreign key, because SQLite could not drop the column again.
     Column("parent_run_id", String(64), nullable=True),
     Column("method", String(16), nullable=False),
     Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
-    # Of that version, so that the runs of a skill are one range of an index. Without a foreign key, as above.
+    # Skill of that version, so that the runs of a skill are one range of an index. No foreign key, as above.
     Column("skill_id", Key, nullable=True),
-    # The tool that was called.
+    # The tool that `call_tool` called.
     Column("tool", Name, nullable=True),
     Column("status", String(16), nullable=False),
     Column("identity", String(255), nullable=False),
     Column("identity_kind", String(16), nullable=False),
-    # Which server runs it: what a dead server left 'started' is closed by its next start.
+    # The server that executes the run. If it dies, its next start closes the run.
     Column("server", String(64), nullable=False),
     Column("summary", Text, nullable=False, server_default=""),
     Column("output_json", Text, nullable=True),
@@ -43,21 +43,21 @@ runs = Table(
     Column("logs_preview", Text, nullable=False, server_default=""),
     Column("duration_ms", Float, nullable=True),
     Column("degraded_json", Text, nullable=False, server_default="[]"),
-    # Where it connected to, and where it was not let: what NetworkUse holds.
+    # Allowed and refused connections: NetworkUse.
     Column("network_json", Text, nullable=False, server_default="[]"),
-    # What it may use: Limits.
+    # Limits of the run: Limits.
     Column("limits_json", Text, nullable=True),
-    # The named environment that run_code was given, and the lock that it had.
+    # The named environment of run_code, and its lock at that time.
     Column("environment_json", Text, nullable=True),
-    # The blob that holds the whole log, where the preview does not.
+    # The blob that holds the whole log, if the preview does not.
     Column("logs_blob", String(64), nullable=True),
-    # Since when it is on record: what listings are sorted by.
+    # Time of the first record. Listings sort by it.
     Column("started_at", Moment, nullable=False),
-    # True while a run that is 'started' still waits for a place.
+    # True while a started run waits in the queue.
     Column("queued", Boolean, nullable=False, server_default=false()),
-    # When it got its place, where it was on record before.
+    # Time at which a queued run left the queue.
     Column("begun_at", Moment, nullable=True),
-    # Somebody wants it stopped: whichever server runs it looks for this.
+    # Cancellation was requested. The server that executes the run looks for it.
     Column("cancel_requested_at", Moment, nullable=True),
     Column("cancel_requested_by", String(255), nullable=True),
     Column("finished_at", Moment, nullable=True),
@@ -76,7 +76,7 @@ Index(
     sqlite_where=runs.c.parent_run_id.is_not(None),
 )
 
-# list_runs: of one identity or of all, of one skill or of all, by time. Failed ones are few, and looked for.
+# list_runs: of one identity or all, of one skill or all, by time. Failed runs are few, and often asked for.
 Index("ix_runs_identity", runs.c.identity, runs.c.started_at, runs.c.id)
 Index("ix_runs_time", runs.c.started_at, runs.c.id)
 Index(
@@ -118,7 +118,7 @@ Index(
     sqlite_where=text("status = 'started' AND cancel_requested_at IS NOT NULL"),
 )
 
-# The runs that an identity has started and that are under way. ix_runs_identity gives their rate.
+# Runs of an identity that are under way. ix_runs_identity gives their rate.
 Index(
     "ix_runs_under_way",
     runs.c.identity,
@@ -133,12 +133,12 @@ version_usage = Table(
     Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
     # completed, failed or cancelled.
     Column("outcome", String(16), primary_key=True),
-    # Durations that are alike: skillery.registry.usage.
+    # Group of similar durations: skillery.registry.usage.
     Column("bucket", Integer, primary_key=True, autoincrement=False),
     Column("runs", BigInteger, nullable=False),
     Column("last_run_at", Moment, nullable=False),
     comment="How often a version was run and how long that took, counted as runs end; it outlasts their records.",
-    # What is asked of a version lies together.
+    # All usage of a version is one range.
     sqlite_with_rowid=False,
 )
 
@@ -146,7 +146,7 @@ servers = Table(
     "servers",
     metadata,
     Column("id", String(64), primary_key=True),
-    # Written every few seconds: what a server that is gone left open is closed by the others.
+    # Updated every few seconds. Other servers close what a dead server left open.
     Column("seen_at", Moment, nullable=False),
 )
 
@@ -155,12 +155,12 @@ idempotency_keys = Table(
     metadata,
     Column("identity", String(255), primary_key=True),
     Column("key", String(255), primary_key=True),
-    # SHA-256 of what was asked: another question under the same key is refused.
+    # SHA-256 of the call. Another call with the same key is refused.
     Column("asked", String(64), nullable=False),
-    # Which server works on it, and the run that it became.
+    # The server that works on the call, and the run that the call became.
     Column("server", String(64), nullable=False),
     Column("run_id", String(64), nullable=True),
-    # The answer as JSON; None while the call is under way.
+    # The answer as JSON. None while the call is under way.
     Column("result_json", Text, nullable=True),
     Column("created_at", Moment, nullable=False),
     comment="Calls that were made with an Idempotency-Key, and what they answered.",

@@ -10,11 +10,11 @@ search_words = Table(
     "search_words",
     metadata,
     Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True, autoincrement=False),
-    # The skill's latest version, whose words these are.
+    # The latest version of the skill, which has these words.
     Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
-    # A hash of what makes a copy: description, text and files, but not the name.
+    # A hash of what makes two skills copies: description, text and files, but not the name.
     Column("copy_key", BigInteger, nullable=False),
-    # Stems of the text that are in no posting of the skill.
+    # Stems of the text that no posting of the skill has.
     Column("words", Words, nullable=False),
     comment="The texts that search_skills looks in: rows are added and removed, never changed.",
 )
@@ -25,9 +25,9 @@ search_postings = Table(
     Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True, autoincrement=False),
     # A stem of the name, description or tags, or a whole tag: skillery.registry.search_index.
     Column("word", Name, primary_key=True),
-    # How far the word is from saying most about the skill: 0 is the best.
+    # Rank of the word for the skill: 0 is the best.
     Column("loss", SmallInteger, nullable=False),
-    # Those of the skill. They are here so that one index range answers who sees what, and in which order.
+    # Name and visibility of the skill. They are here so that one index range answers visibility and order.
     Column("name", Name, nullable=False),
     Column("visibility", String(16), nullable=False),
     comment="The words that say what a skill is about: skillery.formats.search_fields.",
@@ -52,5 +52,6 @@ search_spellings = Table(
     sqlite_with_rowid=False,
 )
 SEARCH_INDEX = "search_index"
-"""What finds rows of `search_words`, made by a migration: an index of FTS5 on SQLite (with tables of its own, whose
-names begin so, fed by triggers), a GIN index on Postgres."""
+"""The index over `search_words`, made by a migration. On SQLite it is an FTS5 index, with tables of its own that begin
+with this name and that triggers fill. On Postgres it is a GIN index.
+"""

@@ -33,9 +33,9 @@ skills = Table(
     metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("name", Name, nullable=False),
-    # Of the latest version: what list_skills sorts and filters by.
+    # From the latest version. list_skills sorts and filters by them.
     Column("namespace", Name, nullable=False, server_default=""),
-    # Kept in the transaction that publishes; None while nothing is there to resolve to.
+    # Set in the transaction that publishes. None if no version resolves.
     Column("latest_version_id", Key, nullable=True),
     Column("created_at", Moment, nullable=False),
     # public, namespace or private: skillery.registry.visibility.
@@ -47,12 +47,12 @@ Index(
     skills.c.namespace,
     skills.c.name,
     skills.c.latest_version_id,
-    # Asked of each row for whom something may be hidden: without it here the row itself would be looked up.
+    # Read for callers who may not see every skill. In the index, it saves reading the row.
     skills.c.visibility,
     postgresql_where=skills.c.latest_version_id.is_not(None),
     sqlite_where=skills.c.latest_version_id.is_not(None),
 )
-# The same for whom something may be hidden: skillery.registry.visibility.
+# As above, for callers who may not see every skill: skillery.registry.visibility.
 Index(
     "ix_skills_seen_listing",
     skills.c.visibility,
@@ -73,9 +73,9 @@ Index(
 index_names = Table(
     "index_names",
     metadata,
-    # In the order in which skills were first published.
+    # In the order of first publication.
     Column("id", Key, primary_key=True, autoincrement=True),
-    # What the skill is called where names know no dots: skillery.formats.agent_skill.
+    # Name of the skill where names may not have dots: skillery.formats.agent_skill.
     Column("index_name", Name, nullable=False),
     Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
     UniqueConstraint("skill_id"),
@@ -89,7 +89,7 @@ skill_versions = Table(
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
     Column("version", Text, nullable=False),
-    # SemVer order as an order of bytes: skillery.formats.semver.
+    # SemVer order as byte order: skillery.formats.semver.
     Column("precedence", LargeBinary, nullable=False),
     Column("is_release", Boolean, nullable=False),
     Column("status", String(16), nullable=False),
@@ -97,7 +97,7 @@ skill_versions = Table(
     Column("namespace", Name, nullable=False),
     Column("digest", String(71), nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
-    # Immutable answers, stored ready to send.
+    # Immutable answers, stored as JSON text.
     Column("manifest_json", Text, nullable=False),
     Column("frontmatter_json", Text, nullable=False),
     Column("warnings_json", Text, nullable=False),
@@ -106,13 +106,13 @@ skill_versions = Table(
     Column("publisher", String(255), nullable=False),
     Column("publisher_kind", String(16), nullable=False, server_default="person"),
     Column("created_at", Moment, nullable=False),
-    # What describe_skill says beside the status, by key: approval, rejected, yanked, deprecated. None: nothing.
+    # Further fields of describe_skill by key: approval, rejected, yanked, deprecated. None: no fields.
     Column("standing_json", Text, nullable=True),
-    # Of a SKILL.md that lies in the storage: as much of its body as can be searched. None where it is small.
+    # The searchable start of a SKILL.md that the storage holds. None if the SKILL.md is small.
     Column("skill_md_start", Text, nullable=True),
-    # What was found when it was checked: skillery.registry.checks. None: nothing to say.
+    # Findings of the checks: skillery.registry.checks. None: there are none.
     Column("checks_json", Text, nullable=True),
-    # The method that wrote it for its publisher, where that was not create_skill.
+    # The method that made the version, if it was not create_skill.
     Column("made_by", String(16), nullable=True),
     # Versions that differ only in build metadata are one version.
     UniqueConstraint("skill_id", "precedence"),
@@ -130,9 +130,9 @@ Index(
     sqlite_where=_is_resolvable_literal,
 )
 Index("ix_skill_versions_digest", skill_versions.c.skill_id, skill_versions.c.digest)
-# For the sum over a namespace: skillery.identity.quotas.
+# Covers the sum over a namespace: skillery.identity.quotas.
 Index("ix_skill_versions_size", skill_versions.c.skill_id, skill_versions.c.size_bytes)
-# What waits for its author or a reviewer: little, in a registry of any size.
+# Versions that wait for their author or a reviewer. They are few.
 _is_waiting_literal = text("status IN ('draft', 'in_review')")
 Index(
     "ix_skill_versions_waiting",
@@ -141,7 +141,7 @@ Index(
     postgresql_where=_is_waiting_literal,
     sqlite_where=_is_waiting_literal,
 )
-# Whose private skills these are.
+# Owner of the skill if it is private.
 Index("ix_skill_versions_publisher", skill_versions.c.publisher, skill_versions.c.skill_id)
 
 version_steps = Table(
@@ -150,13 +150,13 @@ version_steps = Table(
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
     Column("step", String(16), nullable=False),
-    # After the step.
+    # Status after the step.
     Column("status", String(16), nullable=False),
-    # Of what the step was about: an approval holds for these contents and no others.
+    # Digest of the version: an approval holds for these contents only.
     Column("digest", String(71), nullable=False),
     Column("identity", String(255), nullable=False),
     Column("identity_kind", String(16), nullable=False),
-    # The reason, the note or the message that was given with it.
+    # Reason, note or message of the step.
     Column("note", Text, nullable=False),
     Column("created_at", Moment, nullable=False),
     comment="Who took a version from one status to another, when and why.",
@@ -170,10 +170,10 @@ label_moves = Table(
     Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
     Column("label", Name, nullable=False),
     Column("move", String(16), nullable=False),
-    # What it points to from then on; None: it was removed.
+    # The version that the label points to from then on. None: the label was removed.
     Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
     Column("previous_version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
-    # The move to which a rollback goes back. Without a foreign key: nothing is ever deleted here.
+    # The move to which a rollback goes back. No foreign key, because moves are never deleted.
     Column("back_id", Key, nullable=True),
     Column("identity", String(255), nullable=False),
     Column("identity_kind", String(16), nullable=False),
@@ -190,7 +190,7 @@ labels = Table(
     Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True),
     Column("label", Name, primary_key=True),
     Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
-    # Its last move.
+    # The last move of the label.
     Column("move_id", Key, ForeignKey("label_moves.id"), nullable=False),
     comment="Where each label points now.",
 )
@@ -199,12 +199,12 @@ waivers = Table(
     "waivers",
     metadata,
     Column("id", Key, primary_key=True, autoincrement=True),
-    # The name that others know it by.
+    # Public id of the waiver.
     Column("waiver", String(32), nullable=False),
-    # Of a skill, which may not be there yet.
+    # Name of a skill, which need not exist yet.
     Column("name", Name, nullable=False),
     Column("rule", String(255), nullable=False),
-    # None: whatever the file, whatever the version.
+    # None: the waiver holds for every file, or every version.
     Column("file", Text, nullable=True),
     Column("version", Text, nullable=True),
     Column("reason", Text, nullable=False),
@@ -222,24 +222,24 @@ Index("ix_waivers_name", waivers.c.name, waivers.c.id)
 import_aliases = Table(
     "import_aliases",
     metadata,
-    # The namespace that was given to the import.
+    # Namespace of the import.
     Column("namespace", Name, primary_key=True),
-    # Where the tree comes from, and the path of the skill in it: skillery.importing.identity.path_key. A path that
-    # begins with "/" is that of an import before there were sources: only the stated name behind it is known.
+    # Source of the tree, and path of the skill in it: skillery.importing.identity.path_key. A path that begins with "/"
+    # is from a release without sources: only the stated name behind it is known.
     Column("source", Name, primary_key=True),
     Column("path", Text().with_variant(Text(collation="C"), "postgresql"), primary_key=True),
-    # The name that the skill states: skillery.formats.foreign_skill.alias_key.
+    # Name that the SKILL.md states: skillery.formats.foreign_skill.alias_key.
     Column("stated", Name, nullable=False),
-    # The skill in the registry.
+    # Skill of the registry.
     Column("name", Name, nullable=False),
-    # False if the skill belongs to another source, and this one has only a copy of it.
+    # False if the skill belongs to another source, and this source has only a copy.
     Column("owns", Boolean, nullable=False),
-    # The version that was last published from this alias, and the digest of the files it was made from.
+    # The version that was last published from this alias, and the digest of its source files.
     Column("version", Text, nullable=False),
     Column("source_digest", String(71), nullable=False),
-    # Since when its versions are yanked because the source does not hold it any more.
+    # Time at which its versions were yanked because the source no longer holds the skill.
     Column("removed_at", Moment, nullable=True),
-    # Since when the source does not hold it any more.
+    # Time since which the source no longer holds the skill.
     Column("absent_at", Moment, nullable=True),
     Column("identity", String(255), nullable=False),
     Column("imported_at", Moment, nullable=False),
@@ -263,9 +263,9 @@ exports = Table(
     "exports",
     metadata,
     Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
-    # Which release of skillery.exports made it; made anew by another.
+    # Version of skillery.exports that made the row. Another version makes it again.
     Column("maker", Integer, nullable=False),
-    # What an export of this version is: digests, sizes, the description.
+    # The export of this version: digests, sizes, description.
     Column("facts_json", Text, nullable=False),
     comment="What is known of versions as Agent Skills. It follows from their files and is made when it is wanted.",
 )

@@ -12,13 +12,13 @@ tools = Table(
     Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True),
     Column("name", Name, primary_key=True),
     Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
-    # The skill's name, which never changes: what list_tools sorts by.
+    # Name of the skill, which never changes. list_tools sorts by it.
     Column("skill", Name, nullable=False),
-    # A path in the bundle; None: there is nothing to run.
+    # Path in the bundle. None: the tool cannot be executed.
     Column("script", Text, nullable=True),
-    # As list_tools answers it.
+    # Item of list_tools, as JSON.
     Column("item_json", Text, nullable=False),
-    # When its version was published, while that is the skill's latest; None otherwise.
+    # Time of publication of its version, if that is the latest version of the skill, else None.
     Column("offered_since", Moment, nullable=True),
     comment="The tools that versions offer by their tools.json.",
 )
@@ -38,16 +38,16 @@ session_tools = Table(
     "session_tools",
     metadata,
     Column("identity", String(255), primary_key=True),
-    # Whatever the caller calls it; "" is its identity's own.
+    # Name that the caller chose. "" is the default session of the identity.
     Column("session", Name, primary_key=True),
     Column("name", Name, primary_key=True),
-    # The path that its handler has, whose ending says the language.
+    # Path of the handler. Its suffix tells the language.
     Column("script", Text, nullable=False),
     Column("content", Text, nullable=False),
-    # As list_tools answers it.
+    # Item of list_tools, as JSON.
     Column("item_json", Text, nullable=False),
     Column("defined_at", Moment, nullable=False),
-    # From then on it is not found.
+    # The tool does not exist from then on.
     Column("expires_at", Moment, nullable=False),
     comment="Tools that live for an identity and its session, made by define_tool.",
 )

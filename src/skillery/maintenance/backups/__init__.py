@@ -1,4 +1,4 @@
-"""A registry in one file: database and contents as they were at one moment, for either kind of database."""
+"""Backups: the registry in one file, database and contents, consistent, for either kind of database."""
 
 from skillery.maintenance.backups.archive import ArchiveHead, DamagedArchive, verify_archive
 from skillery.maintenance.backups.backup import BackedUp, back_up

@@ -1,12 +1,10 @@
-"""The file: a tar archive that begins with what it is and ends with the SHA-256 of everything in it.
+"""The backup file: a tar archive that begins with a description and ends with the SHA-256 of every member.
 
-    head.json                 format, release, revision, when
-    tables/<table>.jsonl      one row a line, an array in the order of the columns in the first line
-    contents/<sha256>         contents that lie in the storage
-    secrets.key               only where it was asked for
-    sums.json                 last: SHA-256 of every member before it
+head.json format, release, revision, time tables/<table>.jsonl one row per line, an array in the order of the columns in
+the first line contents/<sha256> contents of the storage secrets.key only on request sums.json the last member: SHA-256
+of every other member
 
-What ends without its sums was cut off, and is refused. Nothing is ever unpacked to a path that an archive names.
+An archive without sums was cut off, and is refused. No member is ever unpacked to a path that the archive names.
 """
 
 from __future__ import annotations
@@ -37,19 +35,19 @@ _CONTENT = re.compile(r"contents/([0-9a-f]{64})")
 
 
 class DamagedArchive(StartupError):
-    """The file is no backup, or not as it was written; nothing was made of it."""
+    """The file is not a backup, or was changed. Nothing was restored from it."""
 
 
 class ArchiveHead(msgspec.Struct, frozen=True):
     format: int
     release: str
     revision: str
-    """Of the database, as migrations count them."""
+    """Revision of the database."""
     created_at: datetime
 
 
 class ArchiveWriter:
-    """Writes beside `path`, readable by its owner alone; `path` appears whole with `close`, or not at all."""
+    """Writes a temporary file next to `path`, readable by its owner only. `close` makes it appear as `path`."""
 
     def __init__(self, path: Path, head: ArchiveHead) -> None:
         self._path = path
@@ -65,7 +63,7 @@ class ArchiveWriter:
         self.add(name, io.BytesIO(data), len(data))
 
     def add(self, name: str, stream: BinaryIO, size: int) -> str:
-        """The SHA-256 of what was added. Raises OSError where the stream ends early."""
+        """Add a member and return its SHA-256. Raises OSError if the stream ends early."""
         member = tarfile.TarInfo(name)
         member.size, member.mode = size, 0o600
         member.mtime = int(datetime.now(UTC).timestamp())
@@ -97,7 +95,7 @@ class ArchiveWriter:
 
 
 class Hashing(io.RawIOBase):
-    """A stream that knows the SHA-256 of what was read of it."""
+    """A stream that computes the SHA-256 of what is read from it."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -113,13 +111,13 @@ class Hashing(io.RawIOBase):
 
 
 def verify_archive(path: Path) -> ArchiveHead:
-    """Read all of it and compare every sum. Raises DamagedArchive; only what passed is worth restoring."""
+    """Read the whole archive and compare every sum. Raises DamagedArchive."""
     found: dict[str, str] = {}
     head: ArchiveHead | None = None
     sums: dict[str, str] | None = None
     for name, stream, size in members(path):
         if sums is not None or name in found:
-            raise _damaged(path, f"'{name[:80]}' stands where nothing should")
+            raise _damaged(path, f"'{name[:80]}' is at a place where no member belongs")
         if name == SUMS:
             sums = _decoded(path, name, _whole(path, stream, size), dict[str, str])
         elif name == HEAD:
@@ -129,28 +127,28 @@ def verify_archive(path: Path) -> ArchiveHead:
             found[name] = _sum(stream)
             content = _CONTENT.fullmatch(name)
             if content and content[1] != found[name]:
-                raise _damaged(path, f"'{name}' is another content")
+                raise _damaged(path, f"'{name}' holds another content")
     if head is None:
-        raise _damaged(path, "it is no backup of Skillery")
+        raise _damaged(path, "it is not a backup of Skillery")
     if sums is None:
         raise _damaged(path, "its end is missing")
     differing = sorted(name for name in found.keys() | sums.keys() if found.get(name) != sums.get(name))
     if differing:
-        raise _damaged(path, f"'{differing[0][:80]}' is not as it was written")
+        raise _damaged(path, f"'{differing[0][:80]}' was changed after it was written")
     if head.format != FORMAT:
         raise StartupError(
-            f"the backup {path} has format {head.format}, and this release reads {FORMAT}: use a newer one"
+            f"the backup {path} has format {head.format}, and this release reads {FORMAT}: use a newer release"
         )
     return head
 
 
 def members(path: Path) -> Iterator[tuple[str, BinaryIO, int]]:
-    """Name, content and size of each member, in order. Raises DamagedArchive."""
+    """Yield name, content and size of each member, in order. Raises DamagedArchive."""
     with _speaking(path), tarfile.open(path, "r:") as tar:
         for member in tar:
             stream = tar.extractfile(member) if member.isreg() else None
             if stream is None or not _is_ours(member.name):
-                raise _damaged(path, f"it holds '{member.name[:80]}', which no backup does")
+                raise _damaged(path, f"it holds '{member.name[:80]}', which is not a member of a backup")
             yield member.name, cast(BinaryIO, stream), member.size
 
 
@@ -177,7 +175,7 @@ def _sum(stream: BinaryIO) -> str:
 
 def _whole(path: Path, stream: BinaryIO, size: int) -> bytes:
     if size > MOST_SUMS_BYTES:
-        raise _damaged(path, "a part of it is absurdly large")
+        raise _damaged(path, "one of its members is too large")
     return stream.read()
 
 
@@ -193,7 +191,7 @@ def _speaking(path: Path) -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, EOFError):
-        raise _damaged(path, "it is no backup, or was cut off") from None
+        raise _damaged(path, "it is not a backup, or was cut off") from None
     except FileNotFoundError:
         raise StartupError(f"there is no file {path}") from None
     except OSError as error:
@@ -201,14 +199,14 @@ def _speaking(path: Path) -> Iterator[None]:
 
 
 def _damaged(path: Path, why: str) -> DamagedArchive:
-    return DamagedArchive(f"the backup {path} is damaged: {why}; nothing was restored, take another one")
+    return DamagedArchive(f"the backup {path} is damaged: {why}; nothing was restored; use another backup")
 
 
 # -- values of rows ----------------------------------------------------------------------------------------------
 
 
 def encode_row(row: tuple[Any, ...]) -> bytes:
-    """One line. What JSON lacks is an object of one member: `{"bytes": base64}`, `{"at": ISO 8601}`."""
+    """Encode a row as one line. Bytes and times become objects: `{"bytes": base64}`, `{"at": ISO 8601}`."""
     return msgspec.json.encode([_plain(value) for value in row]) + b"\n"
 
 
@@ -220,7 +218,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes | memoryview):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, datetime):
-        # SQLite gives back without a zone what was stored in UTC.
+        # SQLite returns times without their zone, which is UTC.
         return {"at": (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat()}
     return value
 

@@ -1,4 +1,4 @@
-"""`skillery backup`: one moment of the registry, taken while it serves."""
+"""`skillery backup`: write a consistent copy of the registry, while servers serve."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, select
 from skillery.backends import Storage
 from skillery.database import Database, migrate
 from skillery.database.tables import (
+    deletions,
     environment_rebuilds,
     environments,
     exports,
@@ -28,10 +29,11 @@ from skillery.errors import ContentMissing, StartupError
 from skillery.maintenance.backups.archive import FORMAT, SECRET_KEY, ArchiveHead, ArchiveWriter, encode_row
 
 ROWS_AT_ONCE = 200
-_OF_MACHINES = (servers, uploads, locks, environments, environment_rebuilds)
+_OF_MACHINES = (servers, uploads, deletions, locks, environments, environment_rebuilds)
 LEFT_OUT = {table.name for table in (*_OF_MACHINES, search_words, search_postings, search_spellings, exports)}
-"""What is true of the machines that serve now, and of no other; and the words that skills are found by, which each kind
-of database holds in its own way: restoring makes them anew."""
+"""Tables that are left out: some describe the machines that serve now. The search tables have another form in each kind
+of database, so a restore builds them again.
+"""
 
 
 class BackedUp(msgspec.Struct, frozen=True):
@@ -42,10 +44,10 @@ class BackedUp(msgspec.Struct, frozen=True):
 
 
 def back_up(database: Database, storage: Storage, path: Path, release: str, secret_key: Path | None = None) -> BackedUp:
-    """Write the registry to `path`, which appears whole or not at all.
+    """Write the registry to `path`. The file appears complete or not at all.
 
-    Writers go on meanwhile: the database is read in one snapshot, and a content never changes. Raises StartupError
-    where the database is not at this release's revision, and where a content was deleted meanwhile.
+    Writers continue: the database is read in one snapshot, and contents never change. Raises StartupError if the
+    database is not at the revision of this release, and if a content is deleted before it is read.
     """
     revision = migrate.current(database)
     if revision != migrate.head():
@@ -58,7 +60,7 @@ def back_up(database: Database, storage: Storage, path: Path, release: str, secr
             ArchiveWriter(path, ArchiveHead(FORMAT, release, revision, datetime.now(UTC))) as archive,
             database.snapshot() as connection,
         ):
-            # Contents first: the sooner they are read, the less can be deleted meanwhile.
+            # Contents first: the sooner they are read, the less a sweep can delete before.
             contents, size = _add_contents(connection, storage, archive)
             tables = [table for table in metadata.sorted_tables if table.name not in LEFT_OUT]
             rows = {str(table.name): _add_table(connection, table, archive, path.parent) for table in tables}
@@ -90,13 +92,15 @@ def _add_contents(connection: Connection, storage: Storage, archive: ArchiveWrit
 
 def _missing(sha256: str) -> StartupError:
     return StartupError(
-        f"the content {sha256} is not in the storage: where it was deleted meanwhile, another try will do; "
-        "else skillery check says what lacks it"
+        f"the content {sha256} is not in the storage. If a sweep has deleted it just now, repeat the backup; "
+        "otherwise skillery check lists what refers to it"
     )
 
 
 def _add_table(connection: Connection, table: Table, archive: ArchiveWriter, folder: Path) -> int:
-    """The number of rows. Gathered in a file first, because an archive wants to know the size beforehand."""
+    """Add the rows of a table and return their number. A temporary file holds them first, because a tar member begins
+    with its size.
+    """
     columns = [column for column in table.columns if column.computed is None]
     rows = select(*columns).order_by(*table.primary_key.columns).execution_options(yield_per=ROWS_AT_ONCE)
     count = 0

@@ -1,4 +1,4 @@
-"""`skillery restore`: what a backup holds, into a database and a storage that hold nothing yet."""
+"""`skillery restore`: read a backup into an empty database and storage."""
 
 from __future__ import annotations
 
@@ -32,24 +32,25 @@ from skillery.runs.orphans import close_all
 
 ROWS_AT_ONCE = 200
 ONE_ROW = audit_head.name
-"""A table whose only row is made by its migration and cannot be deleted: it becomes the one of the backup."""
+"""A table whose only row is made by its migration and cannot be deleted. A restore updates the row."""
 
 
 class Restored(msgspec.Struct, frozen=True):
     revision: str
-    """That of the backup; the database is at this release's afterwards."""
+    """Revision of the backup. After the restore the database is at the revision of this release."""
     rows: dict[str, int]
     contents: int
     secret_key: bool
 
 
 def restore(database: Database, storage: Storage, path: Path, secret_key: Path, actor: audit.Actor) -> Restored:
-    """Restore the backup at `path`; the key of secrets, where it has one, becomes the file `secret_key`.
+    """Restore the backup at `path`. If it has a key of secrets, the key becomes the file `secret_key`.
 
-    All of the archive is verified before anything is written. Contents go first, where nothing refers to them; then
-    all rows in one transaction with the tables themselves, what was true of the old place and is not here, and an entry
-    in the audit trail: a database is either empty or whole.
-    Raises StartupError where the database is not empty, the backup is damaged or of a newer release.
+    The whole archive is verified before anything is written. Contents are stored first, while nothing refers to
+    them. Then one transaction makes the tables, adds all rows, removes what was true only of the old servers, and
+    adds an audit entry. So the database is either empty or complete.
+
+    Raises StartupError if the database is not empty, or if the backup is damaged or of a newer release.
     """
     head = verify_archive(path)
     if head.revision not in migrate.revisions():
@@ -64,7 +65,7 @@ def restore(database: Database, storage: Storage, path: Path, secret_key: Path, 
     def load(connection: Connection) -> None:
         for table in _tables(connection):
             if table.name != ONE_ROW:
-                # What a migration puts in by itself is in the backup too.
+                # The backup also has the rows that a migration adds.
                 connection.execute(table.delete())
         by_name = {table.name: table for table in _tables(connection)}
         for name, stream, _ in members(path):
@@ -90,7 +91,7 @@ def _check_empty(database: Database) -> None:
     if migrate.current(database) is not None:
         raise StartupError(
             f"the database {database.url.render_as_string()} is not empty, and a backup is never restored over "
-            "another registry: name an empty one, or move this one away"
+            "another registry: choose an empty database, or move this one away"
         )
 
 
@@ -113,7 +114,9 @@ def _put(storage: Storage, sha256: str, stream: BinaryIO) -> None:
         while chunk := hashing.read(CHUNK_BYTES):
             upload.write(chunk)
         if hashing.digest() != sha256:
-            raise StartupError("the backup changed while it was restored; nothing of it is in use, begin anew")
+            raise StartupError(
+                "the backup changed while it was restored; nothing refers to what was restored; start the restore again"
+            )
         upload.commit(sha256)
     except BaseException:
         upload.abort()
@@ -121,9 +124,11 @@ def _put(storage: Storage, sha256: str, stream: BinaryIO) -> None:
 
 
 def _tables(connection: Connection) -> list[Table]:
-    """As they are in the database, which may be at an older revision than `skillery.database.tables`; parents last."""
+    """Return the tables of the database, which may be at an older revision than `skillery.database.tables`. Parents
+    come last.
+    """
     found = MetaData()
-    # The tables of a search index are its own: it follows from the words.
+    # The tables of the search index are left out: triggers fill them.
     found.reflect(connection, only=lambda name, _: name != "alembic_version" and not name.startswith(SEARCH_INDEX))
     return list(reversed(found.sorted_tables))
 
@@ -132,7 +137,7 @@ def _load_table(connection: Connection, table: Table | None, name: str, stream: 
     lines = iter(stream)
     columns = msgspec.json.decode(next(lines), type=list[str])
     if table is None or not set(columns) <= set(table.columns.keys()):
-        raise StartupError(f"the backup's table '{name}' is not one of its revision; nothing was restored")
+        raise StartupError(f"the table '{name}' of the backup does not belong to its revision; nothing was restored")
     adding = update(table).where(table.c.id == 1) if name == ONE_ROW else insert(table)
     count = 0
     for batch in _batches(lines):
@@ -148,7 +153,7 @@ def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
 
 
 def _advance_sequences(connection: Connection, tables: Any) -> None:
-    """Postgres hands out ids by a counter of its own, which has seen none of these."""
+    """Set each id counter of Postgres past the highest restored id."""
     for table in tables:
         keys = list(table.primary_key.columns)
         if len(keys) != 1 or not keys[0].autoincrement:
@@ -162,7 +167,7 @@ def _advance_sequences(connection: Connection, tables: Any) -> None:
 
 
 def _settle(connection: Connection) -> None:
-    """What was true of the place where the backup was made, and is not here."""
+    """Change what was true only of the servers that made the backup."""
     close_all(connection, "the registry was restored from a backup that was made while this ran")
     forget_mark(connection)
     for skill_id, latest in connection.execute(select(skills.c.id, skills.c.latest_version_id)).all():
@@ -176,6 +181,6 @@ def _write_key(path: Path, key: bytes) -> None:
     except FileExistsError:
         if path.read_bytes() != key:
             raise StartupError(
-                f"all is restored but the key of secrets: {path} is there already and is another one; "
+                f"everything is restored except the key of secrets: {path} exists already and is a different key; "
                 "append the backup's to it (tar -xO secrets.key), or move it away"
             ) from None

@@ -1,4 +1,4 @@
-"""What nothing refers to any more, and how it goes: a list of steps, each safe beside everything else that happens."""
+"""Garbage collection: a sweep takes steps that delete what is no longer used, while the servers serve."""
 
 from skillery.maintenance.garbage.collector import Collector, Step, Sweep, Swept
 from skillery.maintenance.garbage.steps import (

@@ -1,4 +1,4 @@
-"""One sweep at a time on a database, step by step."""
+"""Runs sweeps: one at a time on a database, step by step."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 class Sweep(NamedTuple):
-    """One sweep, as its steps see it."""
+    """The sweep that a step belongs to."""
 
     dry_run: bool
     stopped: Callable[[], bool]
-    """Whether the server is closing: a step then ends after what it has in hand."""
+    """Return whether the server is closing. A step then ends after the item at hand."""
 
 
 class Step(NamedTuple):
     name: str
     work: Callable[[Sweep], Swept]
-    """Blocking. It may be killed at any moment, and leaves nothing broken."""
+    """The work of the step. Blocking. After a kill -9 at any time, nothing is broken."""
     own: bool = False
-    """It is about this machine alone, and so every server takes it."""
+    """True: the step is about this machine only, so every server takes it."""
 
 
 class Collector:
-    """Collects garbage, by itself now and then and when it is asked to."""
+    """Collects garbage on request."""
 
     def __init__(self, database: Database, steps: Iterable[Step]) -> None:
         self._database = database
@@ -54,20 +54,22 @@ class Collector:
         self._at_work = threading.Lock()
 
     def collect(self, *, by: Identity = SERVER, dry_run: bool = False, only: Sequence[str] = ()) -> dict[str, Swept]:
-        """Blocking: every step, or only those, by its name. `by` is who asked for it. Raises Busy where another sweep
-        of this database is under way, and InvalidParams for a step that there is not."""
+        """Take every step, or those named in `only`. `by` asked for the sweep. Blocking.
+
+        Raises Busy if another sweep of this database is under way, and InvalidParams for an unknown step.
+        """
         steps = self._chosen(only)
         with self._database.alone("garbage") as is_alone:
             if not is_alone:
                 raise Busy(
                     "another sweep is under way",
-                    hint="What it finds is taken away. Try again after retry_after_ms.",
+                    hint="That sweep removes what it finds. Try again after retry_after_ms.",
                     retry_after_ms=BUSY_RETRY_MS,
                 )
             return self._take(steps, by, dry_run)
 
     def collect_own(self) -> dict[str, Swept]:
-        """Blocking: the steps that are about this machine alone."""
+        """Take the steps that are about this machine only. Blocking."""
         return self._take([step for step in self._steps if step.own], SERVER, dry_run=False)
 
     def _chosen(self, only: Sequence[str]) -> list[Step]:
@@ -79,7 +81,7 @@ class Collector:
         return [step for step in self._steps if not only or step.name in only]
 
     def close(self) -> None:
-        """Blocking: no step goes on after this."""
+        """Stop the current sweep after the item at hand. No step starts later. Blocking."""
         self._stopping.set()
         with self._at_work:
             return
@@ -93,13 +95,13 @@ class Collector:
                     if not self._stopping.is_set():
                         swept[step.name] = step.work(sweep)
             finally:
-                # What is gone is gone, also where a later step breaks off.
+                # What was removed is recorded even if a later step fails.
                 if not dry_run:
                     self._record(by, swept)
         return swept
 
     def _record(self, by: Identity, swept: dict[str, Swept]) -> None:
-        """One entry a sweep: how much each step removed, but from caches, which hold nothing of their own."""
+        """Add one audit entry with what each step removed. Caches are left out, because nothing is lost with them."""
         own = {step.name for step in self._steps if step.own}
         after = {name: msgspec.structs.asdict(one) for name, one in swept.items() if one.count and name not in own}
         if after:

@@ -1,5 +1,8 @@
-"""The steps of a sweep. Rows go first and files last, the other way round than they come: a kill in between leaves a
-file that no row names, which the next sweep finds, never a row without its file."""
+"""The steps of a sweep.
+
+Rows are deleted first and files last, in reverse order of storing. After a kill in between there may be a file that no
+row names, which the next sweep deletes, but never a row without its file.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
 from skillery.backends import ListsContents, Storage
-from skillery.contents.uploads import drop_file, forget_uploads
+from skillery.contents.deletions import Claim, carry_out, claim, drop_files, finish_abandoned_deletions
+from skillery.contents.uploads import forget_uploads
 from skillery.database import Database
 from skillery.database.tables import blobs, objects, skill_files
 from skillery.environments import Environments
@@ -22,14 +25,17 @@ from skillery.runs.cache import Cache
 from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
 
 AT_ONCE = 200
-"""Rows a transaction: others write in between."""
+"""Rows in one transaction. Other writers take their turns between transactions."""
+FILES_AT_ONCE = 50
+"""Contents in one transaction. Uploads of the same contents wait while the storage deletes them one after another."""
 UPLOAD = timedelta(days=1)
-"""After that an upload that has not ended never will."""
+"""Age of an upload whose process has died."""
 
 
 def old_runs(database: Database, keep_for: timedelta, keep_count: int, sweep: Sweep) -> Swept:
-    """Runs that ended and are older than that, or not among so many of the newest (no time and no number at all: for
-    ever). Their blobs have a time of their own."""
+    """Delete runs that are older than `keep_for`, or not among the `keep_count` newest. Zero means no bound. Their
+    blobs expire separately.
+    """
     before = database.read_now(partial(_cutoff, keep_for=keep_for, keep_count=keep_count))
     if before is None:
         return Swept()
@@ -51,7 +57,7 @@ def _cutoff(connection: Connection, keep_for: timedelta, keep_count: int) -> dat
 
 
 def expired_blobs(database: Database, grace: timedelta, sweep: Sweep) -> Swept:
-    """Blobs whose time was over `grace` ago: a run that was given one before may be about to mount it."""
+    """Delete blobs that expired at least `grace` ago. A run that was given the blob before may be about to mount it."""
     until = datetime.now(UTC) - grace
     if sweep.dry_run:
         return database.read_now(partial(_count_expired, until=until))
@@ -77,19 +83,19 @@ def _delete_expired(connection: Connection, until: datetime) -> Swept:
 
 
 def unused_contents(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
-    """Contents that no file of a skill and no blob refers to, from the database and from the storage."""
+    """Delete contents that no skill file and no blob refers to, from the database and the storage."""
     if sweep.dry_run:
         return database.read_now(partial(_count_unused, until=datetime.now(UTC) - grace))
     database.write_now(partial(forget_uploads, begun_before=datetime.now(UTC) - UPLOAD))
+    finish_abandoned_deletions(database, storage)
     swept, last = Swept(), ""
     while not sweep.stopped():
         found = database.read_now(partial(_find_unused, after=last))
-        gone = database.write_now(partial(_delete_unused, digests=found)) if found else []
-        for one in gone:
-            swept += Swept(1, one.size_bytes)
-            if one.has_file:
-                drop_file(database, storage, one.sha256)
-        if len(found) < AT_ONCE:
+        if found:
+            more, claimed = database.write_now(partial(_delete_unused, server=database.server, digests=found))
+            swept += more
+            carry_out(database, storage, claimed)
+        if len(found) < FILES_AT_ONCE:
             break
         last = found[-1]
     return swept
@@ -102,7 +108,7 @@ _IS_UNUSED = and_(
 
 
 def _count_unused(connection: Connection, until: datetime) -> Swept:
-    """Those of blobs that would go in the same sweep among them."""
+    """Count unused contents, including those of blobs that the same sweep would delete."""
     stays = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > until)
     unused = and_(
         not_(exists().where(blobs.c.sha256 == objects.c.sha256, stays)),
@@ -116,43 +122,44 @@ def _count_unused(connection: Connection, until: datetime) -> Swept:
 
 def _find_unused(connection: Connection, after: str) -> list[str]:
     unused = select(objects.c.sha256).where(objects.c.sha256 > after, _IS_UNUSED)
-    return list(connection.scalars(unused.order_by(objects.c.sha256).limit(AT_ONCE)))
+    return list(connection.scalars(unused.order_by(objects.c.sha256).limit(FILES_AT_ONCE)))
 
 
-class _Gone(NamedTuple):
-    sha256: str
-    size_bytes: int
-    has_file: bool
+def _delete_unused(connection: Connection, server: str, digests: list[str]) -> tuple[Swept, Claim]:
+    """Delete the rows of contents that are still unused, and put tombstones in place of those that have files.
 
-
-def _delete_unused(connection: Connection, digests: list[str]) -> list[_Gone]:
-    """Those that are unused still. They are locked first and looked at again by a statement of its own: it sees whoever
-    came to refer to one before the lock, and after it nobody can. A content that somebody is just referring to is not
-    waited for."""
+    The rows are locked first. The delete statement then sees every reference made before the lock, and the lock
+    prevents later ones. Rows that another transaction has locked are skipped: it is about to refer to them.
+    """
     wanted = select(objects.c.sha256, objects.c.size_bytes, objects.c.data.is_(None).label("has_file"))
     locked = wanted.where(objects.c.sha256.in_(digests)).with_for_update(skip_locked=True)
-    held = {row.sha256: _Gone(*row) for row in connection.execute(locked)}
+    held = {row.sha256: row for row in connection.execute(locked)}
     unused = delete(objects).where(objects.c.sha256.in_(held), _IS_UNUSED).returning(objects.c.sha256)
-    return [held[sha256] for sha256 in connection.scalars(unused)]
+    gone = [held[sha256] for sha256 in connection.scalars(unused)]
+    swept = Swept(len(gone), sum(row.size_bytes for row in gone))
+    return swept, claim(connection, server, [row.sha256 for row in gone if row.has_file])
 
 
 def leftovers(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
-    """Files in the storage that no row names: a process died before it wrote the row, or after it had deleted it."""
+    """Delete files in the storage that no row names.
+
+    A process died before it wrote the row, or before it deleted the files of an upload that had failed.
+    """
     if not isinstance(storage, ListsContents):
         return Swept()
     swept = Swept()
-    for some in _batches(storage.stored_before(datetime.now(UTC) - grace)):
+    for some in _batches(storage.stored_before(datetime.now(UTC) - grace), FILES_AT_ONCE):
         known = database.read_now(partial(_known, digests=list(some)))
-        for sha256, size in some.items():
-            if sha256 not in known and (sweep.dry_run or drop_file(database, storage, sha256)):
-                swept += Swept(1, size)
+        unknown = {sha256: size for sha256, size in some.items() if sha256 not in known}
+        gone = unknown if sweep.dry_run or not unknown else drop_files(database, storage, unknown)
+        swept += Swept(len(gone), sum(unknown[sha256] for sha256 in gone))
         if sweep.stopped():
             break
     return swept
 
 
-def _batches(stored: Iterator[tuple[str, int]]) -> Iterator[dict[str, int]]:
-    while some := dict(itertools.islice(stored, AT_ONCE)):
+def _batches(stored: Iterator[tuple[str, int]], size: int = AT_ONCE) -> Iterator[dict[str, int]]:
+    while some := dict(itertools.islice(stored, size)):
         yield some
 
 
@@ -161,8 +168,9 @@ def _known(connection: Connection, digests: list[str]) -> set[str]:
 
 
 def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
-    """Of this machine's cache, what no run has used for so long (no time at all: for ever), and copies of contents that
-    are gone."""
+    """Delete files from the cache of this machine: those that no run has used for that long (zero: never), and copies
+    of deleted contents.
+    """
     now, swept = datetime.now(UTC), Swept()
     for some in _batches(cache.blobs_unused_since(now - grace)):
         known = database.read_now(partial(_known, digests=list(some)))
@@ -176,7 +184,7 @@ def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for:
 
 
 def old_locks(database: Database, reuse_for: timedelta, sweep: Sweep) -> Swept:
-    """What nobody is given again. Versions have locks of their own."""
+    """Delete locks that no environment reuses. Versions have their own locks."""
     before = datetime.now(UTC) - reuse_for
     if sweep.dry_run:
         return Swept(database.read_now(partial(count_old_locks, made_before=before)))
@@ -184,8 +192,9 @@ def old_locks(database: Database, reuse_for: timedelta, sweep: Sweep) -> Swept:
 
 
 def unused_environments(environments: Environments, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
-    """Of this machine, installed packages that no version needs, and those that no run has used for so long (no time at
-    all: for ever)."""
+    """Delete installed packages of this machine: those that no version needs, and those that no run has used for that
+    long (zero: never).
+    """
     now, swept = datetime.now(UTC), Swept()
     since = now - unused_for if unused_for else None
     for size in environments.drop_unused(now - grace, since, dry_run=sweep.dry_run):

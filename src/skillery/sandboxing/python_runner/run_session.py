@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from skillery.backends import Failure, Limits, Log, NetworkUse, Outcome
-from skillery.builtin.python_runner.dialogue import Dialogue
-from skillery.builtin.python_runner.process_ends import ended_early, finish_whole
+from skillery.sandboxing.python_runner.dialogue import Dialogue
+from skillery.sandboxing.python_runner.process_ends import ended_early, finish_whole
 
 
 class RunSession:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from skillery.builtin.egress.streams import Caps
+from skillery.sandboxing.egress.streams import Caps
 
 GOODBYE = b"\n"
 """The proxy's last line to the server: all that happened has been reported."""

@@ -6,11 +6,11 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from skillery.builtin.egress.exchange import Exchange
-from skillery.builtin.egress.log import OTHERS, Event
-from skillery.builtin.egress.policy import Denied, Policy, Target
-from skillery.builtin.egress.resolver import AddressRules, Resolver, checked_addresses, dial
-from skillery.builtin.egress.streams import Caps, Spent, Stream
+from skillery.sandboxing.egress.exchange import Exchange
+from skillery.sandboxing.egress.log import OTHERS, Event
+from skillery.sandboxing.egress.policy import Denied, Policy, Target
+from skillery.sandboxing.egress.resolver import AddressRules, Resolver, checked_addresses, dial
+from skillery.sandboxing.egress.streams import Caps, Spent, Stream
 
 PAUSE_SECONDS = 0.1
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import BinaryIO
 
 from skillery.backends import InputFile
-from skillery.builtin.python_runner.wire import Channel, ChannelAbused
+from skillery.sandboxing.python_runner.wire import Channel, ChannelAbused
 
 PIECE = 1 << 20
 BYTES_PER_SECOND = 10 << 20

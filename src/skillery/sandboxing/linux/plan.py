@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from skillery.backends import Job, Limits
-from skillery.builtin import python_runner
+from skillery.sandboxing import python_runner
 
 MEBIBYTE = 1 << 20
 RUNTIME = Path(python_runner.__file__).parent / "runtime"

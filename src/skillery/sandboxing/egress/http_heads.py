@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from skillery.builtin.egress.policy import Denied, Target, parse_target
+from skillery.sandboxing.egress.policy import Denied, Target, parse_target
 
 MAX_HEAD = 64 * 1024
 MAX_FIELDS = 200

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 from skillery.backends import BlobWriter, CodeCall, Failure, Job, RunHost, SkillCall, StreamsBlobs
-from skillery.builtin.python_runner.programs import program_of
-from skillery.builtin.python_runner.setup import send_files, wait_ready
-from skillery.builtin.python_runner.wire import Channel, ChannelAbused, Message, one_piece
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
 from skillery.formats.json_values import slow_numbers
 from skillery.formats.media_types import kind_of_output
+from skillery.sandboxing.python_runner.programs import program_of
+from skillery.sandboxing.python_runner.setup import send_files, wait_ready
+from skillery.sandboxing.python_runner.wire import Channel, ChannelAbused, Message, one_piece
 
 logger = logging.getLogger(__name__)
 MEBIBYTE = 1 << 20

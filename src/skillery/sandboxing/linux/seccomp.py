@@ -10,9 +10,9 @@ import struct
 from collections.abc import Mapping
 from functools import cache
 
-from skillery.builtin.linux_sandbox import syscalls
-from skillery.builtin.linux_sandbox.plan import Filters
-from skillery.builtin.python_runner.wire import can_refuse_descriptors
+from skillery.sandboxing.linux import syscalls
+from skillery.sandboxing.linux.plan import Filters
+from skillery.sandboxing.python_runner.wire import can_refuse_descriptors
 
 Instruction = tuple[int, int, int, int]
 Code = tuple[Instruction, ...]

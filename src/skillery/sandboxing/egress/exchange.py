@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from skillery.builtin.egress import http_heads
-from skillery.builtin.egress.clienthello import BadHello, server_name
-from skillery.builtin.egress.http_heads import BadHead, Body, Request
-from skillery.builtin.egress.log import Event, sentence
-from skillery.builtin.egress.policy import Denied, Target, parse_target, shown
-from skillery.builtin.egress.streams import PIECE, Caps, Spent, Stream, both, carry_in, carry_out
+from skillery.sandboxing.egress import http_heads
+from skillery.sandboxing.egress.clienthello import BadHello, server_name
+from skillery.sandboxing.egress.http_heads import BadHead, Body, Request
+from skillery.sandboxing.egress.log import Event, sentence
+from skillery.sandboxing.egress.policy import Denied, Target, parse_target, shown
+from skillery.sandboxing.egress.streams import PIECE, Caps, Spent, Stream, both, carry_in, carry_out
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -19,8 +19,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from skillery.builtin.egress.policy import Denied
-from skillery.builtin.egress.streams import Caps
+from skillery.sandboxing.egress.policy import Denied
+from skillery.sandboxing.egress.streams import Caps
 
 Found = list[str]
 FAILURE_SECONDS = 30.0

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from skillery.builtin.egress.policy import Denied
+from skillery.sandboxing.egress.policy import Denied
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

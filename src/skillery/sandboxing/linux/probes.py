@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from skillery.backends import CodeCall, Job, Limits, Outcome, Probe
-from skillery.builtin.linux_sandbox import groups, seccomp
-from skillery.builtin.linux_sandbox.cell import host_tests
-from skillery.builtin.linux_sandbox.plan import Filters, is_beneath, make_plan, prefixes, tree_limits
-from skillery.builtin.linux_sandbox.zygotes import HERE, base_python
-from skillery.builtin.python_runner import languages
+from skillery.sandboxing.linux import groups, seccomp
+from skillery.sandboxing.linux.cell import host_tests
+from skillery.sandboxing.linux.interpreter import HERE, base_python
+from skillery.sandboxing.linux.plan import Filters, is_beneath, make_plan, prefixes, tree_limits
+from skillery.sandboxing.python_runner import languages
 
 TRY = "import sys; sys.path.append('.'); from cell import host_tests; host_tests.main(sys.argv[1])"
 NO_OP = Job(

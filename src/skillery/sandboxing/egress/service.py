@@ -13,17 +13,17 @@ from functools import partial
 import msgspec
 
 from skillery.backends import NetworkUse
-from skillery.builtin.egress.listeners import receive_listener
-from skillery.builtin.egress.log import Event, Uses
-from skillery.builtin.egress.orders import GOODBYE, Order
-from skillery.builtin.egress.policy import Policy
-from skillery.builtin.egress.resolver import AddressRules
-from skillery.builtin.egress.streams import Caps
-from skillery.builtin.python_runner.setup import BrokenSetup
+from skillery.sandboxing.egress.listeners import receive_listener
+from skillery.sandboxing.egress.log import Event, Uses
+from skillery.sandboxing.egress.orders import GOODBYE, Order
+from skillery.sandboxing.egress.policy import Policy
+from skillery.sandboxing.egress.resolver import AddressRules
+from skillery.sandboxing.egress.streams import Caps
+from skillery.sandboxing.python_runner.setup import BrokenSetup
 
 END_SECONDS = 5.0
 MAX_LINE = 64 * 1024
-START = "import sys; sys.path[:] = sys.argv[2:]; from skillery.builtin.egress.process import main; main()"
+START = "import sys; sys.path[:] = sys.argv[2:]; from skillery.sandboxing.egress.process import main; main()"
 
 
 class EgressBroken(Exception):

@@ -19,12 +19,12 @@ import sys
 
 import msgspec
 
-from skillery.builtin.egress.log import Event
-from skillery.builtin.egress.lookups import LookUpThreads, RunLookUps
-from skillery.builtin.egress.orders import GOODBYE, Order
-from skillery.builtin.egress.policy import Policy
-from skillery.builtin.egress.proxy import RunProxy
-from skillery.builtin.egress.resolver import AddressRules, FixedHosts
+from skillery.sandboxing.egress.log import Event
+from skillery.sandboxing.egress.lookups import LookUpThreads, RunLookUps
+from skillery.sandboxing.egress.orders import GOODBYE, Order
+from skillery.sandboxing.egress.policy import Policy
+from skillery.sandboxing.egress.proxy import RunProxy
+from skillery.sandboxing.egress.resolver import AddressRules, FixedHosts
 
 MAX_ORDER = 1 << 20
 NOBODY = 65_534

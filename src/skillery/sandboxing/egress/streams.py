@@ -9,7 +9,7 @@ import time
 
 import msgspec
 
-from skillery.builtin.egress.policy import Denied
+from skillery.sandboxing.egress.policy import Denied
 
 PIECE = 64 * 1024
 IDLE_CHECKS = 4

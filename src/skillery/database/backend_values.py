@@ -1,0 +1,102 @@
+"""The values that one backend keeps in the registry's database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeVar, cast
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select
+
+from skillery.backends import Transaction
+from skillery.database.engine import Database, take_turns
+from skillery.database.tables import backend_values
+
+T = TypeVar("T")
+MOST_KEY_CHARACTERS = 255
+MOST_VALUE_BYTES = 1024 * 1024
+
+
+class BackendValues:
+    """A `skillery.backends.Values` for one backend. It sees no values of other backends."""
+
+    def __init__(self, database: Database, backend: str) -> None:
+        """`backend` is `<kind>.<name>`."""
+        self._database = database
+        self._backend = backend
+
+    def get(self, key: str) -> bytes | None:
+        return self._database.read_now(lambda connection: self._find(connection, key))
+
+    def keys(self, prefix: str = "") -> list[str]:
+        # Not LIKE: on SQLite it ignores case.
+        has_prefix = func.substr(backend_values.c.key, 1, len(prefix)) == prefix
+        known = select(backend_values.c.key).where(self._is_live(), has_prefix)
+        return self._database.read_now(
+            lambda connection: list(connection.scalars(known.order_by(backend_values.c.key)))
+        )
+
+    def set(
+        self, key: str, value: bytes, expires_at: datetime | None = None, within: Transaction | None = None
+    ) -> bool:
+        _check(key, value)
+
+        def work(connection: Connection) -> bool:
+            had = self._lock_and_find(connection, key) is not None
+            self._write(connection, key, value, expires_at)
+            return had
+
+        return self._change(work, within)
+
+    def add(self, key: str, value: bytes, expires_at: datetime | None = None) -> bytes:
+        _check(key, value)
+
+        def work(connection: Connection) -> bytes:
+            found = self._lock_and_find(connection, key)
+            if found is None:
+                self._write(connection, key, value, expires_at)
+            return value if found is None else found
+
+        return self._change(work)
+
+    def take(self, key: str, within: Transaction | None = None) -> bytes | None:
+        def work(connection: Connection) -> bytes | None:
+            found = self._lock_and_find(connection, key)
+            connection.execute(delete(backend_values).where(self._is(key)))
+            return found
+
+        return self._change(work, within)
+
+    def _change(self, work: Callable[[Connection], T], within: Transaction | None = None) -> T:
+        return self._database.write_now(work) if within is None else work(cast(Connection, within))
+
+    def _lock_and_find(self, connection: Connection, key: str) -> bytes | None:
+        take_turns(connection, "backend value", f"{self._backend} {key}")
+        return self._find(connection, key)
+
+    def _find(self, connection: Connection, key: str) -> bytes | None:
+        value = connection.scalar(select(backend_values.c.value).where(self._is(key), self._is_live()))
+        return None if value is None else bytes(value)
+
+    def _write(self, connection: Connection, key: str, value: bytes, expires_at: datetime | None) -> None:
+        now = datetime.now(UTC)
+        expired = and_(backend_values.c.backend == self._backend, backend_values.c.expires_at <= now)
+        connection.execute(delete(backend_values).where(or_(self._is(key), expired)))
+        row = {"backend": self._backend, "key": key, "value": value, "changed_at": now, "expires_at": expires_at}
+        connection.execute(insert(backend_values).values(row))
+
+    def _is(self, key: str) -> ColumnElement[bool]:
+        return and_(backend_values.c.backend == self._backend, backend_values.c.key == key)
+
+    def _is_live(self) -> ColumnElement[bool]:
+        until = backend_values.c.expires_at
+        return and_(backend_values.c.backend == self._backend, or_(until.is_(None), until > datetime.now(UTC)))
+
+
+def _check(key: str, value: bytes) -> None:
+    if not 0 < len(key) <= MOST_KEY_CHARACTERS:
+        raise ValueError(
+            f"the key of a backend's value has {len(key)} characters; 1 to {MOST_KEY_CHARACTERS} are allowed"
+        )
+    if len(value) > MOST_VALUE_BYTES:
+        raise ValueError(f"the value of {key!r} has {len(value)} bytes, more than {MOST_VALUE_BYTES}")
