@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # some machines set it, and then each process of the tests compiles what it imports
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test serve bench check format client lock build clean install fuzz mutations contract-as-user soak kills
+.PHONY: demo test serve bench check format client lock build clean install picture fuzz mutations contract-as-user soak kills
 
 install: .venv/.installed
 
@@ -65,6 +65,9 @@ test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) ## everything there is, on SQL
 
 bench: install ## the figures of docs/design/benchmarks.md
 	$(BIN)/python -m bench
+
+picture: install ## docs/terminal.svg, from commands that run on a new home
+	$(BIN)/python -m bench.picture
 
 fuzz: install ## the property tests of parsers and orders, for long
 	SKILLERY_FUZZ_EXAMPLES=$${EXAMPLES:-5000} $(BIN)/pytest tests/formats/test_semver.py tests/formats/test_ranges.py \
