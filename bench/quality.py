@@ -27,8 +27,7 @@ PAGE = """# Quality
 make quality
 ```
 
-`make quality` measures the code and writes this page. `before` is the commit {before}, `now` is the tree that wrote the
-page.
+`make quality` measures the code and writes this page. `before` is the commit {before}, `now` is this tree.
 
 | measure | before | now | target |
 |---|---|---|---|
