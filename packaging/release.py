@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[1]
 VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
-def run(*command: str | Path, **more: object) -> str:
+def run(*command: str | Path, quiet: bool = False) -> str:
     """Run a command in the checkout, and return its output. Raises SystemExit if it fails."""
-    ended = subprocess.run(command, cwd=ROOT, text=True, capture_output=more.get("quiet") is True, check=False)
+    ended = subprocess.run(command, cwd=ROOT, text=True, capture_output=quiet, check=False)
     if ended.returncode:
         raise SystemExit(f"release: {' '.join(map(str, command))} failed\n{ended.stdout or ''}{ended.stderr or ''}")
     return ended.stdout or ""
