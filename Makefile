@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # some machines set it, and then each process of the tests compiles what it imports
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test serve bench check format client lock build clean install fuzz mutations contract-as-user soak kills
+.PHONY: demo test serve bench check format client lock build clean install docs quality release picture fuzz mutations contract-as-user soak kills
 
 install: .venv/.installed
 
@@ -66,6 +66,24 @@ test: check $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) ## everything there is, on SQL
 bench: install ## the figures of docs/design/benchmarks.md
 	$(BIN)/python -m bench
 
+picture: install ## docs/terminal.svg, from commands that run on a new home
+	$(BIN)/python -m bench.picture
+
+.tools/docs/.installed: $(UV) requirements-docs.lock
+	rm -rf $(@D)
+	$(UV) venv --quiet --python $(PYTHON) $(@D)
+	$(UV) pip sync --quiet --require-hashes --python $(@D)/bin/python requirements-docs.lock
+	touch $@
+
+docs: .tools/docs/.installed ## the site, into .docs; a broken link or anchor fails
+	NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build --quiet --strict --clean
+
+quality: install ## docs/design/quality.md: sizes, cycles, types and language of this tree and of an earlier one
+	$(BIN)/python -m bench.quality
+
+release: ## VERSION=0.2.0: checks, changelog, version, wheels, tag (docs/design/releasing.md)
+	$(PYTHON) packaging/release.py "$(VERSION)" $(if $(CHECK),--check-only)
+
 fuzz: install ## the property tests of parsers and orders, for long
 	SKILLERY_FUZZ_EXAMPLES=$${EXAMPLES:-5000} $(BIN)/pytest tests/formats/test_semver.py tests/formats/test_ranges.py \
 	  tests/formats/test_names_and_paths.py tests/formats/test_manifest.py tests/formats/test_skill_md.py tests/exports/test_agent_skill_md.py \
@@ -99,9 +117,11 @@ client: install ## what of skillery.client is made: after a change of the method
 lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group dev pyproject.toml -o requirements.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --group docs -o requirements-docs.lock
 
 build: install ## wheels and source archives of skillery and of the plugins beside it, into dist/
 	$(UV) build --quiet --all-packages
 
 clean:
-	rm -rf .venv .tools .demo .bench dist
+	rm -rf .venv .tools .demo .bench .docs dist

@@ -1,4 +1,4 @@
-"""The Python in docs/guide/client.md and in the README runs, block after block, as it stands there."""
+"""The Python in docs/guide/client.md runs in the printed order. tests/docs/test_shell_blocks.py runs the tutorial."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.support.fake_model import FakeModel, Heard, Wanted
 ROOT = Path(__file__).parents[2]
 
 
-def blocks(path: str, begins: str = "") -> str:
+def blocks(path: str) -> str:
     text = (ROOT / path).read_text("utf-8")
-    return "\n".join(re.findall(rf"^```python\n({begins}.*?)^```", text, re.MULTILINE | re.DOTALL))
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
 
 
 def looks(_: Sequence[Heard]) -> Sequence[Wanted]:
@@ -28,16 +28,13 @@ def counts(heard: Sequence[Heard]) -> str:
     return f"I see {len(heard[-1].content['skills'])} skills."
 
 
-@pytest.mark.parametrize(
-    "source", [blocks("docs/guide/client.md"), blocks("README.md", "from openai")], ids=["docs", "readme"]
-)
 def test_what_is_printed_runs(
-    source: str,
     sqlite_server: Server,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    source = blocks("docs/guide/client.md")
     (csv,) = (path for folder in bundled_folders() for path in folder.rglob("orders.csv"))
     (tmp_path / "orders.csv").write_bytes(csv.read_bytes())
     monkeypatch.chdir(tmp_path)
@@ -53,8 +50,8 @@ def test_what_is_printed_runs(
         assert model.turns == []
     printed = capsys.readouterr().out
     assert "I see 3 skills." in printed
-    if "copy.csv" in source:
-        assert (tmp_path / "copy.csv").read_bytes() == csv.read_bytes()
-        assert "[3, 5]" in printed
-        assert "Did you mean" in printed
-        assert "skill_not_found" in printed
+    assert "completed Replaced 1 values" in printed
+    assert (tmp_path / "copy.csv").read_bytes() == csv.read_bytes()
+    assert "[3, 5]" in printed
+    assert "Did you mean" in printed
+    assert "skill_not_found" in printed

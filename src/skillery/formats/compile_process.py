@@ -10,10 +10,8 @@ from __future__ import annotations
 import codecs
 import contextlib
 import encodings.aliases
-import fcntl
 import math
 import os
-import resource
 import socket
 import struct
 import time
@@ -26,6 +24,10 @@ import msgspec
 from skillery.formats.imports import Import, find_imports
 from skillery.formats.python_handler import python_handler
 from skillery.formats.python_source import Fault, find_fault
+
+with contextlib.suppress(ImportError):  # on Windows, where only commands for remote servers import this module
+    import fcntl
+    import resource
 
 LENGTH = struct.Struct(">I")
 MOST_ANSWER_BYTES = 8 * 1024 * 1024

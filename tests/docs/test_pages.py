@@ -1,0 +1,155 @@
+"""Every page: links lead somewhere, nothing is printed twice, lines are short, and trees and call paths are true."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from skillery.backends import Capability
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src" / "skillery"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("plugins/**/*.md")),
+]
+GENERATED = {"benchmarks.md", "quality.md"}
+WIDE = {"hooks.md"}
+WITHOUT_LINES = {"client/generated/", "cli/demo/", "builtin/python_runner/runtime/_site/"}
+"""Folders that the tree leaves out."""
+WIDTH = 120
+WRITTEN = [page for page in PAGES if page.name not in GENERATED]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+every_written_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@cache
+def lines_of(page: Path) -> list[tuple[bool, str]]:
+    """Each line, and whether a code block has it."""
+    found, in_code = [], False
+    for line in page.read_text("utf-8").splitlines():
+        fence = line.lstrip().startswith("```")
+        found.append((in_code or fence, line))
+        in_code ^= fence
+    return found
+
+
+@cache
+def anchors_of(page: Path) -> frozenset[str]:
+    """Return the anchors of the headings, as GitHub makes them, and those of `id` attributes."""
+    text = [line for in_code, line in lines_of(page) if not in_code]
+    headings = [match[1] for line in text if (match := re.match(r"#+ (.*)", line))]
+    made: list[str] = []
+    for heading in headings:
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        made.append(f"{anchor}-{made.count(anchor)}" if anchor in made else anchor)
+    return frozenset(made) | frozenset(chain.from_iterable(re.findall(r'id="([^"]+)"', line) for line in text))
+
+
+@every_page
+def test_links_and_anchors_lead_somewhere(page: Path) -> None:
+    text = "\n".join(line for in_code, line in lines_of(page) if not in_code)
+    broken = []
+    for link in re.findall(r"\]\((?!https?://|mailto:)([^)\s]+)\)", re.sub(r"`[^`]*`", "", text)):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors_of(target)):
+            broken.append(link)
+
+    assert broken == []
+
+
+@every_written_page
+def test_no_row_and_no_line_of_a_tree_is_there_twice(page: Path) -> None:
+    """A row is known by its first cell, inside its table; a line of a tree by its indentation and name."""
+    doubled, table, tree = [], set[str](), set[str]()
+    for in_code, line in lines_of(page):
+        row = line.split(" | ")[0] if line.startswith("| ") and not in_code else ""
+        table = table if line.startswith("|") and not in_code else set()
+        tree = tree if in_code else set()
+        folder = re.match(r" *[\w./-]+/(?= {2})", line) if in_code else None
+        doubled += [row] * (row in table) + [line] * (folder is not None and folder[0] in tree)
+        table |= {row} - {"", "|", "| "}
+        tree |= {folder[0]} if folder else set()
+
+    assert doubled == []
+
+
+@every_written_page
+def test_lines_are_short(page: Path) -> None:
+    """The addresses of links do not count, nor does code in a cell of a table."""
+    if page.name in WIDE:
+        pytest.skip("not rewritten yet")
+    shown = [re.sub(r"\]\([^)]*\)", "]", line) for _, line in lines_of(page)]
+    cells = [re.sub(r"`[^`]*`", "", line) if line.startswith("|") else line for line in shown]
+
+    assert [line for line in cells if len(line) > WIDTH] == []
+
+
+ARCHITECTURE = ROOT / "docs" / "design" / "architecture.md"
+
+
+def test_the_tree_on_the_architecture_page_is_the_tree() -> None:
+    """Every line exists, and every folder with modules has a line."""
+    _, tree = ARCHITECTURE.read_text("utf-8").split("\nsrc/skillery/\n")
+    drawn, path = set[str](), [""] * 9
+    for line in tree.split("\n```")[0].splitlines():
+        indent, name = re.match(r"( +)(\S+)", line).groups()  # type: ignore[union-attr]
+        path[len(indent) // 2] = name
+        drawn.add("".join(path[1 : len(indent) // 2 + 1]))
+    folders = {f"{one.parent.relative_to(SOURCES)}/" for one in SOURCES.rglob("*.py")} - {"./"}
+
+    assert {name for name in drawn if not (SOURCES / name).exists()} == set()
+    assert folders - drawn - WITHOUT_LINES == set()
+    assert {one.name for one in SOURCES.glob("*.py")} - drawn == {"__init__.py", "__main__.py"}
+
+
+def test_modules_that_pages_name_exist() -> None:
+    """`registry/labels.py` on a page is a file of the package, or of the repository."""
+    every = {str(one.relative_to(SOURCES)) for one in SOURCES.rglob("*.py")}
+    text = ARCHITECTURE.read_text("utf-8") + (ROOT / "docs/reference/glossary.md").read_text("utf-8")
+    named = {name for name in re.findall(r"`([\w/]+/\w+\.py)`", text) if not (ROOT / name).exists()}
+
+    assert named - every == set()
+
+
+def functions_of(file: str) -> set[str]:
+    """Functions, and methods as `Class.method`."""
+    body = ast.parse((SOURCES / file).read_text("utf-8")).body
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    classes = [one for one in body if isinstance(one, ast.ClassDef)]
+    methods = {f"{one.name}.{each.name}" for one in classes for each in one.body if isinstance(each, kinds)}
+    return {one.name for one in body if isinstance(one, kinds)} | methods
+
+
+@pytest.mark.parametrize("method", ["list_skills", "create_skill", "execute_skill"])
+def test_the_path_of_a_call_is_drawn_with_functions_that_exist(method: str) -> None:
+    section = ARCHITECTURE.read_text("utf-8").split(f"\n### {method}\n")[1]
+    block = re.search(r"```path\n(.*?)```", section, re.DOTALL)
+    assert block is not None
+    steps = [line.split()[:2] for line in block[1].splitlines()]
+    files = [file for file, _ in steps]
+
+    assert [(file, name) for file, name in steps if name not in functions_of(file)] == []
+    assert len(files) == len(set(files))
+
+
+def test_list_skills_passes_three_modules_on_its_way_from_the_route_to_sql() -> None:
+    block = ARCHITECTURE.read_text("utf-8").split("\n### list_skills\n")[1].split("```")[1]
+
+    assert len([line for line in block.splitlines()[2:] if not line.startswith("registry/")]) <= 3
+
+
+def test_pages_name_no_capability_that_does_not_exist() -> None:
+    table = (ROOT / "docs/reference/hooks.md").read_text("utf-8").split("| capability |")[1].split("\n\n")[0]
+    named = re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
+
+    assert named
+    assert set(named) <= set(Capability)

@@ -1,0 +1,54 @@
+"""What maintainers use: the release check, the systemd unit, the list of pages of the site, the pre-commit hook."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+def release(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "packaging/release.py", *arguments, "--check-only"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("version", ["", "1.2", "0.0.1", "v9.9.9"])
+def test_a_version_that_is_no_next_one_is_not_released(version: str) -> None:
+    ended = release(version)
+
+    assert ended.returncode == 1
+    assert f"VERSION is {version!r}" in ended.stderr or f"VERSION is {version}" in ended.stderr
+
+
+def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "skillery.service"
+    text = (ROOT / "packaging" / "skillery.service").read_text("utf-8")
+    unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE))
+    ended = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_site_has_every_page() -> None:
+    pages = re.findall(r"- (?:\w+: )?([\w/.-]+\.md)", (ROOT / "mkdocs.yml").read_text("utf-8"))
+    written = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+
+    assert set(pages) - {"index.md"} == written
+    assert len(pages) == len(set(pages))
+
+
+def test_the_commit_hook_runs_make_check() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"][0]["hooks"]
+
+    assert [hook["entry"] for hook in hooks] == ["make check"]

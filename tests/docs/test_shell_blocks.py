@@ -1,0 +1,95 @@
+"""The shell blocks (```sh) of the README and of the tutorial run in the printed order, in an empty folder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ASKS_FOR_TOKENS, Server, clean_environment
+from tests.support.fake_model import FakeModel, Heard, Wanted
+
+ROOT = Path(__file__).parents[2]
+PRINTED_ADDRESS = "http://127.0.0.1:8080"
+
+
+def script_of(page: str, url: str) -> str:
+    """Join the shell blocks of a page, for the address of the server under test."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert blocks, page
+    return "".join(blocks).replace(PRINTED_ADDRESS, url)
+
+
+def run_page(page: str, server: Server, folder: Path, **more: str) -> str:
+    """Run the page as a user of the server's home; any failing command fails the test."""
+    environment = {
+        "SKILLERY_HOME": str(server.home),
+        "SKILLERY_URL": server.url,
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        **more,
+    }
+    ended = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script_of(page, server.url)],
+        cwd=folder,
+        env=clean_environment(environment),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, f"{page}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
+    return ended.stdout + ended.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    return empty
+
+
+@pytest.mark.long
+def test_the_readme_runs_in_order(start_server: Callable[..., Server], folder: Path) -> None:
+    printed = run_page("README.md", start_server(), folder)
+
+    assert "4993 rows, 13 columns" in printed
+    assert (folder / "skills" / "text.csv.profile" / "SKILL.md").is_file()
+
+
+def lists(_: Sequence[Heard]) -> Sequence[Wanted]:
+    return [Wanted("list_skills", {"namespace": "team"})]
+
+
+def runs(heard: Sequence[Heard]) -> Sequence[Wanted]:
+    name = heard[-1].content["skills"][0]["name"]
+    return [Wanted("execute_skill", {"name": name, "args": {"text": "the cat and the hat"}})]
+
+
+def ends(heard: Sequence[Heard]) -> str:
+    return f"The text has {heard[-1].content['output']['words']} words."
+
+
+@pytest.mark.long
+def test_the_tutorial_runs_from_the_first_skill_to_a_reviewed_one(
+    start_server: Callable[..., Server], folder: Path
+) -> None:
+    server = start_server()
+    first = run_page("docs/tutorial/1-first-skill.md", server, folder)
+    second = run_page("docs/tutorial/2-versions.md", server, folder)
+    with FakeModel(lists, runs, ends) as model:
+        third = run_page(
+            "docs/tutorial/3-agent.md", server, folder, OPENAI_BASE_URL=f"{model.url}/v1", OPENAI_API_KEY="none"
+        )
+        assert model.turns == []
+    server.stop()
+    fourth = run_page("docs/tutorial/4-review.md", start_server(env=ASKS_FOR_TOKENS), folder)
+
+    assert "exit code 1" in first
+    assert "refused: exit code 3" in second
+    assert "The text has 5 words." in third
+    assert "in_review" in fourth
+    assert "approve_version" in fourth
