@@ -21,7 +21,7 @@ PAGES = [
 ]
 GENERATED = {"benchmarks.md", "quality.md"}
 WIDE = {"hooks.md"}
-WITHOUT_LINES = {"client/generated/", "cli/demo/", "builtin/python_runner/runtime/_site/"}
+WITHOUT_LINES = {"client/generated/", "cli/demo/", "sandboxing/python_runner/runtime/_site/"}
 """Folders that the tree leaves out."""
 WIDTH = 120
 WRITTEN = [page for page in PAGES if page.name not in GENERATED]
