@@ -1,5 +1,5 @@
-"""Pure parsing of everything a skill is made of: names, versions, manifests, documents, paths, bundles.
+"""Pure parsing of the parts of a skill: names, versions, manifests, documents, paths, bundles.
 
-Nothing here reads a file, a clock or a network. Text becomes a value once, or an error of `skillery.errors` that says
-what is wrong with it.
+No function here reads a clock, a network or a file of a skill. Each function turns text into a value, or raises an
+error of `skillery.errors` that names the fault.
 """

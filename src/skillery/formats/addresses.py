@@ -1,4 +1,4 @@
-"""Network addresses, as far as limits are counted by them."""
+"""Network addresses in the form in which limits count them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import ipaddress
 
 
 def network_of(address: str) -> str:
-    """Whoever has one IPv6 address has the 2⁶⁴ around it."""
+    """Return the key that limits use for an address: an IPv4 address, or the /64 network of an IPv6 address.
+
+    One owner of an IPv6 address usually has the whole /64 network. Text that is no address is cut to 64 characters.
+    """
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

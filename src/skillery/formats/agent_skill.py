@@ -1,7 +1,7 @@
-"""A SKILL.md as the Agent Skills specification wants it (agentskills.io/specification), and the name that stands in it.
+"""A SKILL.md that conforms to the Agent Skills specification (agentskills.io/specification), and the name in it.
 
-A stored SKILL.md may say less, more or something else than that: it is kept as it is, and whoever hands one out to the
-world makes a conforming one of it. The result depends on the arguments alone: the same bytes from every server.
+A stored SKILL.md may contain less, more or other fields than the specification allows. The registry keeps it unchanged;
+exports convert it. The result depends on the arguments alone, so every server exports the same bytes.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ MAX_NAME = 64
 MAX_DESCRIPTION = 1024
 MAX_COMPATIBILITY = 500
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
-"""All there are; what a client adds goes into `metadata`."""
+"""All fields of the specification. The keys that clients add go into `metadata`."""
 
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _DIGEST_LENGTH = 8
-# Fences are looked for as the strictest reader does: three hyphens, and nothing else in their lines.
+# Fences are matched as the strictest reader matches them: a line of three hyphens and nothing else.
 _SPLIT = re.compile(rb"---\r?\n(?P<source>(?:[^\n]*\n)*?)---(?:\r?\n|\Z)")
 _LENIENT_SPLIT = re.compile(rb"(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?P<source>(?:[^\n]*\n)*?)---[ \t]*(?:\r?\n|\Z)")
 _BOM = b"\xef\xbb\xbf"
-# Plain where every YAML reader takes it for the same text; in quotes otherwise.
+# Scalars that every YAML reader parses as the same text. All others are quoted.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_/()+.,;'-]*(?: [A-Za-z0-9_/()+.,;'-]+)*")
 _RESOLVER = yaml.resolver.Resolver()
 _STRING = "tag:yaml.org,2002:str"
-# What YAML 1.2 reads as a number and 1.1 does not.
+# Scalars that are numbers in YAML 1.2 and not in YAML 1.1.
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|0o[0-7]+|0x[0-9a-fA-F]+")
 _LONGEST_KEY = 128
 _KEPT = 16
-"""Of frontmatter: 64 KiB of text each at most."""
+"""Parsed frontmatters in the cache, each from at most 64 KiB of text."""
 
 
 class AgentSkill(msgspec.Struct, frozen=True):
-    """A SKILL.md that conforms. `frontmatter` is what it says: every scalar is a string."""
+    """A SKILL.md that conforms. All scalars of `frontmatter` are strings."""
 
     content: bytes
     frontmatter: dict[str, object]
     is_generated: bool
-    """False: `content` is what is stored, byte for byte."""
+    """False if `content` equals the stored file, byte for byte."""
     head: bytes = b""
-    """Of one that was made: what stands before the stored body."""
+    """The generated text before the stored body; empty if nothing was generated."""
 
     @property
     def description(self) -> str:
@@ -56,9 +56,9 @@ class AgentSkill(msgspec.Struct, frozen=True):
 
 
 def index_name(name: str) -> str:
-    """The name of a skill where names know no dots: `a.b_c` is `a-b-c`.
+    """Return the name of a skill for indexes that allow no dots: `a.b_c` becomes `a-b-c`.
 
-    One of more than 64 characters is cut, and ends with eight hex digits of its SHA-256.
+    A name of more than 64 characters is cut, and ends with eight hex digits of its SHA-256.
     """
     found = name.replace(".", "-").replace("_", "-")
     if len(found) <= MAX_NAME:
@@ -68,11 +68,11 @@ def index_name(name: str) -> str:
 
 
 def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
-    """The stored SKILL.md where it conforms to Agent Skills and is called `name`, else one made of it.
+    """Return the stored SKILL.md if it conforms to Agent Skills under `name`, else a conforming one made from it.
 
-    What is made has the stored body, byte for byte, `name`, the stored description (the one given where it says
-    none) cut to its length, and every other key that conforms. What cannot stay where it was goes into `metadata` as
-    text under its own key: keys that the specification does not know, a name that is another, a text too long.
+    The made file has the stored body, byte for byte, `name`, the stored description (else `description`) cut to its
+    limit, and every other key that conforms. `metadata` gets, as text under their own keys, the values that cannot stay
+    in place: keys that the specification does not know, another name, a text that is too long.
     """
     if not is_agent_skill_name(name):
         raise ValueError(f"{name!r} is no name for an Agent Skill")
@@ -86,7 +86,7 @@ def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
 
 
 def agent_skill_problems(stored: bytes, *, name: str) -> list[str]:
-    """What keeps a SKILL.md from conforming to Agent Skills in a folder called `name`; [] where nothing does."""
+    """Return why a SKILL.md does not conform to Agent Skills in a folder called `name`; [] if it conforms."""
     read = _read(stored)
     return ["it has no frontmatter that every reader of YAML understands"] if read is None else [*_problems(read, name)]
 
@@ -96,7 +96,10 @@ def is_agent_skill_name(name: str) -> bool:
 
 
 def cut(text: str, length: int) -> str:
-    """The beginning of a text, between words where that is possible; it is no longer for those who count in UTF-16."""
+    """Return the beginning of a text, cut between words if possible.
+
+    `length` counts UTF-16 units, so the result also fits for clients that count them.
+    """
     if _units(text) <= length:
         return text
     while _units(text) > length - 1:
@@ -115,11 +118,11 @@ class _Read(msgspec.Struct, frozen=True):
     frontmatter: dict[str, object]
     body: bytes
     other_types: tuple[str, ...]
-    """Plain scalars that YAML reads as numbers, dates, truth or nothing."""
+    """Plain scalars that YAML reads as numbers, dates, booleans or null."""
 
 
 def _read(stored: bytes) -> _Read | None:
-    """None where strict readers find no frontmatter, or where it is broken."""
+    """Return None if a strict reader finds no frontmatter, or a broken one."""
     split = _SPLIT.match(stored)
     if split is None:
         return None
@@ -132,13 +135,16 @@ def _read(stored: bytes) -> _Read | None:
 
 @lru_cache(maxsize=_KEPT)
 def _parsed(source: str) -> tuple[dict[str, object], tuple[str, ...]]:
-    """What stands between fences, and its plain scalars that are not text. Kept: a long one takes half a second, and
-    whoever asks for a file should not be able to ask for that again and again. Raises InvalidBundle."""
+    """Return the frontmatter between fences, and its plain scalars that are not text. Raise InvalidBundle.
+
+    The results are cached: a long frontmatter takes half a second to parse, and a caller could request one file
+    repeatedly.
+    """
     return parse_skill_md(f"---\n{source}---\n").frontmatter, tuple(_other_types(source))
 
 
 def _salvaged(stored: bytes) -> tuple[dict[str, object], bytes]:
-    """Frontmatter and body where fences are sloppy; where nothing can be read between them, the body alone."""
+    """Return frontmatter and body despite sloppy fences. If the frontmatter cannot be parsed, it is empty."""
     split = _LENIENT_SPLIT.match(stored)
     if split is None:
         return {}, stored.removeprefix(_BOM)
@@ -155,7 +161,7 @@ def _other_types(source: str) -> Iterator[str]:
 
 
 def _is_text(plain: str) -> bool:
-    """Whether a plain scalar is a string in YAML 1.1 and 1.2."""
+    """Return whether a plain scalar is a string in YAML 1.1 and in YAML 1.2."""
     tag = _RESOLVER.resolve(yaml.ScalarNode, plain, (True, False))  # type: ignore[no-untyped-call]
     return bool(tag == _STRING) and not _NUMBER.fullmatch(plain)
 
@@ -192,7 +198,7 @@ def _conforms(key: str, value: object) -> bool:
 
 
 def _conforming(frontmatter: Mapping[str, object], name: str, description: str) -> dict[str, object]:
-    """In the order of FIELDS."""
+    """Return the frontmatter of a conforming SKILL.md, its keys in the order of FIELDS."""
     stated = frontmatter.get("description")
     stated = stated if isinstance(stated, str) else ""
     told = cut(stated.strip() or description.strip() or f"The skill {name}.", MAX_DESCRIPTION)
@@ -210,8 +216,11 @@ def _conforming(frontmatter: Mapping[str, object], name: str, description: str) 
 
 
 def _fitting(made: dict[str, object], metadata: dict[str, str]) -> dict[str, object]:
-    """In quotes text can take more room than it had: then the longest of what is least needed goes."""
-    # Counted, not written again for each that goes: there may be thousands.
+    """Drop entries until the frontmatter fits its limit: quotes can make text longer than it was.
+
+    The longest entries of `metadata` go first, then the longest optional fields.
+    """
+    # The sizes are counted once instead of formatting the whole again for each dropped entry: there may be thousands.
     sizes = {key: len(_metadata_line(key, value).encode()) + 1 for key, value in metadata.items()}
     size = len(_written(made)) + len("metadata:\n") + sum(sizes.values())
     for key in sorted(metadata, key=lambda key: -len(key) - len(metadata[key])):
@@ -238,7 +247,7 @@ def _as_text(value: object) -> str:
 
 
 def _written(frontmatter: Mapping[str, object]) -> bytes:
-    """As frontmatter with its fences."""
+    """Return the frontmatter as YAML between fences."""
     lines = ["---"]
     for key, value in frontmatter.items():
         if isinstance(value, dict):
@@ -252,16 +261,16 @@ def _written(frontmatter: Mapping[str, object]) -> bytes:
 
 def _metadata_line(key: str, value: str) -> str:
     shown = yaml_text(key)
-    # A longer key is none to some readers, unless it says that it is one.
+    # Some readers accept a longer key only with an explicit '?'.
     pair = f"{shown}: {yaml_text(value)}" if len(shown) <= _LONGEST_KEY else f"? {shown}\n  : {yaml_text(value)}"
     return f"  {pair}"
 
 
 def yaml_text(text: str) -> str:
-    """As a scalar that every YAML reader takes for this text: plain, or in quotes on one line."""
+    """Return a scalar that every YAML reader parses as this text: plain, or quoted on one line."""
     if _PLAIN.fullmatch(text) and "---" not in text and _is_text(text):
         return text
-    # Some readers end the frontmatter at the first three hyphens, wherever they stand.
+    # Some readers end the frontmatter at the first three hyphens, wherever they are.
     inside = "".join(_escaped(character) for character in text).replace("---", r"\x2d\x2d\x2d")
     return f'"{inside}"'
 

@@ -1,8 +1,8 @@
-"""Archives whose bytes follow from the files alone: `.tar.gz` and `.zip`.
+"""Archives whose bytes depend on the files alone: `.tar.gz` and `.zip`.
 
-Nothing in them is compressed: what a compressor makes differs from one release of zlib to the next, and then a digest
-that was given out yesterday would be wrong today. So are tar headers written here: Python's have changed between
-releases. For the same reason sizes are known before anything is read.
+Archives are not compressed: the output of a compressor differs between releases of zlib, so a published digest would
+become wrong. This module also writes the tar headers itself, because Python's have changed between releases. For the
+same reason the size of an archive is known before any file is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MEDIA_TYPES: dict[Form, str] = {"tar.gz": "application/gzip", "zip": "applicatio
 _BLOCK = 512
 _STORED = 0xFFFF
 _MOMENT = 315_532_800
-"""1980-01-01 in UTC: zip knows nothing earlier, and tar warns of 1970."""
+"""1980-01-01 in UTC, in seconds since 1970: zip has no earlier time, and tar warns about 1970."""
 _ZIP_MOMENT = (1 << 5 | 1) << 16
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
@@ -31,20 +31,21 @@ class Entry(NamedTuple):
 
 
 Read = Callable[[Entry], Iterable[bytes]]
-"""The content of an entry, in pieces; it may be called more than once."""
+"""Function that returns the content of an entry in pieces. An archive may call it more than once per entry."""
 
 
 def archive(form: Form, entries: Sequence[Entry], read: Read) -> Iterator[bytes]:
-    """The archive, in pieces, at constant memory. The files lie at its root, in the order of the bytes of their paths.
+    """Return the archive in pieces, at constant memory.
 
-    Raises OSError where a content is not as long as its entry says.
+    The files lie at the root of the archive, sorted by the bytes of their paths. Raises OSError if a content is not as
+    long as its entry says.
     """
     ordered = sorted(entries, key=lambda entry: entry.path.encode())
     return _gzipped(_tar(ordered, read)) if form == "tar.gz" else _zip(ordered, read)
 
 
 def archive_size(form: Form, entries: Sequence[Entry]) -> int:
-    """Bytes, without reading a file."""
+    """Return the size of the archive in bytes, without reading a file."""
     if form == "zip":
         names = sum(len(entry.path.encode()) for entry in entries)
         return sum(entry.size for entry in entries) + 2 * names + len(entries) * (30 + 46) + 22
@@ -53,7 +54,7 @@ def archive_size(form: Form, entries: Sequence[Entry]) -> int:
 
 
 def fits_plain_tar(path: str) -> bool:
-    """Whether readers of the simplest tar find it under its whole name."""
+    """Return whether readers of the simplest tar format find the file under its whole name."""
     return _split(path.encode()) is not None
 
 
@@ -89,7 +90,7 @@ def _tar_header(entry: Entry) -> bytes:
 
 
 def _split(path: bytes) -> tuple[bytes, bytes] | None:
-    """Into the two fields that a header has for it: folder and rest; None where it does not fit."""
+    """Split a path into the two header fields, folder and rest. Return None if the path does not fit."""
     if len(path) <= 100:
         return b"", path
     places = (place for place, byte in enumerate(path) if byte == ord("/"))
@@ -123,7 +124,7 @@ def _octal(number: int, width: int) -> bytes:
 
 
 def _pax_record(key: bytes, value: bytes) -> bytes:
-    """`LENGTH key=value\\n`, where the length counts its own digits."""
+    """Return `LENGTH key=value` and a line feed. LENGTH includes its own digits."""
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))
     length = rest + len(str(length))
@@ -148,7 +149,7 @@ def _gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         crc, size = zlib.crc32(piece, crc), size + len(piece)
         held += piece
-        # One byte more than a block: the last one is known only at the end.
+        # Keep one byte more than a block: only the end of the pieces shows which block is the last.
         while len(held) > _STORED:
             yield _stored(bytes(held[:_STORED]), is_last=False)
             del held[:_STORED]
@@ -168,10 +169,10 @@ def _zip(entries: Sequence[Entry], read: Read) -> Iterator[bytes]:
     for entry in entries:
         name = entry.path.encode()
         crc = 0
-        # Read twice: the checksum stands before the content.
+        # The content is read twice: the checksum precedes it in the file.
         for piece in _exactly(entry, read):
             crc = zlib.crc32(piece, crc)
-        # 0x0800: the name is UTF-8. Version 2.0, by a Unix.
+        # 0x0800: the name is UTF-8. Version 2.0, made on Unix.
         common = struct.pack("<HHHIIIIHH", 20, 0x0800, 0, _ZIP_MOMENT, crc, entry.size, entry.size, len(name), 0)
         yield b"PK\x03\x04" + common + name
         yield from _exactly(entry, read)

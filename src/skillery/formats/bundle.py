@@ -35,11 +35,12 @@ _T = TypeVar("_T")
 _HINT = "Mend the files and publish again; nothing was stored."
 
 MAX_CHECKED_BYTES = 2 * 1024 * 1024
-"""Python files next to the entrypoint are compiled up to this total. Files past it are stored with a warning."""
+"""Total size up to which the Python files next to the entrypoint are compiled. Files past it are stored with a warning.
+"""
 
 
 class Source(NamedTuple):
-    """A Python file of a bundle that has to compile. `export` is the name it has to define, None for any."""
+    """A Python file of a bundle that must compile. `export` is the name that it must define; None accepts any."""
 
     path: str
     content: bytes
@@ -56,17 +57,17 @@ class BundleFile:
 
     @cached_property
     def sha256(self) -> str:
-        """64 hex digits."""
+        """The SHA-256 of the content as 64 hex digits."""
         return hashlib.sha256(self.content).hexdigest()
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size of the content in bytes."""
         return len(self.content)
 
 
 class BundleLimits(msgspec.Struct, frozen=True):
-    """For all files together, skill.toml and SKILL.md included."""
+    """Limits on all files together, including skill.toml and SKILL.md."""
 
     max_bytes: int = 16 * 1024 * 1024
     max_files: int = 512
@@ -86,12 +87,15 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 def digest_of(files: Iterable[BundleFile]) -> str:
-    """`sha256:…` over a line `mode SP sha256 SP path LF` for each file: the same files, the same digest, anywhere."""
+    """Return `sha256:…` over one line `mode SP sha256 SP path LF` for each file.
+
+    The same files have the same digest on every server.
+    """
     return digest_of_entries((file.path, file.sha256, file.executable) for file in files)
 
 
 def digest_of_entries(files: Iterable[tuple[str, str, bool]]) -> str:
-    """As `digest_of`, of path, SHA-256 and whether it is executable."""
+    """Return `digest_of` for files given as path, SHA-256 and whether the file is executable."""
     lines = hashlib.sha256()
     for path, sha256, executable in sorted(files, key=lambda file: file[0].encode()):
         mode = "100755" if executable else "100644"
@@ -107,8 +111,10 @@ def make_bundle(
     *,
     skip_broken_tools: bool = False,
 ) -> Bundle:
-    """Check a bundle and compile its Python files in this process: only for files that the caller trusts. Raise as
-    `begin_bundle` and `UnfinishedBundle.finish`."""
+    """Check a bundle and compile its Python files in this process, so only for trusted files.
+
+    Raise the errors of `begin_bundle` and `UnfinishedBundle.finish`.
+    """
     begun = begin_bundle(manifest, skill_md, files, limits, skip_broken_tools=skip_broken_tools)
     found = {one.path: source_problem(one.path, one.content, one.export) for one in begun.sources}
     return begun.finish({path: problem for path, problem in found.items() if problem})
@@ -122,12 +128,12 @@ def begin_bundle(
     *,
     skip_broken_tools: bool = False,
 ) -> UnfinishedBundle:
-    """Check everything about a bundle that needs neither a compiler nor a sandbox.
+    """Check the parts of a bundle that need neither a compiler nor a sandbox.
 
-    `files` may hold skill.toml and SKILL.md if they say what `manifest` and `skill_md` say; they are written
-    otherwise. If `skill_md` is a parsed SkillMd, the SKILL.md among the files stays unchanged.
-    `skip_broken_tools`: a rule that tools.json breaks is a warning, and the bundle does without that tool; missing
-    modules of JavaScript are a warning, too. Raise BundleTooLarge; `finish` raises for everything else.
+    `files` may contain skill.toml and SKILL.md if they equal `manifest` and `skill_md`; otherwise both are generated.
+    If `skill_md` is a parsed SkillMd, the SKILL.md in `files` stays unchanged. With `skip_broken_tools`, a tool that
+    breaks a rule of tools.json is left out with a warning, and missing JavaScript modules are warnings too. Raise
+    BundleTooLarge; `finish` raises all other errors.
     """
     _check_size(files, limits)
     begun = UnfinishedBundle(manifest, skill_md, files, limits, skip_broken_tools)
@@ -136,7 +142,7 @@ def begin_bundle(
 
 
 def with_file(bundle: Bundle, file: BundleFile, limits: BundleLimits) -> Bundle:
-    """The bundle with one more file, and the digest that goes with it. Raises BundleTooLarge, InvalidPath."""
+    """Return the bundle with one more file and the new digest. Raise BundleTooLarge or InvalidPath."""
     check_paths([*(one.path for one in bundle.files), file.path])
     files = tuple(_sorted([*bundle.files, file]))
     _check_size(files, limits)
@@ -145,7 +151,7 @@ def with_file(bundle: Bundle, file: BundleFile, limits: BundleLimits) -> Bundle:
 
 
 class UnfinishedBundle:
-    """A bundle whose Python files have not been compiled, and what is wrong with the rest of it."""
+    """A bundle whose Python files are not yet compiled, with the problems of its other parts."""
 
     def __init__(
         self,
@@ -167,7 +173,7 @@ class UnfinishedBundle:
 
     def begin(self) -> None:
         self.offered = offered = self.tools()
-        # Where a rule is broken it is told by itself, not by what it would mean for the kind.
+        # A broken rule is reported by itself; its effect on the skill's kind is not reported as well.
         has_tools = offered.has_scripts or bool(offered.problems and not self.skip_broken_tools)
         self.manifest = manifest = self.attempt(lambda: parse_manifest(self.raw, has_tools=has_tools))
         self.locate_requirements()
@@ -180,14 +186,18 @@ class UnfinishedBundle:
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """The files to compile: the entrypoint first, which alone has to define a name. If something else is wrong with
-        the bundle, only the entrypoint."""
+        """The files to compile: the entrypoint first, the only file that must define a name.
+
+        If the bundle has another problem, the entrypoint is the only source.
+        """
         is_sound = not self.problems and not (self.examples and self.examples.problems)
         return (*([self.entrypoint] if self.entrypoint else ()), *(self.other_sources if is_sound else ()))
 
     def finish(self, source_problems: Mapping[str, Problem]) -> Bundle:
-        """Return the bundle, given what is wrong with its `sources`, by path. Raise BundleTooLarge; InvalidManifest,
-        InvalidPath or InvalidBundle with all problems found."""
+        """Return the bundle. `source_problems` are the problems of `sources`, by path.
+
+        Raise BundleTooLarge, or InvalidManifest, InvalidPath or InvalidBundle that lists all problems.
+        """
         self.check_entrypoint(source_problems)
         self.check_examples()
         manifest, skill_md, offered = self.manifest, self.checked_md, self.offered
@@ -210,7 +220,8 @@ class UnfinishedBundle:
 
     @cached_property
     def toml_text(self) -> str | None:
-        """skill.toml as it was given. A file that is too large has no lines worth naming."""
+        """The text of the given skill.toml. None if there is no such file, or if it is too large for line numbers to
+        matter."""
         given = self.by_path.get(SKILL_TOML)
         return given.content.decode("utf-8", "replace") if given and given.size <= MAX_TOML_BYTES else None
 
@@ -239,7 +250,7 @@ class UnfinishedBundle:
             self.attempt(lambda: check_paths([*missing, *(file.path for file in self.files)]))
 
     def skill_toml(self, manifest: Manifest | None) -> BundleFile | None:
-        """skill.toml written from the manifest, or None where it is given."""
+        """Return skill.toml generated from the manifest, or None if the file is given."""
         given = self.by_path.get(SKILL_TOML)
         if given is None:
             return BundleFile(SKILL_TOML, manifest_toml(manifest.raw)) if manifest else None
@@ -251,7 +262,7 @@ class UnfinishedBundle:
         return None
 
     def skill_md(self, skill_md: SkillMd | None) -> BundleFile | None:
-        """SKILL.md as a file, or None where it is given."""
+        """Return SKILL.md as a file, or None if the file is given."""
         given = self.by_path.get(SKILL_MD)
         if given is None:
             assert self.read is None, "whoever has read it has it"
@@ -286,7 +297,7 @@ class UnfinishedBundle:
             self.hints.setdefault(InvalidBundle, _HINT)
 
     def look_at_javascript(self, manifest: Manifest | None, tools: Sequence[Tool]) -> tuple[str, ...]:
-        """Warnings; modules that are missing are a problem, unless the bundle is imported."""
+        """Return warnings. Missing JavaScript modules are problems, or warnings in an imported bundle."""
         handlers = {tool.script for tool in tools if tool.script and tool.script.endswith(package_json.JAVASCRIPT)}
         of_scripts = manifest is not None and manifest.called is None
         run = handlers | (package_json.run_by_scripts(self.by_path) if of_scripts else frozenset())
@@ -311,7 +322,7 @@ class UnfinishedBundle:
 
     @cached_property
     def beside(self) -> list[BundleFile]:
-        """Python files that may be imported, or may be data, and handlers of tools: a fault in them is a warning."""
+        """Python files that may be modules or data, and handlers of tools. Their faults are warnings."""
         entrypoint = self.entrypoint.path if self.entrypoint else ""
         folders = {"code", entrypoint.rpartition("/")[0]}
         handlers = {tool.script for tool in self.offered.tools}

@@ -58,14 +58,14 @@ Request = Check | Wrap | Look
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The result of one request. After an answer that `is_last`, the worker ends and gives its memory back."""
+    """The result of one request. After an answer with `is_last`, the worker ends and releases its memory."""
 
     fault: Fault | None
     cpu_seconds: float
     is_last: bool
     handler: bytes = b""
     imports: tuple[tuple[Import, ...], ...] = ()
-    """Of each source of a Look."""
+    """The imports of each source of a Look."""
 
 
 def main(cpu_seconds: int, memory_bytes: int, resident_bytes: int) -> None:
@@ -118,14 +118,17 @@ def _work(request: Request) -> Answer:
 
 
 def _load_what_the_compiler_imports() -> None:
-    """Import all codecs: later this process can open no file."""
+    """Import all codecs: later, this process cannot open files."""
     for name in set(encodings.aliases.aliases.values()):
         with contextlib.suppress(LookupError, ImportError):
             codecs.lookup(name)
 
 
 def _give_up_privileges(memory_bytes: int) -> None:
-    """Keep what compiling needs: processor and memory. No new descriptors, no files, no processes, no core dumps."""
+    """Keep only what compiling needs: processor and memory.
+
+    The process can open no descriptors or files, start no processes and write no core dumps.
+    """
     os.nice(_NICE)
     _become_nobody()
     _, inherited = resource.getrlimit(resource.RLIMIT_AS)
@@ -140,10 +143,10 @@ def _lower(limit: int, inherited: int) -> int:
 
 
 def _become_nobody() -> None:
-    """Change root to nobody, so that a fault of the compiler is not one of root."""
+    """Change root to the user `nobody`, so that an exploited compiler bug does not run as root."""
     if os.geteuid() != 0:
         return
-    # A container may keep its root from changing, or may know no such user. The limits hold there, too.
+    # A container may forbid root to change its user, or may not know this user. The limits still apply.
     with contextlib.suppress(OSError):
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)

@@ -1,5 +1,7 @@
-"""A tool that was defined by its code: the handler around the code, and the skill around the handler (§8 of Skill Tools
-1.0.0)."""
+"""A tool that was defined by its code: the handler made from the code, and the skill made for the handler.
+
+Source: §8 of Skill Tools 1.0.0.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _BASH = "#!/usr/bin/env bash\n{}\n"
 
 
 class Written(NamedTuple):
-    """What create_skill takes."""
+    """The skill in the form that create_skill takes."""
 
     manifest: dict[str, Any]
     skill_md: str
@@ -34,8 +36,11 @@ def script_path(name: str, language: Language) -> str:
 
 
 def handler_of(code: str, language: Language) -> str:
-    """Return the file whose handler has this body. In bash, the body is the whole program, with the arguments on stdin
-    and as `$1`. Python is the work of a compile worker (`python_handler`): this function only wraps the body."""
+    """Return a handler file with this body.
+
+    In bash, the body is the whole program; the arguments are on stdin and in `$1`. For Python, this function only wraps
+    the body; a compile worker checks it (`python_handler`).
+    """
     code = code.replace("\r\n", "\n").strip("\n")
     match language:
         case "javascript":
@@ -47,7 +52,10 @@ def handler_of(code: str, language: Language) -> str:
 
 
 def defined_skill_name(tool: str, namespace: str) -> str:
-    """`fetch_weather` is `fetch-weather`, below the namespace where there is one. Raises InvalidName."""
+    """Return the skill name of a tool: `fetch_weather` becomes `fetch-weather`, below `namespace` if that is not empty.
+
+    Raises InvalidName.
+    """
     last = tool.replace("_", "-")
     try:
         return parse_skill_name(f"{namespace}.{last}" if namespace else last)
@@ -60,12 +68,12 @@ def defined_skill_name(tool: str, namespace: str) -> str:
 
 
 def defined_tool_name(skill: str) -> str:
-    """The tool that `defined_skill_name` made this name of, in whatever namespace."""
+    """Return the tool name from which `defined_skill_name` made this skill name, in any namespace."""
     return skill.rpartition(".")[2].replace("-", "_")
 
 
 def write_skill(tool: Tool, skill: str, version: str, content: str) -> Written:
-    """The whole skill: skill.toml as values, SKILL.md, and its other files by their paths."""
+    """Return the whole skill: the manifest, SKILL.md, and the other files by path."""
     assert tool.script is not None, "what is defined has code"
     declaration = {
         "name": tool.name,

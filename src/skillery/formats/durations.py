@@ -1,4 +1,4 @@
-"""Times as people write them: `90d`, `12h`."""
+"""Durations in short form: `90d`, `12h`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALMOST = re.compile(r"([1-9][0-9]{0,8})\s*([a-z]+)", re.IGNORECASE)
 
 
 def parse_duration(text: str, param: str) -> timedelta:
-    """`90d` (also `s`, `m`, `h`, `w`), ten years at most. Raises InvalidParams."""
+    """Return the duration that `90d` means (units `s`, `m`, `h`, `d`, `w`), at most ten years. Raise InvalidParams."""
     match = _DURATION.fullmatch(text)
     if match is None:
         almost = _ALMOST.fullmatch(text.strip())
@@ -37,7 +37,7 @@ def parse_duration(text: str, param: str) -> timedelta:
 
 
 def parse_age(text: str) -> timedelta | None:
-    """How long ago `24h` is (as parse_duration writes times); None where the text says no time."""
+    """Return the duration that `24h` means, at most LONGEST; None if the text is no duration."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return None

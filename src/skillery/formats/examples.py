@@ -1,4 +1,4 @@
-"""`[[examples]]` of a skill.toml: runs that show what a skill does, tried before a version is published."""
+"""`[[examples]]` of a skill.toml: runs that show what a skill does, and that publishing runs as a test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skillery.formats.wording import did_you_mean, printable, quoted
 
 MAX_EXAMPLES = 32
 MAX_FILES = 64
-"""That one example hands over as blobs."""
+"""Limit on the files that one example passes as blobs."""
 
 Expectation = Literal["expect", "expect_subset", "expect_error"]
 EXPECTATIONS: tuple[Expectation, ...] = ("expect", "expect_subset", "expect_error")
@@ -32,28 +32,28 @@ _TAKES_FILES: frozenset[InputType] = frozenset({"array", "any"})
 
 
 class Example(msgspec.Struct, frozen=True):
-    """One run, and what is expected of it. Without an expectation it has to complete and no more."""
+    """One run and its expectation. Without an expectation, the run only has to complete."""
 
     name: str
     args: dict[str, Any]
     blobs: dict[str, str | tuple[str, ...]]
-    """For an argument the file of the bundle, or the files, whose blob it names."""
+    """By argument: the path of a bundle file, or the paths, whose blob ids the argument gets."""
     input_blobs: tuple[str, ...]
-    """Further files of the bundle that the run is given as blobs."""
+    """Further files of the bundle that the run gets as blobs."""
     expectation: Expectation | None = None
     expected: Any = None
     needs_permissions: bool = False
-    """It runs with the skill's network and secrets, and so only when the version is published."""
+    """True if the run uses the skill's network and secrets. Such an example only runs when the version is published."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file that it hands over, each once."""
+        """Every file that the example passes, each once."""
         named = [path for value in self.blobs.values() for path in ([value] if isinstance(value, str) else value)]
         return tuple(dict.fromkeys([*named, *self.input_blobs]))
 
 
 class Examples(msgspec.Struct, frozen=True):
-    """What was read, or what is wrong with it. `lines` are those of skill.toml, where it is known."""
+    """The examples of a manifest, and their problems. `lines` are line numbers in skill.toml, if known."""
 
     read: tuple[Example, ...]
     problems: tuple[Problem, ...]
@@ -61,7 +61,10 @@ class Examples(msgspec.Struct, frozen=True):
 
 
 def read_examples(manifest: Manifest, paths: frozenset[str], skill_toml: str | None) -> Examples:
-    """The examples of a checked manifest. `paths` are the files of its bundle, `skill_toml` its text where given."""
+    """Return the examples of a checked manifest.
+
+    `paths` are the files of its bundle; `skill_toml` is the text of skill.toml if the bundle contains it.
+    """
     reader = _Reader(manifest, paths)
     read = reader.examples()
     lines = _lines(skill_toml or "", len(read))
@@ -70,7 +73,7 @@ def read_examples(manifest: Manifest, paths: frozenset[str], skill_toml: str | N
 
 
 def _lines(skill_toml: str, count: int) -> tuple[int | None, ...]:
-    """The line of each `[[examples]]`; None where they are written in another way."""
+    """Return the line of each `[[examples]]`; None for all if the file writes examples in another form."""
     found, line, at = list[int](), 1, 0
     for match in islice(_HEADER.finditer(skill_toml), count + 1):
         line, at = line + skill_toml.count("\n", at, match.start()), match.start()
@@ -79,7 +82,7 @@ def _lines(skill_toml: str, count: int) -> tuple[int | None, ...]:
 
 
 def _located(problem: Problem, lines: tuple[int | None, ...]) -> Problem:
-    """In skill.toml, which says what the manifest says."""
+    """Return the problem with its line in skill.toml, which says the same as the manifest."""
     place = re.match(r"examples\[(\d+)\]", problem.path or "")
     number = int(place[1]) if place else -1
     line = lines[number] if 0 <= number < len(lines) else None
@@ -115,7 +118,7 @@ class _Reader(Shapes):
             self.problem(where, f"is {kind_of(given)}, expected is a table {_FORM}")
             return Example(where, {}, {}, ())
         for key in given:
-            # Not a warning as elsewhere: an expectation that is misspelt would expect nothing.
+            # An error and not a warning as elsewhere: a misspelt expectation would check nothing.
             if key not in _KEYS:
                 known = ", ".join(_KEYS)
                 self.problem(join(where, key), f"is no key of an example{did_you_mean(key, _KEYS)}; it has {known}")

@@ -1,5 +1,7 @@
-"""What the files of a skill that somebody else wrote say of the packages they need: `# /// script` blocks of Python
-files (PEP 723) and requirements.txt, read leniently. Nothing here raises; what is left out is noted with file and line.
+"""Packages that the files of a foreign skill need, read leniently.
+
+The sources are `# /// script` blocks of Python files (PEP 723) and requirements.txt. No function here raises; each
+entry that is left out is noted with file and line.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from skillery.formats.wording import printable, quoted
 
 REQUIREMENTS = ("requirements.txt", "scripts/requirements.txt")
 MOST_BYTES = 512 * 1024
-"""Of one file that is looked into."""
+"""Limit on a file that is read for requirements."""
 MOST_BLOCK = 16 * 1024
 """Characters of a block of a Python file."""
 MOST_SCRIPTS = 100
-"""Python files with such a block that are looked into."""
+"""Limit on the Python files whose blocks are read."""
 MOST_ASKED = 1000
-"""Requirements of a skill, those among them that ask for one package."""
+"""Limit on the requirements of a skill. Several may name one package."""
 LEFT_OUT = "left_out_requirement"
 NO_PACKAGES = "no_packages"
 FORM = "expected is a name with versions, as in 'pandas>=2,<3'"
@@ -44,13 +46,16 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|[./~]|[A-Za-z]:\\|.*\.(?:whl|z
 
 
 class Needs(NamedTuple):
-    """`dependencies` by name, and `requires_python`, "" for any; both as skill.toml takes them."""
+    """The packages and the Python versions that a skill needs, in the form of skill.toml.
+
+    `dependencies` are sorted by name; `requires_python` is "" for any version.
+    """
 
     dependencies: tuple[str, ...] = ()
     requires_python: str = ""
 
     def runtime(self) -> dict[str, object]:
-        """As `[runtime]` of a manifest; {} where nothing is needed."""
+        """Return the needs as `[runtime]` of a manifest; {} if the skill needs nothing."""
         table: dict[str, object] = {}
         if self.dependencies:
             table["dependencies"] = list(self.dependencies)
@@ -66,7 +71,7 @@ class _Found(NamedTuple):
 
 
 def read_needs(files: Mapping[str, bytes], repairs: Repairs) -> Needs:
-    """Of all files of a skill, by path: what they need together."""
+    """Return the needs of all files of a skill together. `files` are contents by path."""
     asked: list[_Found] = []
     pythons: list[str] = []
     scripts = [path for path in sorted(files) if path.endswith(".py") and b"/// script" in files[path]]
@@ -109,12 +114,12 @@ def _of_requirements(path: str, content: bytes, repairs: Repairs) -> Iterator[_F
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """As pip takes them together, without comments, and the number of the first line of each."""
+    """Yield the lines as pip joins them, without comments, each with the number of its first line."""
     began, parts = 0, list[str]()
     for number, line in enumerate(_LINE_ENDS.split(text), 1):
         began = began if parts else number
         if line.lstrip().startswith("#"):
-            continue  # within a continuation too
+            continue  # also within a continued line
         if line.endswith("\\"):
             parts.append(line[:-1])
             continue
@@ -128,7 +133,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _text(path: str, content: bytes, repairs: Repairs) -> str | None:
-    """None where it cannot be read as text."""
+    """Return the text; None if the content cannot be decoded."""
     if len(content) > MOST_BYTES:
         message = f"has {len(content)} bytes, and what it needs is looked for in at most {MOST_BYTES}"
         repairs.note(LEFT_OUT, message, file=path)
@@ -195,7 +200,7 @@ def _wrong_python(python: object) -> str | None:
 
 
 def _block(path: str, text: str, repairs: Repairs) -> tuple[int, list[str]] | None:
-    """The number of the line that begins it, and its lines without their `#`."""
+    """Return the number of the line that begins the block, and its lines without `#`."""
     found: list[tuple[int, list[str]]] = []
     lines = _LINE_ENDS.split(text)
     number = 0
@@ -206,7 +211,7 @@ def _block(path: str, text: str, repairs: Repairs) -> tuple[int, list[str]] | No
         end = number + 1
         while end < len(lines) and (lines[end].rstrip() == "#" or lines[end].startswith("# ")):
             end += 1
-        # The last closing line counts: one may stand within a comment of the block.
+        # The last closing line counts: another one may be part of a comment in the block.
         closing = next((at for at in range(end - 1, number, -1) if lines[at].rstrip() == _END), None)
         if closing is None:
             repairs.note(
@@ -235,12 +240,12 @@ def _checked(asked: Iterable[_Found], repairs: Repairs) -> Iterator[Requirement]
 
 
 def _without_address(text: str) -> str:
-    """An address may hold a login."""
+    """Cut an address, which may contain a password."""
     return text.partition("@")[0].strip() + " @ …" if "://" in text else text
 
 
 def _together(requirements: Iterable[Requirement], repairs: Repairs) -> Iterator[str]:
-    """One for each package and marker: all that is asked of it anywhere, at once."""
+    """Return one requirement for each package and marker, merged from all that name it."""
     merged: dict[tuple[str, str], Requirement] = {}
     for one in requirements:
         one.name = canonicalize_name(one.name)

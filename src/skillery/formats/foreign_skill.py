@@ -1,5 +1,7 @@
-"""What a SKILL.md folder says of itself, by the Agent Skills format (https://agentskills.io/specification), read
-leniently: its name, description and version, and every place where it is not what the format asks for."""
+"""The name, description and version of a foreign SKILL.md folder, read leniently, with all deviations from the format.
+
+Source: the Agent Skills format (https://agentskills.io/specification).
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ from skillery.formats.skill_md import FILE, SkillMd
 from skillery.formats.wording import quoted
 
 KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
-"""Of the format."""
+"""Keys of the format."""
 _OURS = ("version", "short_description")
 MAX_NAME = 64
 MAX_COMPATIBILITY = 500
 MAX_STATED = 200
-"""Characters of a name as it is stated, by which a skill is found again; a longer one is told apart by its hash."""
+"""Characters of a stated name in the key of an alias. A longer name is distinguished by its hash."""
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _LOOSE = re.compile(r"[vV=\s]*(\d+)(?:\.(\d+))?(?:\.(\d+))?((?:-|\+)\S+)?\s*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -33,17 +35,20 @@ _BEHIND_HEADING = "# \t"
 
 
 class ForeignSkill(NamedTuple):
-    """As it is understood. `stated` is its name as it is written, and not yet a name in the registry."""
+    """Name, description and version of a foreign skill. `stated` is the name as written, not yet a registry name."""
 
     stated: str
     description: str
     version: Version | None
-    """None where it states none that can be read as one."""
+    """None if the file states no version, or none that can be read."""
 
 
 def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], repairs: Repairs) -> ForeignSkill:
-    """`folder` is the name of its folder ("" where that is unknown), `others` those of all skills beside it. Never
-    raises; what is odd is noted."""
+    """Read name, description and version; note all deviations in `repairs`. Never raises.
+
+    `folder` is the name of the skill's folder, or "" if unknown; `others` are the folder names of the skills next to
+    it.
+    """
     frontmatter, folder = skill_md.frontmatter, " ".join(_CONTROL.sub(" ", folder).split())
     skill = ForeignSkill(
         _stated(frontmatter, folder, others, repairs),
@@ -55,11 +60,11 @@ def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], r
 
 
 def registry_name(stated: str) -> str:
-    """A name in the registry for a name as it is stated: that itself where it is one, else what is nearest to it."""
+    """Return the stated name if it is a valid registry name, else the nearest valid name."""
     try:
         return parse_skill_name(stated)
     except InvalidName:
-        # Folded, for ß is ss and has no other decomposition.
+        # Casefold first: ß becomes ss, and has no other decomposition.
         plain = normalized("NFKD", stated.casefold()).encode("ascii", "ignore").decode().lower()
     segments = (re.sub(r"[^a-z0-9_-]+", "-", segment) for segment in plain.split("."))
     mended = ".".join(filter(None, (re.sub(r"[_-]*-[_-]*|__+", "-", segment).strip("-_") for segment in segments)))
@@ -69,14 +74,14 @@ def registry_name(stated: str) -> str:
 
 
 def alias_key(stated: str) -> str:
-    """What an alias is found by; `.`, `-` and capitals are told apart."""
+    """Return the key that finds an alias. Names that differ in `.`, `-` or case have different keys."""
     if len(stated) <= MAX_STATED:
         return stated
     return f"{stated[:MAX_STATED]}~{hashlib.sha256(stated.encode('utf-8', 'replace')).hexdigest()[:12]}"
 
 
 def loose_version(text: str) -> Version | None:
-    """`1`, `1.10`, `v2.0`, `01.2.3` as the version that is meant; None where none is."""
+    """Return the version that `1`, `1.10`, `v2.0` or `01.2.3` means; None if the text is no version."""
     if len(text) > MAX_VERSION:
         return None
     match = _LOOSE.fullmatch(text)
@@ -136,7 +141,7 @@ def _plain(text: str) -> str:
 
 
 def _first_words(body: str) -> str:
-    """The first paragraph of a page, else its first heading."""
+    """Return the first paragraph of a page, else its first heading."""
     heading = ""
     paragraph: list[str] = []
     for line in body[: 16 * 1024].splitlines():

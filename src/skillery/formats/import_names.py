@@ -1,4 +1,4 @@
-"""Which distribution provides a module: `yaml` comes from pyyaml. The table is import_names.toml."""
+"""The distributions that provide a module: pyyaml provides `yaml`. The table is import_names.toml."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 MOST_NAMED = 4
-"""Distributions in a message."""
+"""Limit on the distributions that one message names."""
 
 
 class Providers(NamedTuple):
-    """The distributions that may provide a module, by normalised names, the most likely one first.
+    """The distributions that may provide a module, by normalised name, the most likely first.
 
-    `how`: the table says so (`known`), the table has several and cannot tell which is meant (`ambiguous`), or only the
-    name of the module suggests it (`guessed`).
+    `how` is `known` if the table names them, `ambiguous` if the table cannot tell which of several is meant, and
+    `guessed` if only the name of the module suggests them.
     """
 
     packages: tuple[str, ...]
@@ -31,7 +31,7 @@ class Providers(NamedTuple):
 
 
 def providers_of(module: str) -> Providers:
-    """Return who provides `module`, a dotted name. Its longest known prefix decides."""
+    """Return the providers of `module`, a dotted name. The longest known prefix decides."""
     table = _table()
     parts = module.split(".")
     for length in range(len(parts), 0, -1):

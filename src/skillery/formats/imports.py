@@ -16,11 +16,11 @@ import msgspec
 from skillery.formats.python_source import parsed_source
 
 MOST = 200
-"""Modules of one file that are listed."""
+"""Limit on the modules that are listed for one file."""
 LONGEST = 100
-"""Characters of a module name. A longer name is no package that anybody could have meant."""
+"""Characters of a module name. Longer names cannot be packages."""
 PARTS = 3
-"""Parts of a dotted name that are kept where several distributions share its first part."""
+"""Parts of a dotted name that are kept if several distributions share its first part."""
 NAMESPACES = frozenset(
     {
         "azure",
@@ -37,9 +37,10 @@ NAMESPACES = frozenset(
 )
 """First parts of names that several distributions share."""
 NEVER_FOREIGN = sys.stdlib_module_names | {"__main__", "skills", "runtime"}
-"""First parts of names that no package provides: the standard library, and what a run has anyway."""
+"""First parts of names that no package provides: the standard library, and the modules that every run has."""
 
-# At the beginning of a statement: of a line, after a byte order mark, ';' or ':'. It takes linear time.
+# An import at the beginning of a statement: at the start of a line, or after a byte order mark, ';' or ':'. Matching
+# takes linear time.
 _STATEMENT = re.compile(
     rb"(?:^|[;:\r\xbf])[ \t\f]*(?:from[\s\\]+([^\s\\.;#]+)|import[\s\\]+([^;#\r\n]+))", re.MULTILINE
 )
@@ -51,8 +52,11 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Import(msgspec.Struct, frozen=True, array_like=True):
-    """A module that a file imports for the first time, and the line. `optional`: the file can be imported without it,
-    because the import stands in a function, a condition or a `try` that handles its absence."""
+    """A module that a file imports, and the line of the first import.
+
+    `optional`: the file works without the module, because the import is in a function, a condition or a `try` that
+    handles its absence.
+    """
 
     module: str
     line: int
@@ -60,9 +64,9 @@ class Import(msgspec.Struct, frozen=True, array_like=True):
 
 
 def find_imports(source: bytes) -> tuple[Import, ...]:
-    """Return the modules that are neither relative nor in NEVER_FOREIGN, each once, required ones first.
+    """Return the imported modules that are neither relative nor in NEVER_FOREIGN, each once, required ones first.
 
-    Of a file that does not parse, return nothing: what is wrong with it is found elsewhere.
+    A file that does not parse has no imports; other checks report its fault.
     """
     tree = parsed_source(source) if _may_need_packages(source) else None
     if tree is None:
@@ -78,15 +82,19 @@ def find_imports(source: bytes) -> tuple[Import, ...]:
 
 
 def _may_need_packages(source: bytes) -> bool:
-    """Return whether a line looks like an import of another module than those in NEVER_FOREIGN. It is a reason to parse
-    the file, and no more: the line may stand in a text."""
+    """Return whether a line looks like an import of a module outside NEVER_FOREIGN.
+
+    A match only justifies parsing the file: the line may be part of a string.
+    """
     names = (name for found in _STATEMENT.finditer(source) for name in (found[1] or found[2]).split(b","))
     return any(name.partition(b".")[0].partition(b" as ")[0].strip() not in _NEVER_FOREIGN for name in names)
 
 
 def own_modules(paths: Iterable[str]) -> frozenset[str]:
-    """Return the first parts of the names by which Python files of a bundle can import each other. Scripts change
-    `sys.path` as they like, so every folder counts."""
+    """Return the first parts of the names by which Python files of a bundle can import each other.
+
+    Scripts change `sys.path` as they like, so every folder counts.
+    """
     names: set[str] = set()
     for path in paths:
         *folders, file = path.split("/")
@@ -97,7 +105,7 @@ def own_modules(paths: Iterable[str]) -> frozenset[str]:
 
 
 def _imports(tree: ast.Module) -> Iterator[Import]:
-    """Walk statements only: an expression holds no import."""
+    """Yield the imports of all statements. Expressions contain no imports."""
     waiting: list[tuple[ast.stmt, bool]] = [(one, False) for one in reversed(tree.body)]
     while waiting:
         statement, optional = waiting.pop()
@@ -121,7 +129,7 @@ def _named(names: Iterable[str], line: int, optional: bool) -> Iterator[Import]:
 
 
 def _inner(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.stmt, bool]]:
-    """The statements of a compound statement, each with whether an import there is optional."""
+    """Return the statements of a compound statement, each with whether an import in it is optional."""
     if isinstance(statement, ast.If) and _is_for_type_checkers(statement.test):
         yield from ((one, optional) for one in statement.orelse)
         return
@@ -142,7 +150,7 @@ def _handles_absence(statement: ast.stmt) -> bool:
 
 
 def _is_conditional(statement: ast.stmt) -> bool:
-    """Whether it depends on the interpreter or the machine, or on how the file is started."""
+    """Return whether the statement depends on the interpreter, the machine or how the file is started."""
     if not isinstance(statement, ast.If):
         return False
     names = set(_names_in(statement.test))

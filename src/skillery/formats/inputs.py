@@ -1,4 +1,4 @@
-"""`[inputs]` of a manifest, and the arguments of a run against them."""
+"""`[inputs]` of a manifest, and the check of a run's arguments against them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INPUT_TYPES: tuple[InputType, ...] = get_args(InputType)
 
 
 class Input(msgspec.Struct, frozen=True):
-    """One declared argument. `default` counts only where `has_default`."""
+    """One declared argument. `default` applies only if `has_default` is true."""
 
     type: InputType
     description: str = ""
@@ -26,12 +26,15 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class InputInvalid(ValueError):
-    """The arguments of a run do not fit the skill's `[inputs]`; the message names argument, value and declaration."""
+    """Raised if the arguments of a run do not fit the skill's `[inputs]`. The message names argument, value and
+    declaration."""
 
 
 def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object]) -> dict[str, object]:
-    """The arguments to run with: those given, in their order, then the defaults of those left out. Undeclared ones
-    pass; an integer written `1.0` becomes `1`. Raises InputInvalid."""
+    """Return the arguments of a run: the given ones in their order, then the defaults of the omitted ones.
+
+    Undeclared arguments pass. An integer written `1.0` becomes `1`. Raises InputInvalid.
+    """
     for name, declared in inputs.items():
         if name in args:
             _check(name, declared, args[name])
@@ -42,14 +45,16 @@ def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object]) -> dic
 
 
 def blob_args(inputs: Mapping[str, Input], args: Mapping[str, object]) -> list[str]:
-    """The blob ids among the arguments: those that `[inputs]` declares with `type = "blob"`."""
+    """Return the blob ids among the arguments: the values of inputs with `type = "blob"`."""
     declared = (name for name, each in inputs.items() if each.type == "blob")
     return [value for name in declared if isinstance(value := args.get(name), str)]
 
 
 def fits(type_: InputType, value: object) -> bool:
-    """Whether a JSON value is of a declared type. A boolean is no number, null only fits `any`, and `1.0` is an
-    integer as it is in JSON Schema."""
+    """Return whether a JSON value has a declared type.
+
+    A boolean is no number, null only fits `any`, and `1.0` is an integer as in JSON Schema.
+    """
     return _FITS[type_](value)
 
 

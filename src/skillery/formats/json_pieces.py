@@ -1,4 +1,4 @@
-"""Large JSON texts as lists of pieces. No piece is large, so that encoding one holds up no other thread."""
+"""Large JSON texts as lists of small pieces, so that encoding one piece does not block other threads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import BinaryIO
 import msgspec
 
 PIECE_BYTES = 192 * 1024
-"""Of the content. A multiple of 3: base64 of each piece then needs no padding but at the end."""
+"""Bytes of content in a piece. A multiple of 3, so that only the last piece needs base64 padding."""
 Grow = Callable[[int], None]
-"""Called with the bytes that the text has so far. It may raise to give up."""
+"""Function that is called with the bytes of the text so far. It may raise to stop."""
 
 
 class JsonPieces(list[bytes]):
@@ -68,12 +68,12 @@ def _decoded(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def is_exactly(text: msgspec.Raw | msgspec.UnsetType, expected: bytes) -> bool:
-    """Return whether a value that was not decoded is written so. A large one is not copied to find out."""
+    """Return whether an undecoded value equals `expected`, byte for byte. Compares lengths before copying."""
     return text is not msgspec.UNSET and len(text) == len(expected) and bytes(text) == expected
 
 
 def is_utf8(body: bytes) -> bool:
-    """Return whether the bytes are UTF-8 text, without a copy of the whole."""
+    """Return whether the bytes are UTF-8 text, without copying all of them."""
     view = memoryview(body)
     return _is_utf8(bytes(view[start : start + PIECE_BYTES]) for start in range(0, len(body), PIECE_BYTES))
 

@@ -1,4 +1,4 @@
-"""JSON values of foreign origin: what may stand in a manifest, and when two of them say the same."""
+"""Foreign JSON values: the values that a manifest may contain, and their comparison."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skillery.formats.wording import has_surrogate, printable, quoted
 
 MAX_DEPTH = 32
 MAX_VALUES = 128 * 1024
-"""In all; more do not fit into the 256 KiB that a manifest may have: each takes a character and a comma."""
+"""Limit on the values of a manifest. More cannot fit into its 256 KiB: each takes a character and a comma."""
 
 _KINDS: dict[type, str] = {
     bool: "a boolean",
@@ -27,21 +27,22 @@ _KINDS: dict[type, str] = {
 
 
 def kind_of(value: object) -> str:
-    """The JSON type of a value with its article: `a string`, `null`, `an array`."""
+    """Return the JSON type of a value with its article: `a string`, `null`, `an array`."""
     if isinstance(value, Mapping):
         return "an object"
     return _KINDS.get(type(value), f"no JSON value ({type(value).__name__})")
 
 
 MOST_SLOW_NUMBERS = 2_500
-"""Limit of a request on slow numbers. Decoding one takes up to 17 µs, 300 times as long as decoding a short number."""
+"""Limit on the slow numbers of a request. Decoding one takes up to 17 µs, 300 times as long as a short number."""
 MOST_SLOW_IN_MANIFEST = 16
-"""Limit of a manifest on slow numbers: a list of skills decodes many manifests."""
+"""Limit on the slow numbers of a manifest: a list of skills decodes many manifests."""
 _SLOW_NUMBER = re.compile(rb"[0-9.][eE][+-]?0*[0-9]{3}|[0-9]{100}")
 
 
 def slow_numbers(text: bytes) -> int:
-    """Return how many slow numbers a JSON text holds: exponents of three digits, and each 100 digits of a long number.
+    """Return how many slow numbers a JSON text contains: exponents of three digits, and each 100 digits of a long
+    number.
 
     Look-alikes within strings count too.
     """
@@ -54,9 +55,12 @@ def is_slow(number: float) -> bool:
 
 
 def value_problems(value: object, where: str = "", *, nullable: bool = False) -> Iterator[Problem]:
-    """What keeps a value out of a manifest, wherever it is nested: null (unless `nullable`), NUL, half characters,
-    numbers that TOML or JSON cannot carry, depth past MAX_DEPTH. Cheap for hostile input: nothing below a refused value
-    is looked at. `where` is the path of the value itself."""
+    """Yield the problems of a value that cannot be part of a manifest, at any depth.
+
+    The problems are: null (unless `nullable`), NUL, lone surrogates, numbers that TOML or JSON cannot represent, and
+    depth past MAX_DEPTH. Hostile input is cheap: values below a refused value are not visited. `where` is the path of
+    the value itself.
+    """
     waiting: list[tuple[str, object, int]] = [(where, value, 1)]
     seen = slow = 0
     while waiting:
@@ -81,22 +85,22 @@ def value_problems(value: object, where: str = "", *, nullable: bool = False) ->
 
 
 def copy(value: object) -> object:
-    """The same value in dicts and lists of its own."""
+    """Return an equal value with new dicts and lists."""
     if isinstance(value, Mapping):
         return {key: copy(each) for key, each in value.items()}
     return [copy(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def join(path: str, key: object) -> str:
-    """The path of `key` in the object at `path`, printable."""
+    """Return the printable path of `key` in the object at `path`."""
     shown = printable(str(key), 64)
     return f"{path}.{shown}" if path else shown
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two JSON values are equal: `1` and `1.0` are, `1` and `true` are not.
+    """Return whether two JSON values are equal: `1` equals `1.0`, and `1` differs from `true`.
 
-    Compares sizes first, so the work is bounded by the smaller value. `difference` also names the place.
+    Sizes are compared first, so the smaller value bounds the work. `difference` also returns the path.
     """
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return len(one) == len(other) and all(key in one and same(one[key], each) for key, each in other.items())
@@ -106,7 +110,7 @@ def same(one: object, other: object) -> bool:
 
 
 def difference(one: object, other: object, path: str = "") -> str | None:
-    """The path of the first place where two JSON values differ (`""`: the values themselves), or None."""
+    """Return the path of the first difference between two JSON values (`""`: the values themselves), or None."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return _object_difference(one, other, path)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -115,7 +119,7 @@ def difference(one: object, other: object, path: str = "") -> str | None:
 
 
 def _same_scalar(one: object, other: object) -> bool:
-    """Values of different kinds are different, also an array and an object."""
+    """Return whether two scalars are equal. Values of different kinds differ, including an array and an object."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
@@ -124,7 +128,7 @@ def _same_scalar(one: object, other: object) -> bool:
 
 
 def is_larger(value: object, most: int) -> bool:
-    """Return whether the value has more than `most` keys, items and characters together. Looks at no more than that."""
+    """Return whether the value has more than `most` keys, items and characters together. Visits no more than that."""
     waiting, left = [value], most
     while waiting and left >= 0:
         current = waiting.pop()
@@ -173,7 +177,7 @@ def _scalar_problem(value: object) -> str | None:
 
 
 def text_problem(text: str) -> str | None:
-    """Why a text can be stored nowhere."""
+    """Return why a text cannot be stored, or None."""
     if "\x00" in text:
         return "holds a NUL character"
     return "holds half a character (a lone surrogate)" if has_surrogate(text) else None

@@ -1,4 +1,4 @@
-"""Labels: names that move from version to version (`stable`), and read as no other version spec."""
+"""Labels: names that move from version to version (`stable`). No label reads as another kind of version spec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_LENGTH = 64
 LATEST = "latest"
 
 _LABEL = re.compile(r"[a-z][a-z0-9._-]*")
-# Also what a slip of the hand makes of a version: of `v1.2.3.4` one is told that it is none, not that it is not there.
+# Mistyped versions too: for `v1.2.3.4` the error says that it is no version, not that no such label exists.
 _LIKE_A_VERSION = re.compile(r"v*(?:[0-9]|x(?:\.|$)).*")
 _HINT = (
     f"A label begins with a letter of a-z, goes on with a-z, 0-9, '.', '_' and '-', and has at most {MAX_LENGTH} "
@@ -21,7 +21,7 @@ _HINT = (
 
 
 def parse_label(text: str) -> str:
-    """A label, as given. Raises InvalidLabel, with the reason."""
+    """Return the label as given. Raise InvalidLabel with the reason."""
     problem = label_problem(text)
     if problem:
         raise InvalidLabel(f"{quoted(text)} is no label: {problem}", hint=_HINT, label=text[:MAX_LENGTH])
@@ -29,7 +29,7 @@ def parse_label(text: str) -> str:
 
 
 def label_problem(text: str) -> str | None:
-    """Why `text` is no label, as the end of a sentence about it."""
+    """Return why `text` is no label, as the end of a sentence about it; None if it is one."""
     if not text.strip():
         return "it is blank"
     if text == LATEST:

@@ -1,9 +1,9 @@
-"""A SKILL.md as others wrote it: read as far as it can be read, with a list of all that had to be mended.
+"""Read a foreign SKILL.md as far as possible, with a list of all repairs.
 
-The strict reader is `skillery.formats.skill_md`; what it accepts is read just so. Everything else is tried in turn: the
-whole frontmatter as YAML without its finer points; the same with values quoted that would have needed it; at last each
-top-level key by itself, and what is no YAML even then as the text that it is. Nothing here ever raises, whatever the
-bytes are, and the time it takes grows with their number and no faster.
+The strict reader is `skillery.formats.skill_md`; a file that it accepts is read unchanged. For other files, this reader
+tries in turn: the whole frontmatter as YAML without the strict rules; the same with quotes around the values that need
+them; each top-level key by itself, with unparsable values as text. No function here raises for any bytes, and the time
+is linear in their number.
 """
 
 from __future__ import annotations
@@ -32,24 +32,26 @@ from skillery.formats.skill_md import (
 from skillery.formats.wording import has_surrogate, printable, quoted
 
 MAX_LEADING_LINES = 20
-"""Blank lines and fences of code before the frontmatter that are passed over."""
+"""Limit on the blank lines and code fences that are skipped before the frontmatter."""
 _FENCE = re.compile(r"-{3,}")
 _END = re.compile(r"-{3,}|\.\.\.")
 _KEY = re.compile(r"(?P<key>[^\s#:\-\[\]{},&*!|>'\"%@`][^:\n]{0,127}?|\"[^\"\n]{1,127}\"|'[^'\n]{1,127}')\s*:(?=\s|$)")
 _ENTRY = re.compile(
     r"(?P<indent>[ ]*(?:-[ ]+)?)(?P<key>[A-Za-z0-9_][A-Za-z0-9_ .-]{0,127}?):[ ]+(?P<value>\S[^\n]*)(?P<end>\n?)"
 )
-"""Blanks behind the value belong to it here: `_value_of` takes them off. An expression that looks for their beginning
-takes quadratic time, and nobody else gets a turn meanwhile."""
+"""A `key: value` line. The value includes trailing blanks, which `_value_of` removes.
+
+An expression that excludes them takes quadratic time and holds the interpreter lock, so other threads would wait.
+"""
 _COLON = re.compile(r":(?:\s|$)")
 _BLOCK_STARTS = re.compile(r"[|>][-+0-9]*\s*(?:#.*)?")
 _UNREADABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What YAML allows nowhere."""
+"""Characters that YAML never allows."""
 _FENCED = re.compile(r"(?:`{3,}|~{3,})\s*[A-Za-z]*")
 
 
 class ReadSkillMd(NamedTuple):
-    """A SKILL.md and how it was read."""
+    """A parsed SKILL.md, its text and the repairs."""
 
     skill_md: SkillMd
     text: str
@@ -57,7 +59,8 @@ class ReadSkillMd(NamedTuple):
 
 
 def read_skill_md(data: bytes) -> ReadSkillMd:
-    """Never raises. Every scalar of the frontmatter is a string as it was written, as with the strict reader."""
+    """Return the parsed file. Never raises. All scalars of the frontmatter are strings as written, as in the strict
+    reader."""
     repairs = _Noted()
     text = _text(data, repairs)
     if "\r" in text[: MAX_FRONTMATTER_BYTES * 2]:
@@ -95,7 +98,7 @@ def _text(data: bytes, repairs: Repairs) -> str:
         line = text.count("\n", 0, max(text.find("\x00"), 0)) + 1
         repairs.note("bad_characters", f"it {problem}; it is read as \ufffd", line)
         text = text.replace("\x00", "\ufffd")
-        # Only where there are some: one expression over a text of NULs holds the interpreter for a second.
+        # Only if there are some: one expression over a text of NULs holds the interpreter lock for a second.
         text = re.sub("[\ud800-\udfff]", "\ufffd", text) if has_surrogate(text) else text
     return text
 
@@ -128,7 +131,7 @@ def _mended(text: str, repairs: Repairs) -> SkillMd:
 
 
 def _start(lines: list[str], repairs: Repairs) -> int | None:
-    """The first line behind the fence; None where there is none at the top."""
+    """Return the number of the first line after the opening fence; None if the file does not begin with a fence."""
     for number, line in enumerate(lines[:MAX_LEADING_LINES]):
         bare = line.strip()
         if _FENCE.fullmatch(bare):
@@ -143,7 +146,10 @@ def _start(lines: list[str], repairs: Repairs) -> int | None:
 
 
 def _looks_like_frontmatter(lines: list[str], start: int) -> bool:
-    """A Markdown page may begin with a rule: behind frontmatter's fence stands a key, a comment or the end."""
+    """Return whether the lines after a fence are frontmatter: a key, a comment or the closing fence.
+
+    A Markdown page may begin with a rule of hyphens instead.
+    """
     first = next((line for line in lines[start : start + MAX_LEADING_LINES] if line.strip()), None)
     if first is None:
         return False
@@ -152,7 +158,7 @@ def _looks_like_frontmatter(lines: list[str], start: int) -> bool:
 
 
 def _end(lines: list[str], start: int, repairs: Repairs) -> tuple[int, int]:
-    """The line of the end of the frontmatter, and where the body begins."""
+    """Return the line where the frontmatter ends, and the line where the body begins."""
     for number in range(start, len(lines)):
         if lines[number].rstrip() == "---":
             return number, number + 1
@@ -171,7 +177,7 @@ def _end(lines: list[str], start: int, repairs: Repairs) -> tuple[int, int]:
 
 
 def _frontmatter(lines: list[str], first_line: int, repairs: Repairs) -> dict[str, object]:
-    """`first_line` is the number of its first line in the file, counted from 1."""
+    """Return the frontmatter. `first_line` is the number of its first line in the file, counted from 1."""
     lines = _cut(_readable(lines, first_line, repairs), first_line, repairs)
     read = _as_yaml("".join(lines), first_line, repairs)
     if isinstance(read, dict):
@@ -196,7 +202,7 @@ def _note_quoted(line: str, number: int, repairs: Repairs) -> None:
 
 
 def _readable(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
-    """With blanks for tabs at the beginnings of lines, and without characters that YAML allows nowhere."""
+    """Return the lines with spaces instead of leading tabs, and without characters that YAML never allows."""
     mended = []
     for number, line in enumerate(lines, first_line):
         indent = line[: len(line) - len(line.lstrip(" \t"))]
@@ -231,7 +237,7 @@ class _NotYaml(NamedTuple):
 
 
 def _as_yaml(source: str, first_line: int, repairs: Repairs) -> dict[str, object] | _NotYaml:
-    """Its repairs are noted only where it can be read."""
+    """Return the parsed mapping, or why the source is no YAML. Repairs are noted only if it can be read."""
     builder = _LenientBuilder(source, first_line)
     try:
         read = builder.mapping()
@@ -248,7 +254,7 @@ def _as_yaml(source: str, first_line: int, repairs: Repairs) -> dict[str, object
 
 
 class _LenientBuilder(Builder):
-    """As the strict one, which refuses what here is passed over and noted."""
+    """A builder that reads and notes what the strict builder refuses."""
 
     def __init__(self, source: str, first_line: int) -> None:
         super().__init__(source)
@@ -262,11 +268,11 @@ class _LenientBuilder(Builder):
             return f"*{event.anchor}"
         if getattr(event, "anchor", None) is not None:
             self.repairs.note("yaml_anchor", "a YAML anchor is passed over", line)
-        # An untagged value has tag None; "!" on a scalar only says that it is text.
+        # An untagged value has tag None; "!" on a scalar only marks it as text.
         if getattr(event, "tag", None) is not None:
             self.repairs.note("yaml_tag", f"the YAML tag {quoted(str(getattr(event, 'tag', '')))} is passed over", line)
         if depth > MAX_DEPTH:
-            # What lies below is not even scanned: that would take quadratic time.
+            # Deeper levels are not even scanned: that would take quadratic time.
             self.refuse(f"is nested deeper than {MAX_DEPTH} levels", line)
         if isinstance(event, yaml.MappingStartEvent):
             return self.items(depth)
@@ -299,7 +305,7 @@ def _text_of_scalar(event: yaml.Event) -> str:
 
 
 def _with_quotes(lines: list[str]) -> Iterator[str]:
-    """`key: value` with the value in quotes where YAML would stumble over it; blocks are left alone."""
+    """Yield the lines, with quotes around the values that YAML cannot parse. Block values stay unchanged."""
     block: int | None = None
     for line in lines:
         indent = len(line) - len(line.lstrip(" "))
@@ -334,7 +340,7 @@ def _needs_quotes(value: str) -> bool:
 
 
 def _closes(value: str) -> bool:
-    """Whether a quoted value ends where its quotes do, or may go on below."""
+    """Return whether a quoted value ends at its closing quote, or may continue on the next line."""
     quote = value[0]
     body = r"(?:[^\"\\]|\\.)*+\"" if quote == '"' else r"(?:[^']|'')*+'"
     return bool(re.fullmatch(rf"{quote}{body}\s*(?:#.*)?", value)) or quote not in value[1:]
@@ -348,7 +354,7 @@ def _is_flow(value: str) -> bool:
 
 
 def _key_by_key(lines: list[str], first_line: int, repairs: Repairs) -> dict[str, object]:
-    """Each top-level key with the lines below it by itself: one that is broken spoils no other."""
+    """Return the frontmatter, with each top-level key parsed by itself: one broken value spoils no other."""
     read: dict[str, object] = {}
     why = _as_yaml("".join(lines), first_line, _Noted())
     where = why.line if isinstance(why, _NotYaml) else None
@@ -372,7 +378,7 @@ def _why(why: object) -> str:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """A line that begins at the margin, with all below it that do not or that begin no key."""
+    """Yield each line that begins a top-level key, with the lines up to the next one."""
     start = 0
     for number, line in enumerate(lines):
         if number > start and _KEY.match(line):

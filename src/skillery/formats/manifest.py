@@ -1,4 +1,4 @@
-"""The manifest of a skill: skill.toml as values, checked once and for all."""
+"""The manifest of a skill: skill.toml as checked values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 MAX_BYTES = 256 * 1024
-"""Of the manifest as compact JSON."""
+"""Limit on the manifest as compact JSON, in bytes."""
 MAX_DESCRIPTION = 1024
 MAX_TAGS = 32
 MAX_TIMEOUT_MS = 3_600_000
@@ -50,8 +50,10 @@ KINDS: tuple[Kind, ...] = ("action", "instruction")
 
 _KEYS = ("name", "version", "description", "kind", "namespace", "tags", "runtime", "inputs", "permissions")
 _LATER_KEYS = ("tests", "examples")
-"""Kept for other readers of the manifest, and not looked at here: of examples that is skillery.formats.examples, which
-also needs the files."""
+"""Keys that other readers of the manifest use and that this module does not check.
+
+`skillery.formats.examples` reads examples, which also needs the files.
+"""
 _RUNTIME_KEYS = ("language", "entrypoint", "export", "limits", "dependencies", "requires-python", "inferred")
 _LIMIT_KEYS = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 _INPUT_KEYS = ("type", "description", "enum", "default", "required")
@@ -63,20 +65,23 @@ _DEPENDENCY_HINT = 'A dependency is a name with versions, such as "pandas>=2,<3"
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """How an action skill is run: `export` of the module at `entrypoint`, called with the arguments. Without an
-    entrypoint it says what the scripts and tools of a skill need."""
+    """How an action skill is run: `export` of the module at `entrypoint` is called with the arguments.
+
+    Without an entrypoint, the runtime states what the scripts and tools of a skill need.
+    """
 
     entrypoint: str = ""
     export: str = "main"
     language: Literal["python"] = "python"
     limits: dict[str, int | float] = {}
-    """What the skill asks for: memory_mb, processes, cpus, disk_mb, timeout_ms."""
+    """Limits that the skill requests: memory_mb, processes, cpus, disk_mb, timeout_ms."""
     dependencies: tuple[str, ...] = ()
-    """Packages, as PEP 508 writes them."""
+    """Packages in the notation of PEP 508."""
     requires_python: str = ""
-    """Versions of the interpreter, as PEP 440 writes them; "" is any."""
+    """Versions of the interpreter in the notation of PEP 440; "" is any."""
     inferred: tuple[str, ...] = ()
-    """Those of `dependencies` that the server found by the imports of the skill; its author did not declare them."""
+    """The part of `dependencies` that the server inferred from the skill's imports. The author did not declare these.
+    """
 
 
 class Permissions(msgspec.Struct, frozen=True):
@@ -85,7 +90,7 @@ class Permissions(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A checked manifest; `kind` and `namespace` are the effective values, `raw` is what was given."""
+    """A checked manifest. `kind` and `namespace` are the effective values; `raw` is the manifest as given."""
 
     name: str
     version: Version
@@ -101,15 +106,15 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def called(self) -> Runtime | None:
-        """The runtime where it has an entrypoint to be called."""
+        """The runtime if it has an entrypoint to call, else None."""
         return self.runtime if self.runtime is not None and self.runtime.entrypoint else None
 
 
 def parse_manifest(raw: Mapping[str, object], *, has_tools: bool = False) -> Manifest:
     """Check a manifest given as JSON values (`spec` of skill.toml, plus `[inputs]` details and `[runtime.limits]`).
 
-    `has_tools`: a tool with a script stands in the bundle, which makes it an action skill without a runtime. Raises
-    InvalidManifest that lists every problem.
+    `has_tools`: the bundle contains a tool with a script, which makes it an action skill without a runtime. Raises
+    InvalidManifest that lists all problems.
     """
     if not isinstance(raw, Mapping):
         raise_problems(InvalidManifest, [Problem(f"The manifest is {kind_of(raw)}, not an object")], hint=_HINT)
@@ -140,13 +145,19 @@ def with_inferred(manifest: Manifest, packages: Sequence[str]) -> Manifest:
 
 
 def read_stored_manifest(raw: dict[str, Any], *, has_tools: bool) -> Manifest:
-    """Read a manifest that `parse_manifest` accepted before. Does not check each value again. `raw` of the result is
-    empty: the result keeps only what a run needs. Raises InvalidManifest."""
+    """Read a manifest that `parse_manifest` accepted before.
+
+    Does not check each value again. `raw` of the result is empty: the result keeps only the parts that a run needs.
+    Raises InvalidManifest.
+    """
     return msgspec.structs.replace(_Reader(raw, has_tools).manifest(), raw={})
 
 
 def is_for_scripts(runtime: Mapping[str, object]) -> bool:
-    """Whether a `[runtime]` without an entrypoint says what the scripts of its skill need; another one lacks it."""
+    """Return whether a `[runtime]` without an entrypoint states what the skill's scripts need.
+
+    Any other `[runtime]` without an entrypoint is incomplete.
+    """
     says = {"dependencies", "requires-python"} & runtime.keys()
     return bool(says) and not {"entrypoint", "export", "language"} & runtime.keys()
 
@@ -155,7 +166,7 @@ _T = TypeVar("_T")
 
 
 class _Reader(Shapes):
-    """Reads one manifest and collects what is wrong or odd on the way."""
+    """Reader of one manifest that collects problems and warnings."""
 
     def __init__(self, raw: dict[str, Any], has_tools: bool) -> None:
         super().__init__()
@@ -197,7 +208,7 @@ class _Reader(Shapes):
                 self.problems.append(
                     Problem(f"{key}: {error.message.rstrip('.')}. {error.hint or ''}".rstrip(". "), key)
                 )
-            return cast(_T, text)  # never seen: a manifest with problems is not returned
+            return cast(_T, text)  # never returned: a manifest with problems raises
 
     def description(self) -> str:
         text = self.text(self.raw, "description", "description", required=True)

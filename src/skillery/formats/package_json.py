@@ -1,4 +1,4 @@
-"""package.json of a bundle: what its JavaScript would look for, and nobody installs."""
+"""The package.json files of a bundle: JavaScript dependencies that no one installs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPTS = "scripts/"
 MOST_BYTES = 256 * 1024
 MOST_NAMED = 5
 MOST_KEYS = 10
-"""Of that name, in the search for a line."""
+"""Limit on the keys with this name that the search for a line visits."""
 HINT = (
     "Nothing is installed for JavaScript: bundle them into the file that is run (npx esbuild main.js --bundle "
     "--platform=node --format=esm --outfile=main.mjs) and list them under devDependencies."
@@ -26,8 +26,11 @@ HINT = (
 
 
 class Looked(NamedTuple):
-    """`missing` is a problem for each package.json whose dependencies are not there; `odd` warns of those that cannot
-    be read."""
+    """The result of a check of package.json files.
+
+    `missing` has a problem for each file whose dependencies are not in the bundle; `odd` has a warning for each file
+    that cannot be read.
+    """
 
     missing: tuple[Problem, ...] = ()
     odd: tuple[str, ...] = ()
@@ -37,8 +40,11 @@ NOTHING = Looked()
 
 
 def look_at_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> Looked:
-    """`run` are the paths of the JavaScript that may be run. Of each of them the nearest package.json counts, as for
-    Node.js. What it lists under `dependencies` has to be in a node_modules above that file."""
+    """Return the missing dependencies of JavaScript. `run` are the paths of the files that may be run.
+
+    For each path the nearest package.json counts, as in Node.js. Its `dependencies` must be in a node_modules above the
+    path.
+    """
     missing: dict[str, Problem] = {}
     odd: dict[str, str] = {}
     modules = _modules(files)
@@ -55,21 +61,23 @@ def look_at_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> Lo
 
 
 def folders_above(path: str) -> Iterator[str]:
-    """ "a/b/", "a/", "" of a/b/c.js."""
+    """Yield the folders above a path, nearest first: "a/b/", "a/", "" for a/b/c.js."""
     while path:
         path = path.rpartition("/")[0]
         yield f"{path}/" if path else ""
 
 
 def run_by_scripts(paths: Iterable[str]) -> frozenset[str]:
-    """What may be run of a skill without an entrypoint: beside SKILL.md and below scripts/. Elsewhere is what scripts
-    and agents work with, whole projects among it."""
+    """Return the JavaScript files that a skill without an entrypoint may run: next to SKILL.md and below scripts/.
+
+    Other folders hold material that scripts and agents work with, including whole projects.
+    """
     ours = (path for path in paths if path.endswith(JAVASCRIPT) and MODULES not in path.split("/"))
     return frozenset(path for path in ours if "/" not in path or path.startswith(SCRIPTS))
 
 
 def _modules(files: Iterable[str]) -> frozenset[str]:
-    """Every folder in a node_modules, of packages with a scope too."""
+    """Return every folder inside a node_modules, including packages with a scope."""
     return frozenset(above[:-1] for path in files if MODULES in path for above in folders_above(path))
 
 
@@ -78,7 +86,7 @@ def _is_there(name: str, path: str, modules: frozenset[str]) -> bool:
 
 
 def _dependencies(path: str, content: bytes) -> list[str] | str:
-    """Their names; a warning where the file is none."""
+    """Return the names of the dependencies, or a warning if the file is no valid package.json."""
     if len(content) > MOST_BYTES:
         return f"{path} has {len(content)} bytes and was not looked at"
     try:
@@ -103,7 +111,7 @@ def _problem(path: str, text: str, lacking: list[str]) -> Problem:
 
 
 def _line_of(text: str, name: str) -> int:
-    """Of the first entry of that name behind a key `dependencies`, else of that key."""
+    """Return the line of the first entry with that name after a key `dependencies`, else the line of that key."""
     keys = [found.end() for found in islice(re.finditer(r'"dependencies"\s*:', text), MOST_KEYS)]
     if not keys:
         return 1

@@ -1,4 +1,4 @@
-"""Reading a table of foreign values key by key, so that everything wrong with it is told at once."""
+"""Checked reading of a table of foreign values, which reports all problems at once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ MAX_WORD = 128
 
 
 class Shapes:
-    """Collects problems and warnings. A reader answers something of the right type where it found a problem: the
-    caller looks at `problems` before it uses any of it."""
+    """Reader base class that collects problems and warnings.
+
+    A method that finds a problem returns a value of the right type. The caller checks `problems` before it uses any
+    value.
+    """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -61,8 +64,10 @@ class Shapes:
         return value is True
 
     def unknown_keys(self, where: str, table: Mapping[str, object], known: tuple[str, ...]) -> None:
-        """Warn of keys that have no effect, until there are MAX_SHOWN warnings: no answer has more, and each unknown
-        key is compared with all known ones."""
+        """Warn of keys that have no effect, until there are MAX_SHOWN warnings.
+
+        An answer has no more warnings, and each unknown key is compared with all known ones.
+        """
         for key in table:
             if len(self.warnings) >= MAX_SHOWN:
                 return
@@ -75,7 +80,7 @@ class Shapes:
 
 
 def shown(value: object) -> str:
-    """A JSON value for a message: short ones as they are, others by their type."""
+    """Return a JSON value for a message: short values as JSON, others by their type."""
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, bool | int | float):

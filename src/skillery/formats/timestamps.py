@@ -1,4 +1,4 @@
-"""Moments as people write them: a date, a time, or how long from now."""
+"""Timestamps in the form that people write: a date, a time, or a duration from now."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ _LONGEST = timedelta(days=36_500)
 
 
 def parse_moment(text: str, param: str, now: datetime) -> datetime:
-    """A date or a time in ISO 8601 (`2026-11-22`, `2026-11-22T09:30:00Z`), in UTC where it names no zone, or how long
-    before `now`: `90m`, `24h`, `7d`. Raises InvalidParams."""
+    """Return the time that the text means, in UTC. Raise InvalidParams.
+
+    The text is a date or time in ISO 8601 (`2026-11-22`, `2026-11-22T09:30:00Z`; UTC if it names no zone), or an age
+    before `now`: `90m`, `24h`, `7d`.
+    """
     age = parse_age(text)
     if age is not None:
         return now - age
@@ -33,8 +36,11 @@ def parse_moment(text: str, param: str, now: datetime) -> datetime:
 
 
 def parse_until(text: str, now: datetime) -> datetime | None:
-    """`90d` from now (also `s`, `m`, `h`, `w`), a date such as `2027-01-31` with all of that day (UTC), or a time with
-    its zone as in RFC 3339. None, for ever, for `""` and `never`. Raises InvalidParams, for the past too."""
+    """Return the end that the text means; None, forever, for `""` and `never`. Raise InvalidParams, also for the past.
+
+    The text is a duration from now (`90d`; units `s`, `m`, `h`, `d`, `w`), a date such as `2027-01-31` including that
+    whole day (UTC), or a time with its zone as in RFC 3339.
+    """
     if text in {"", "never"}:
         return None
     until = _parsed(text, now)
@@ -64,9 +70,9 @@ def _refused(message: str) -> InvalidParams:
 
 
 def shown_moment(moment: datetime | None) -> str | None:
-    """RFC 3339 in UTC, to the second."""
+    """Return the time as RFC 3339 in UTC, to the second."""
     if moment is None:
         return None
-    # SQLite answers without the zone.
+    # SQLite returns times without a zone.
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,8 +1,8 @@
-"""tools.json: the tools that a bundle offers, by Skill Tools 1.0.0.
+"""tools.json: the tools of a bundle, by Skill Tools 1.0.0.
 
-The name is older than the convention, and thousands of files that have it mean something else. So it is first decided
-what a file is: `[]`, an array of objects, or an object with `name` and `description` is meant as Skill Tools and held
-to their rules; anything else is an ordinary file.
+The file name is older than the convention, and thousands of files with that name have another purpose. Therefore the
+kind of the file is determined first: `[]`, an array of objects, or an object with `name` and `description` is meant as
+Skill Tools and must follow its rules; any other content is an ordinary file.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FILE = "tools.json"
 MAX_BYTES = 1024 * 1024
 MAX_TOOLS = 1_000
 MAX_TOOL_BYTES = 64 * 1024
-"""Of one tool as compact JSON: agents get it as it is."""
+"""Limit on one tool as compact JSON: agents get the whole tool."""
 MAX_AGENT_SKILLS_NAME = 64
 
 ParameterType: TypeAlias = Literal["string", "number", "boolean", "object", "array"]
 PARAMETER_TYPES: tuple[ParameterType, ...] = get_args(ParameterType)
 HANDLER_LANGUAGES = {".js": "javascript", ".mjs": "javascript", ".py": "python", ".sh": "bash"}
-"""By the ending of the script."""
+"""The language of a script, by its ending."""
 WORK_DIR = "__workDir"
-"""The argument that every handler gets from the server, whatever the caller sends."""
+"""The argument that the server gives to every handler. Values from callers are ignored."""
 
 _TOOL_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _AGENT_SKILLS_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -61,8 +61,8 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool that keeps every rule. `script` is a path in the bundle, None for a stub; `declared` is `parameters` as it
-    stands in the file."""
+    """A valid tool. `script` is a path in the bundle, None for a stub; `declared` is `parameters` as written in the
+    file."""
 
     name: str
     description: str
@@ -72,20 +72,20 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class ToolsFile(msgspec.Struct, frozen=True):
-    """What a tools.json is, and offers."""
+    """A parsed tools.json: its tools and problems, or the reason why it is an ordinary file."""
 
     tools: tuple[Tool, ...] = ()
-    """Those that keep every rule."""
+    """The valid tools."""
     problems: tuple[Problem, ...] = ()
-    """The rules that it breaks: whoever is strict refuses it for them (`refuse_broken`), whoever is lenient lists them
-    (`skipped`) and does without the tools that they are about."""
+    """The broken rules. A strict caller refuses the file (`refuse_broken`); a lenient caller lists them (`skipped`) and
+    leaves out the tools concerned."""
     warnings: tuple[str, ...] = ()
     is_skill_tools: bool = False
-    """False for an ordinary file of that name; `warnings` say why it is one."""
+    """False for an ordinary file of that name; `warnings` give the reason."""
 
     @property
     def has_scripts(self) -> bool:
-        """Whether a tool of it can be run, which makes its skill an action."""
+        """Whether a tool can be run, which makes the skill an action."""
         return any(tool.script is not None for tool in self.tools)
 
     @property
@@ -95,11 +95,11 @@ class ToolsFile(msgspec.Struct, frozen=True):
 
 
 NO_TOOLS = ToolsFile()
-"""Of a bundle without a tools.json."""
+"""The result for a bundle without a tools.json."""
 
 
 def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
-    """A tools.json in a bundle that has files at `paths`. Never raises, whatever the bytes are."""
+    """Return the tools of a bundle with files at `paths`. Never raises for any bytes."""
     value = _json(data)
     if isinstance(value, _Unreadable):
         return ToolsFile(warnings=(f"{FILE} {value.why}: it is an ordinary file here, and offers no tools",))
@@ -114,14 +114,16 @@ def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
 
 
 def refuse_broken(file: ToolsFile) -> None:
-    """Raises InvalidBundle that lists every rule which is broken."""
+    """Raise InvalidBundle that lists all broken rules, if there are any."""
     if file.problems:
         raise_problems(InvalidBundle, file.problems, hint=HINT)
 
 
 def parse_definition(name: str, description: str, parameters: str, script: str) -> Tool:
-    """A tool that is defined by itself, `parameters` being JSON text, by the same rules. Raises InvalidParams that
-    lists every one that is broken."""
+    """Return a tool defined outside a file, checked by the same rules. `parameters` is JSON text.
+
+    Raises InvalidParams that lists all broken rules.
+    """
     declared = _json(parameters.encode("utf-8", "surrogatepass")) if parameters.strip() else {}
     if isinstance(declared, _Unreadable):
         raise_problems(InvalidParams, [Problem(f"'parameters' {declared.why}", "parameters")], hint=_PARAMETERS_HINT)
@@ -133,12 +135,12 @@ def parse_definition(name: str, description: str, parameters: str, script: str) 
 
 
 def parameters_of(declared: Mapping[str, Any]) -> dict[str, Parameter]:
-    """The parameters of a tool that was read before."""
+    """Return the parameters of a tool that was checked before."""
     return _Reader(frozenset()).parameters({"parameters": declared}, "")
 
 
 def inputs_of(parameters: Mapping[str, Parameter]) -> dict[str, Input]:
-    """What the arguments of a call are held against, as those of a skill are against its inputs."""
+    """Return the inputs that the arguments of a call are checked against."""
     return {
         name: Input(type=one.type, description=one.description, enum=one.enum, required=not one.optional)
         for name, one in parameters.items()
@@ -147,8 +149,10 @@ def inputs_of(parameters: Mapping[str, Parameter]) -> dict[str, Input]:
 
 
 def name_warnings(name: str, stated: object) -> Iterator[str]:
-    """About a skill that offers tools, for other runtimes: `stated` is the `name` in the frontmatter of its SKILL.md,
-    None where there is none."""
+    """Yield warnings for other runtimes about the name of a skill with tools.
+
+    `stated` is the `name` in the frontmatter of its SKILL.md, or None.
+    """
     if len(name) > MAX_AGENT_SKILLS_NAME or not _AGENT_SKILLS_NAME.fullmatch(name):
         yield (
             f"Skill Tools does not allow the name {quoted(name, 140)}: it wants lowercase letters, digits and single "
@@ -163,7 +167,7 @@ class _Unreadable(msgspec.Struct, frozen=True):
 
 
 class _Repeated(dict[str, object]):
-    """An object with a key that stands in it twice; the last one counts, which nobody can see."""
+    """An object that contains one key twice. The last value counts, which readers of the file cannot see."""
 
     key: str
 
@@ -198,7 +202,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 class _Reader(Shapes):
-    """Reads tools and collects what is wrong or odd on the way."""
+    """Reader of tools that collects problems and warnings."""
 
     def __init__(self, paths: Set[str]) -> None:
         super().__init__()
@@ -217,7 +221,7 @@ class _Reader(Shapes):
         )
 
     def tool(self, where: str, table: dict[str, Any]) -> Tool | None:
-        """None where it breaks a rule."""
+        """Return the tool; None if it breaks a rule."""
         before = len(self.problems), len(self.warnings)
         self.problems.extend(_value_problems(table, where))
         if len(self.problems) > before[0]:
@@ -322,13 +326,13 @@ class _Reader(Shapes):
 
 
 def ending_of(path: str) -> str:
-    """`.py` of `scripts/a.py`; "" where the last segment has none."""
+    """Return the ending of a path, `.py` for `scripts/a.py`; "" if the last segment has none."""
     stem, dot, ending = path.rpartition("/")[2].rpartition(".")
     return f".{ending}" if dot and stem else ""
 
 
 def _value_problems(table: dict[str, Any], where: str) -> Iterator[Problem]:
-    """What keeps a tool from being stored and sent, before its rules are looked at."""
+    """Yield the problems that prevent storing and sending a tool, before its rules are checked."""
     found = list(value_problems(table, where, nullable=True))
     what = where or "the tool"
     found += [
