@@ -1,5 +1,7 @@
-"""Importing: from an archive of skills that others wrote to versions in the registry. Lenient in what is read, strict
-in what is kept: every repair is said, and no byte is changed."""
+"""Importing: from an archive of foreign skills to versions in the registry.
+
+Reading is lenient, storing is strict: the report lists every repair, and the stored bytes are unchanged.
+"""
 
 from skillery.importing.entries import ImportLimits
 from skillery.importing.importer import Importer, Wish

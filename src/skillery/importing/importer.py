@@ -1,7 +1,8 @@
-"""The import of one archive: skill by skill, each whole or not at all, and none in the way of the others.
+"""The import of one archive. Each skill is imported completely or not at all, and a failed skill does not stop the
+others.
 
-Skills are read one after the other, because each may bear on the name of the next; a few are published at a time. So an
-import holds no more of an archive than those few, however many there are in it.
+Skills are read one after the other, because each may affect the name of the next; a few are published at a time. The
+import therefore holds only those few in memory, however many the archive contains.
 """
 
 from __future__ import annotations
@@ -70,75 +71,75 @@ from skillery.registry import (
 
 log = logging.getLogger(__name__)
 AT_ONCE = 12
-"""Skills that are being published."""
+"""Limit on the skills that are published at a time."""
 AT_ONCE_BYTES = 32 * 1024 * 1024
-"""Of their files: past that no other is read meanwhile."""
+"""Limit on the bytes of their files. Above it, no further skill is read."""
 TRIES = 3
 RETRY_MS = 10_000
 FIRST = Version(1, 0, 0)
 MOST_NAMED = 10
-"""Packages in a warning."""
+"""Limit on the packages that a warning names."""
 VERSIONS = "(a version of it)"
-"""What is found again of skills that were sent as versions of this one; nothing is called so."""
+"""The path in the alias of versions uploaded into a named skill. No skill can have this name."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Wish(NamedTuple):
-    """How an archive is to be imported."""
+    """The parameters of an import."""
 
     namespace: str = ""
-    """What all its skills are put below."""
+    """Namespace for all imported skills."""
     permissions: Mapping[str, Any] | None = None
-    """`[permissions]` of skills without a skill.toml."""
+    """`[permissions]` for skills without a skill.toml."""
     name: str = ""
-    """Of the archive, for a skill at its root that says no other."""
+    """Name of the archive, for a skill at its root that states no name."""
     source: str = ""
-    """Where the archive comes from; "" if that is unknown."""
+    """Source of the archive; "" if unknown."""
     is_default_source: bool = False
-    """Whether nobody stated the source: it is the archive's name, or the remote of its repository."""
+    """True if the caller did not state the source: it is the archive's name, or the remote of its repository."""
     take_over: frozenset[str] = frozenset()
-    """Names of skills of other sources that become skills of this one."""
+    """Names of skills of other sources that become skills of this source."""
     prune: bool = False
-    """Whether what it does not hold any more is yanked."""
+    """True if the import yanks the skills that the source no longer contains."""
     dry_run: bool = False
     into: str = ""
-    """The skill that its one skill becomes a version of, whatever it calls itself."""
+    """Name of the skill that gets the archive's one skill as a version, whatever name that states."""
     packages: Mode | None = None
-    """What is done about undeclared packages, None as the server's setting says."""
+    """Handling of undeclared packages; None follows the server's setting."""
     split: bool = False
-    """Whether a SKILL.md below another skill's folder is a skill of its own."""
+    """True if a SKILL.md below another skill's folder is a skill of its own."""
     is_new: bool = False
-    """Whether its skills must be ones that there are not yet, or just as they are there."""
+    """True if each skill must be new, or equal to the stored one."""
 
     @property
     def is_upload(self) -> bool:
-        """Whether it is one skill for /v1/skills, which has no source."""
+        """True for one skill uploaded to /v1/skills, which has no source."""
         return self.is_new or bool(self.into)
 
 
 class _Twin(NamedTuple):
-    """What is kept of a skill, for another that states the same name."""
+    """An already read skill, to compare others that state the same name."""
 
     root: str
     source_digest: str
 
 
 class _Same(NamedTuple):
-    """A version that has the files of a skill already."""
+    """A version that already has the files of a skill."""
 
     name: str
     version: str
     digest: str
     status: str
     owns: bool | None
-    """Whether the source owns the skill; None if no alias says so yet."""
+    """Whether the source owns the skill; None if no alias is recorded yet."""
 
     def shown(self) -> dict[str, str]:
         return {"name": self.name, "version": self.version, "digest": self.digest, "status": self.status}
 
 
 class _Bundle(NamedTuple):
-    """What is published of a skill."""
+    """The manifest and files to publish for a skill."""
 
     manifest: Mapping[str, Any]
     files: tuple[BundleFile, ...]
@@ -155,7 +156,7 @@ class Importer:
         at_once: int,
         folder: Path,
     ) -> None:
-        """`at_once` is how many imports may be under way; `folder` is where archives lie meanwhile, without a name."""
+        """`at_once` limits the imports that run at a time. `folder` gets the nameless files of archives."""
         self._database = database
         self._publisher = publisher
         self._bundles = bundles
@@ -165,7 +166,7 @@ class Importer:
 
     @contextmanager
     def receive(self) -> Iterator[BinaryIO]:
-        """A place for an import, and a file without a name for its archive. Raises Busy, StorageFull."""
+        """Reserve one of the import slots, and yield a nameless file for the archive. Raise Busy, StorageFull."""
         if not self._places:
             raise Busy(
                 "as many imports as may be are under way",
@@ -186,11 +187,11 @@ class Importer:
     async def import_archive(
         self, identity: Identity, file: BinaryIO, wish: Wish
     ) -> AsyncGenerator[Begun | SkillReport | Summary, None]:
-        """Begun, a report for each skill, Summary. Where it is not read to its end, what is under way is finished and
-        nothing more begun: the same import again goes on there.
+        """Yield Begun, a report for each skill, then Summary.
 
-        Raises InvalidArchive, ArchiveTooLarge, InvalidManifest (permissions) and SourceUnclear before anything is
-        published.
+        If the caller stops reading early, skills under way are finished and no others begin. The same import again
+        continues there. Raises InvalidArchive, ArchiveTooLarge, InvalidManifest (permissions) and SourceUnclear before
+        any skill is published.
         """
         check_permissions(wish.permissions)
         async with AsyncExitStack() as stack:
@@ -213,7 +214,7 @@ class Importer:
     async def _aliases(
         self, identity: Identity, wish: Wish, roots: list[str], finder: Finder, preparing: Preparing
     ) -> Aliases:
-        """Return what earlier imports of the source recorded. Raise SourceUnclear."""
+        """Return the aliases that earlier imports of the source recorded. Raise SourceUnclear."""
         source = Source(wish.namespace, wish.source, wish.is_default_source)
         if wish.is_upload:
             return Aliases(source._replace(name=UPLOADS), (), ())
@@ -229,7 +230,7 @@ class Importer:
 
 
 def _fingerprints(roots: list[str], finder: Finder, preparing: Preparing) -> list[Fingerprint]:
-    """Read every skill once: only for the first import of a source after an upgrade."""
+    """Read every skill once. Only the first import of a source after an upgrade needs this."""
     prints = []
     for root in roots:
         with contextlib.suppress(SkilleryError):
@@ -244,7 +245,7 @@ def _look_through(archive: Archive, wish: Wish) -> tuple[Finder, Found]:
 
 
 def check_permissions(permissions: Mapping[str, Any] | None) -> None:
-    """Raises InvalidManifest, as for a skill.toml with these."""
+    """Check permissions as in a skill.toml. Raise InvalidManifest."""
     if permissions is not None:
         parse_manifest({"name": "x", "version": "1.0.0", "description": "x", "permissions": permissions})
 
@@ -279,7 +280,7 @@ class _Import:
         self._held = 0
 
     async def reports(self, roots: list[str], merged: Iterable[Merged] = ()) -> AsyncGenerator[SkillReport, None]:
-        """In the order of `roots`, then the links to them."""
+        """Yield the reports in the order of `roots`, then those of the links to them."""
         under_way: deque[asyncio.Task[SkillReport]] = deque()
         try:
             for root in roots:
@@ -293,12 +294,12 @@ class _Import:
             for link in merged if not self._stopped else ():
                 yield self._counted(SkillReport(path=shown(link.path), outcome="merged", by=shown(link.by)))
         finally:
-            # What has begun is finished, whoever has gone.
+            # Skills under way are finished even if the client has disconnected.
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def summary(self) -> Summary:
         removed: tuple[Removed, ...] = ()
-        # A skill that could not be read may be one that is missing: then no skill counts as removed.
+        # A skill that could not be read may be one that seems missing: then no skill counts as removed.
         if not (self._stopped or self._unread or self._wish.is_upload):
             removed = await self._removed()
         missed = tuple(sorted(self._wish.take_over - self._naming.taken_over))
@@ -331,7 +332,7 @@ class _Import:
     # -- one skill ---------------------------------------------------------------------------------------------------
 
     async def _begin(self, root: str) -> asyncio.Task[SkillReport]:
-        """Read it and say what it is called; the rest is a task."""
+        """Read a skill and determine its name. Return the task that publishes it."""
         found, prepared = await asyncio.to_thread(self._read, root)
         if isinstance(prepared, Prepared):
             return await self._named(prepared)
@@ -343,7 +344,7 @@ class _Import:
         try:
             found = self._finder.skill(root)
             return found, self._preparing.prepare(found)
-        except Exception as error:  # noqa: BLE001 - told and logged: one skill is in no other's way
+        except Exception as error:  # noqa: BLE001 - reported and logged: a failed skill does not stop the others
             return found, error
 
     async def _named(self, prepared: Prepared) -> asyncio.Task[SkillReport]:
@@ -357,7 +358,7 @@ class _Import:
             prepared = _told_apart(prepared, first)
         self._kept.add(self._aliases.alias_of(prepared.found.root, prepared.key).path)
         task = asyncio.create_task(self._import(prepared, await self._name(prepared)))
-        # Let it begin: reading the next keeps this thread busy.
+        # Let the task start: reading the next skill keeps this thread busy.
         await asyncio.sleep(0)
         return task
 
@@ -397,7 +398,7 @@ class _Import:
             self._held -= prepared.size_bytes
 
     async def _import_as(self, prepared: Prepared, named: Named) -> SkillReport:
-        # Before anything is said of what is there already.
+        # Checked first: the answer about existing skills depends on it.
         access.require_namespace(self._identity, "publish", named.name)
         mode = self._wish.packages or self._publisher.undeclared.mode
         if mode != "lock" and (same := await self._stored(prepared, named)) is not None:
@@ -427,9 +428,9 @@ class _Import:
         return _report(prepared, "unchanged", repairs=repairs, **same.shown())
 
     async def _stored(self, prepared: Prepared, named: Named) -> _Same | None:
-        """Return the version that has the same files already."""
+        """Return the version that already has the same files."""
         imported = named.imported
-        # A copy of another source's skill stays what it is, whatever is inferred for it.
+        # A copy of another source's skill stays unchanged, whatever packages are inferred for it.
         packages = (self._wish.packages or self._publisher.undeclared.mode) if named.owns else None
         if imported is not None and _is_unchanged(prepared, imported, packages):
             return _Same(imported.name, imported.version, imported.digest or "", imported.status or "", named.owns)
@@ -444,7 +445,7 @@ class _Import:
     async def _exports(
         self, prepared: Prepared, named: Named
     ) -> list[tuple[str, Version | None, tuple[BundleFile, ...]]]:
-        """Return the versions that the files may be an export of."""
+        """Return the stored versions that the files may be an export of: name, version and files."""
         if prepared.manifest is None:
             if named.imported is not None or self._wish.permissions is not None:
                 return []
@@ -458,7 +459,7 @@ class _Import:
         return is_within(name, self._wish.namespace) and access.covers(self._identity, name)
 
     async def _look(self, prepared: Prepared, runtime: Mapping[str, object]) -> tuple[Looked, Prepared]:
-        """Return what is undeclared, and the skill with a source digest that counts the inferred packages."""
+        """Return the undeclared packages, and the skill with a source digest that includes the inferred packages."""
         table = (prepared.manifest or {}).get("runtime", runtime)
         declared = cast(Sequence[str], table.get("dependencies", ()))
         undeclared = self._publisher.undeclared
@@ -466,8 +467,10 @@ class _Import:
         return looked, prepared._replace(source_digest=with_packages(prepared.source_digest, looked.packages))
 
     async def _runtime(self, prepared: Prepared) -> tuple[dict[str, object], Prepared]:
-        """`[runtime]` for what its scripts need, {} where that cannot be had here: then it comes in without, and says
-        so. Raises PackageIndexUnavailable."""
+        """Return `[runtime]` for the packages of the skill's scripts. Raise PackageIndexUnavailable.
+
+        If this server cannot install them, return {} and note a repair: the skill is imported without them.
+        """
         needs = prepared.needs
         runtime = needs.runtime()
         if not runtime:
@@ -554,7 +557,7 @@ class _Import:
             )
 
     async def _claim(self, prepared: Prepared, named: Named, same: _Same) -> None:
-        """Record the alias of a skill that is there already."""
+        """Record the alias of a skill that is already stored."""
         is_recorded = named.is_known and named.before == named.alias
         keeps = is_recorded and (same.owns is not None or named.owns)
         if keeps or self._wish.is_upload or self._wish.dry_run:
@@ -579,7 +582,7 @@ class _Import:
 
 
 def _with_warnings(prepared: Prepared) -> Prepared:
-    """What was left out of what it needs is for whoever runs its scripts, too."""
+    """Return the skill with warnings about omitted requirements: users of its scripts need to know."""
     said = [one for one in prepared.repairs if one.code in {NO_PACKAGES, LEFT_OUT}]
     warnings = [f"{one.file}:{one.line}: {one.message}" if one.file and one.line else one.message for one in said]
     read = prepared.skill_md
@@ -597,7 +600,7 @@ def _is_unchanged(prepared: Prepared, imported: Imported, packages: Mode | None)
 
 
 def next_version(declared: Version | None, taken: list[Version]) -> Version:
-    """What is declared where nobody has it; else the lowest free patch behind it, or behind all there are."""
+    """Return the declared version if it is free; else the lowest free patch after it, or after all taken versions."""
     precedences = {version.precedence for version in taken}
     if declared is not None and declared.precedence not in precedences:
         return declared
@@ -610,7 +613,7 @@ def next_version(declared: Version | None, taken: list[Version]) -> Version:
 
 
 def _told_apart(prepared: Prepared, twin: _Twin) -> Prepared:
-    """Two folders of one import that state one name: the second is known by its path, too."""
+    """Return the second of two skills with one stated name. Its path becomes part of its alias."""
     message = f"{twin.root or 'the root'!r} is called {prepared.stated!r} too; this one gets a name of its own"
     return prepared._replace(is_mended=True, repairs=(*prepared.repairs, Repair("name_of_another", shown(message))))
 

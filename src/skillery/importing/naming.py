@@ -1,4 +1,4 @@
-"""The name of an imported skill in the registry, and the reason if it is not the name that the skill asks for."""
+"""The name of an imported skill in the registry, and the reason if the name differs from the stated one."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from skillery.registry import (
 
 
 class Named(NamedTuple):
-    """What a skill is called in the registry."""
+    """The registry name of an imported skill, with the alias that it is recorded under."""
 
     name: str
     alias: Alias
     before: Alias | None = None
     """The alias that an earlier import recorded."""
     imported: Imported | None = None
-    """What was last imported from the same files or by the same alias; None if the skill is new."""
+    """The last import of the same files or of the same alias; None if the skill is new."""
     owns: bool = True
     """Whether the source may publish new versions of the skill."""
     is_known: bool = False
-    """Whether `imported` was imported by this alias, or by the one before."""
+    """Whether `imported` was imported under this alias or the one before."""
     takes_over: bool = False
     notes: tuple[Repair, ...] = ()
 
@@ -58,7 +58,7 @@ class Naming:
         self.taken_over: set[str] = set()
 
     def name(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
-        """Raise NotAllowed, NameTaken."""
+        """Return the name of a skill. Raise NotAllowed, NameTaken."""
         named = self._look(connection, prepared, alias, before)
         self._claimed.add(named.name)
         if named.takes_over:
@@ -66,7 +66,7 @@ class Naming:
         return named
 
     def name_again(self, connection: Connection, prepared: Prepared, alias: Alias) -> Named:
-        """Name a skill whose name another import has just taken."""
+        """Return another name for a skill whose name another import has just taken."""
         named = self._new(connection, prepared, alias, None)
         self._claimed.add(named.name)
         return named
@@ -78,13 +78,13 @@ class Naming:
         is_same = imported is not None and same_files(imported.source_digest, prepared.source_digest)
         takes_over = prepared.wanted in self._take_over and prepared.wanted not in self.taken_over
         if imported is not None and takes_over and imported.owns and imported.name == prepared.wanted:
-            # An earlier import took it over.
+            # An earlier import of this source already took the skill over.
             self.taken_over.add(imported.name)
             takes_over = False
         if imported is not None and (imported.owns or is_same) and not takes_over:
             notes = (_called(imported.name),) if _is_odd(prepared, imported.name) else ()
             return Named(imported.name, alias, before, imported, imported.owns, is_known=True, notes=notes)
-        # A name that is made up tells which names there are, so the caller must be allowed to publish there.
+        # A generated name reveals which names exist, so the caller must be allowed to publish there.
         access.require_namespace(self._identity, "publish", prepared.wanted)
         if takes_over:
             return self._taken_over(connection, prepared, alias, before)
@@ -113,7 +113,7 @@ class Naming:
 
     def _new(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
         wanted = prepared.wanted
-        # A skill.toml states the name in the registry: it goes on with a skill that was published by hand.
+        # A skill.toml states the registry name, so it continues a skill that was published by hand.
         may_continue = prepared.manifest is not None and not prepared.is_mended
         claimed = partial(self._is_claimed, prepared)
         name = free_name(connection, alias, wanted, claimed, may_continue=may_continue)
@@ -141,12 +141,15 @@ class Naming:
         return holder_of(connection, self._identity, alias.source, name)
 
     def _is_claimed(self, prepared: Prepared, name: str) -> bool:
-        """A name that was mended does not take the name of a folder that comes later."""
+        """Return whether another skill of this import has the name.
+
+        A repaired name does not take the name of a folder that is read later.
+        """
         return name in self._claimed or (prepared.is_mended and self._preparing.is_beside(prepared.found, name))
 
 
 def _is_renamed(prepared: Prepared, imported: Imported) -> bool:
-    """Return whether the author gave the skill another name in skill.toml, which makes it another skill."""
+    """Return whether the author changed the name in skill.toml, which makes the skill another one."""
     is_renamed = imported.stated != prepared.key and imported.name != prepared.wanted
     return prepared.manifest is not None and is_renamed
 
@@ -156,7 +159,7 @@ def _is_odd(prepared: Prepared, name: str) -> bool:
 
 
 def _note(code: str, message: str) -> Repair:
-    """Return a note on a name. Nothing of the skill was repaired."""
+    """Return a note about a name. Nothing in the skill was repaired."""
     return Repair(code, message, harmless=True)
 
 

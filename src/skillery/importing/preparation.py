@@ -1,4 +1,4 @@
-"""One skill on its way in: its files, what it says of itself, and what had to be mended."""
+"""Reading of one skill for an import: its files, its stated name and version, and the repairs."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ MEBIBYTE = 1024 * 1024
 
 
 class Prepared(NamedTuple):
-    """A skill that is read, and not yet looked up."""
+    """A skill that is read but not yet looked up in the registry."""
 
     found: FoundSkill
     skill_md: SkillMd
     files: tuple[BundleFile, ...]
     stated: str
     key: str
-    """Of its alias."""
+    """The stated name as its alias stores it."""
     wanted: str
-    """The name in the registry that it would like."""
+    """The registry name to use if it is free."""
     is_mended: bool
-    """`wanted` is not what it states."""
+    """True if `wanted` differs from the stated name."""
     description: str
     declared: Version | None
     manifest: dict[str, Any] | None
-    """Of a skill.toml, which then says everything."""
+    """The manifest of skill.toml, if there is one; it then decides all fields."""
     source_digest: str
     repairs: tuple[Repair, ...]
     needs: Needs = Needs()
-    """What its files say of packages, where there is no skill.toml."""
+    """The packages that the files name, if there is no skill.toml."""
 
     def files_as(self, name: str, version: str) -> tuple[dict[str, Any], tuple[BundleFile, ...]]:
         """Return the manifest and the files of a skill with a skill.toml, under another name and version."""
@@ -63,7 +63,7 @@ class Prepared(NamedTuple):
 
 
 class Preparing:
-    """Prepares the skills of one archive. Blocking; from any thread."""
+    """Prepares the skills of one archive. Blocking; any thread may call it."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Preparing:
         archive_name: str,
         folders: frozenset[str],
     ) -> None:
-        """`folders` are the names of the folders of all its skills; `archive_name` is that of one at its root."""
+        """`folders` are the folder names of all skills. `archive_name` names a skill at the root of the archive."""
         self._archive = archive
         self._limits = limits
         self._namespace = namespace
@@ -84,11 +84,11 @@ class Preparing:
         self._named_as_folders = frozenset(self._below(folder) for folder in folders)
 
     def is_beside(self, found: FoundSkill, name: str) -> bool:
-        """Whether it is the name of another skill's folder."""
+        """Return whether `name` is the name of another skill's folder."""
         return name in self._named_as_folders and name != self._below(found.folder)
 
     def prepare(self, found: FoundSkill) -> Prepared:
-        """Raises InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
+        """Return the skill, read. Raise InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
         if found.problem is not None:
             raise found.problem
         if SKILL_MD not in found.files:
@@ -176,7 +176,7 @@ class Preparing:
         return name if is_below else f"{self._namespace}.{name}"
 
     def _check_size(self, found: FoundSkill) -> None:
-        """Before anything of it is read."""
+        """Check the limits before any file is read. Raise BundleTooLarge."""
         limits, files = self._limits, len(found.files) + (SKILL_TOML not in found.files)
         if files > limits.max_files:
             raise BundleTooLarge(
@@ -204,8 +204,10 @@ def is_export(manifest: Manifest, files: tuple[BundleFile, ...]) -> bool:
 
 
 def with_packages(source_digest: str, packages: Sequence[str]) -> str:
-    """Return the digest of the same source with packages that were inferred for it. It is as long, and keeps enough of
-    the first to tell whether the files are the same."""
+    """Return the source digest of the same files with inferred packages.
+
+    The result has the same length, and keeps enough of `source_digest` to identify the files.
+    """
     if not packages:
         return source_digest
     more = hashlib.sha256(" ".join(packages).encode()).hexdigest()
@@ -214,14 +216,14 @@ def with_packages(source_digest: str, packages: Sequence[str]) -> str:
 
 
 def same_files(source_digest: str, other: str) -> bool:
-    """Return whether two source digests are of the same files, whatever was inferred for them."""
+    """Return whether two source digests are of the same files, whatever packages were inferred."""
     if "+" in source_digest + other:
         return source_digest[:FILES_PART] == other[:FILES_PART]
     return source_digest == other
 
 
 def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any] | None) -> str:
-    """Of all that decides what is published: the same again is nothing new."""
+    """Return the digest of everything that decides what is published. An equal digest means nothing new."""
     digest = digest_of(files)
     if not permissions:
         return digest
