@@ -1,4 +1,5 @@
-"""The registry: which skills and versions there are. Rules and SQL; no sandbox, no publishing checks."""
+"""The registry: the stored skills and versions. This folder contains rules and SQL, no sandbox and no publishing
+checks."""
 
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key

@@ -1,4 +1,4 @@
-"""Locks: which version each skill is, by its digest, and whether that still holds."""
+"""Locks: the exact version of each skill, by its digest, and the check that a lock still holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skillery.registry.resolution import VersionRow, find_skill, resolve, versio
 
 MOST_LOCKED = 1000
 _SHOWN = 400
-"""Characters of a reference, in errors."""
+"""Characters of a reference in errors."""
 ProblemName: TypeAlias = Literal["gone", "yanked", "rejected", "digest_changed", "two_versions", "invalid"]
 
 
@@ -33,7 +33,7 @@ class Locked(msgspec.Struct, frozen=True):
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """What a lock says of one skill, as it came."""
+    """One skill of a lock, as the caller sent it."""
 
     name: str
     version: str
@@ -48,7 +48,7 @@ class LockProblem(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """`ok` where there are no problems; warnings do not count."""
+    """The result of verify_lock. `ok` is true if there are no problems; warnings do not count."""
 
     ok: bool
     problems: list[LockProblem]
@@ -56,10 +56,10 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def resolve_skills(connection: Connection, identity: Identity, texts: Sequence[str]) -> list[Locked]:
-    """`name` or `name@<version spec>` each, as exact versions, in the order asked for; the same twice counts once.
+    """Return the exact version of each `name` or `name@<version spec>`, in the given order, duplicates once.
 
-    Raises what the first that does not resolve raises, with `data["skill"]`, and InvalidParams for one skill in two
-    versions: a lock says what a name means.
+    Raises the error of the first reference that does not resolve, with `data["skill"]`, and InvalidParams for two
+    versions of one skill: a lock gives each name one meaning.
     """
     if len(texts) > MOST_LOCKED:
         raise InvalidParams(
@@ -93,7 +93,7 @@ def _resolved(connection: Connection, identity: Identity, text: str) -> VersionR
 
 
 def verify_lock(connection: Connection, identity: Identity, pins: Sequence[Pin]) -> Verified:
-    """Whether each version is still what it was. Whatever is wrong is told, never raised."""
+    """Return whether each version is still the locked one. Problems are returned, never raised."""
     problems: list[LockProblem] = []
     warnings: list[LockProblem] = []
     versions: dict[str, str] = {}

@@ -1,7 +1,8 @@
-"""search_skills: skills by words, the best first; both databases find and rank alike.
+"""search_skills: skills by words, the best first. Both databases find and rank alike.
 
-`search_terms` says what the words of a query are looked up as, `search_ranking` ranks, and this module answers. A
-cursor carries what the words meant on the first page, so that the pages of one query agree whatever is published.
+`search_terms` determines the stored words that a query means, `search_ranking` ranks, and this module builds the
+answer. A cursor contains the meanings from the first page, so that the pages of one query agree, even if skills are
+published in between.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _DETAILS = (
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a page begins, and what the words of its query mean."""
+    """The position where a page begins, and the meanings of the query's words."""
 
     meanings: list[Meaning]
     after: tuple[int, str] | None
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One skill that was found."""
+    """One skill in the results."""
 
     name: str
     points: int
@@ -67,10 +68,10 @@ def search_skills(
     limit: int,
     cursor: str,
 ) -> dict[str, Any]:
-    """Return `skills` as list_skills gives them with `summary`, plus `score` (above 0, at most 1), `snippet` and
-    `copies`, and `next_cursor`.
+    """Return `skills` and `next_cursor`. Raise InvalidParams, InvalidCursor.
 
-    Only what the identity sees is looked at. A query without a word finds nothing. Raises InvalidParams, InvalidCursor.
+    Each skill is an item of list_skills with `summary`, plus `score` (above 0, at most 1), `snippet` and `copies`. Only
+    skills that the identity sees are searched. A query without a word finds nothing.
     """
     terms = parse_query(query)
     asked_tags = _check_tags(tags)
@@ -112,17 +113,17 @@ def _goes_on(place: Place, last: Result) -> tuple[str, str, str]:
 
 def _filtering(kind: Kind, tags: Sequence[str], namespace: str) -> dict[str, str]:
     given: dict[str, str] = {f"tag_{number}": tag_word(tag) for number, tag in enumerate(tags)}
-    # "." is followed by "/" in the order of bytes.
+    # "/" follows "." in the order of bytes.
     given |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"} if namespace else {}
     return given | ({"kind": kind} if kind else {})
 
 
 def _read(connection: Connection, ranked: Sequence[Any], wanted: int, last: Result | None) -> list[Result]:
-    """The next results behind `last` with what is shown of them."""
+    """Return the next results after `last`, with their details."""
     start = next((at for at, row in enumerate(ranked, 1) if last is not None and row[1] == last.name), 0)
     rows = ranked[start : start + wanted]
     details = {row.skill_id: row for row in connection.execute(_DETAILS, {"skill_ids": [row[0] for row in rows]})}
-    # A skill that was hidden or yanked since it was ranked has no details.
+    # A skill that was hidden or yanked after the ranking has no details.
     return [Result(name, points, copies, details[id_]) for id_, name, points, copies in rows if id_ in details]
 
 

@@ -1,5 +1,4 @@
-"""What search_skills looks in: the words of each skill's latest version, kept by the transaction that changes which
-version that is."""
+"""The searched words of each skill's latest version. The transaction that changes the latest version updates them."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ from skillery.formats.spellings import WHOLE, stored_pieces
 from skillery.formats.words import words_of
 
 MAX_BODY = 32 * 1024
-"""Characters of a SKILL.md that can be found."""
+"""Characters of a SKILL.md that are searched."""
 SKILL_MD = "SKILL.md"
 _NAMED_INSIDE = (SKILL_MD, "skill.toml")
-"""Files that differ between copies, because they hold the name."""
+"""Files that differ between copies, because they contain the name."""
 _LONG_TAG = 100
 
 _INDEXED = select(search_words.c.version_id).where(search_words.c.skill_id == bindparam("of_skill"))
@@ -54,7 +53,7 @@ _DROP = [delete(table).where(table.c.skill_id == bindparam("of_skill")) for tabl
 
 
 def index_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
-    """Make the skill found by the words of this version, None: not at all."""
+    """Index the skill by the words of this version; with None, remove it from the search."""
     indexed = connection.scalar(_INDEXED, {"of_skill": skill_id})
     if indexed == version_id:
         return
@@ -66,24 +65,24 @@ def index_latest(connection: Connection, skill_id: int, version_id: int | None) 
 
 
 def show_to(connection: Connection, skill_id: int, visibility: str) -> None:
-    """Note who sees the skill, in its postings."""
+    """Store the skill's visibility in its postings."""
     postings = update(search_postings).where(search_postings.c.skill_id == skill_id)
     connection.execute(postings.values(visibility=visibility))
 
 
 def body_in(start: str | None, data: bytes | None) -> str:
-    """The text of a SKILL.md behind its frontmatter, as far as it is searched; `start` stands for a large one."""
+    """Return the searched text of a SKILL.md, without its frontmatter. `start` is that text for a large file."""
     return (start or (body_of(text_of(bytes(data))) if data is not None else ""))[:MAX_BODY]
 
 
 def tag_word(tag: str) -> str:
-    """Return the word whose postings are the skills with this tag. No word of a text begins with a line end."""
+    """Return the word whose postings are the skills with this tag. No word of a text begins with a line feed."""
     tag = tag.strip().casefold()
     return f"\n{tag}" if len(tag) <= _LONG_TAG else f"\n{hashlib.blake2b(tag.encode(), digest_size=16).hexdigest()}"
 
 
 class Indexed(msgspec.Struct, frozen=True):
-    """The rows of one skill."""
+    """The search rows of one skill."""
 
     copy_key: int
     words: str
@@ -92,7 +91,7 @@ class Indexed(msgspec.Struct, frozen=True):
 
 
 def indexed(name: str, description: str, tags: Sequence[str], body: str, files: Sequence[tuple[str, str]]) -> Indexed:
-    """Return what a skill with these texts and files (path and digest) is found by."""
+    """Return the search rows of a skill with these texts and files (path and digest)."""
     fields = search_fields(name, description, tags)
     losses = {word: MOST_IMPACT - impact for word, impact in fields.impacts.items()}
     losses |= {tag_word(tag): 0 for tag in tags if tag.strip()}
@@ -100,7 +99,7 @@ def indexed(name: str, description: str, tags: Sequence[str], body: str, files: 
 
 
 def add_rows(connection: Connection, skill_id: int, version_id: int, name: str, visibility: str, row: Indexed) -> None:
-    """Insert the rows of one skill that has none."""
+    """Insert the search rows of a skill that has none yet."""
     values = {"skill_id": skill_id, "version_id": version_id, "copy_key": row.copy_key, "words": row.words}
     connection.execute(insert(search_words), values)
     common = {"skill_id": skill_id, "name": name, "visibility": visibility}
@@ -119,7 +118,7 @@ def _add(connection: Connection, skill_id: int, version_id: int) -> None:
 
 
 def _words(fields: Fields, body: str) -> str:
-    """With blanks between, which is text for FTS5 and a tsvector for Postgres."""
+    """Return the words separated by spaces, which is text for FTS5 and a tsvector for Postgres."""
     words = dict.fromkeys((*fields.further, *words_of(body)))
     return " ".join(word for word in words if word not in fields.impacts)
 
@@ -130,7 +129,7 @@ def _copy_key(description: str, body: str, files: Sequence[tuple[str, str]]) -> 
 
 
 def _add_spellings(connection: Connection, spellings: Mapping[str, str]) -> None:
-    """Insert the pieces of the words that are new, sorted: two publishers of one new word wait and do not deadlock."""
+    """Insert the pieces of the new words, sorted: two publishers of one new word then wait and do not deadlock."""
     there = search_spellings.c.word.in_(list(spellings))
     known = set(connection.scalars(select(search_spellings.c.word).where(search_spellings.c.piece == WHOLE, there)))
     rows = [

@@ -1,6 +1,6 @@
-"""What the words of a query are looked up as: stems, the words that they may begin, or the words they may misspell.
+"""Meanings of a query's words: stems, the words that an unfinished word may begin, or corrections of a misspelt one.
 
-Only what an identity sees counts: a word that stands in hidden skills alone is no word.
+Only visible skills count: a word that only hidden skills contain is unknown.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from skillery.formats.words import Term, beginning_of
 from skillery.registry.search_visibility import Seen, Sight, is_seen
 
 MOST_COUNTED = 4096
-"""Postings of a word beyond these make no difference."""
+"""Limit on the counted postings of a word. More make no difference."""
 MOST_TEXTS = 300
-"""A word that more texts have says too little about each of them."""
+"""Limit on the texts with a word. A more frequent word says too little about each text."""
 EXACT, UNFINISHED, CORRECTED = 5, 4, 3
-"""What a posting counts by how it was come by."""
+"""Factors of a posting: exact word, completion of an unfinished word, correction of a misspelt word."""
 _MOST_WEIGHT = MOST_COUNTED.bit_length()
 _RARE = 2
 _TIMES_AS_OFTEN = 20
-"""A rare word is a typo if a word near it is so much more frequent."""
+"""A rare word is a typo if a similar word is at least this many times as frequent."""
 _MOST_NEAR, _MOST_CORRECTIONS, _MOST_UNFINISHED = 60, 5, 10
 _LEAST_OF_TEXT_PREFIX = 3
 _KEPT = 128
 _FTS = table("search_index", column("rowid"))
 
 Texts = Literal["none", "few", "first"]
-"""Which texts with the word count: none, all (because they are few), or the first that there are."""
+"""The texts that count for a word: none, all (if they are few), or the first ones found."""
 
 
 class Meaning(msgspec.Struct, frozen=True, array_like=True):
-    """What one word of a query is looked up as. It is part of cursors."""
+    """The stored words that one word of a query is looked up as. A meaning is part of cursors."""
 
     words: dict[str, int]
-    """Stems with what a posting of each counts."""
+    """The factor of a posting, by stem."""
     prefix: str
-    """In texts, words that begin so count too; "" for none."""
+    """Beginning of words in texts that count too; "" for none."""
     stem: str
     rows: int
-    """Postings of all these words."""
+    """The number of postings of all these words."""
     texts: Texts
     weight: int
-    """The rarer the word, the more: 1 to 13."""
+    """The weight of the word, from 1 to 13; rarer words have more."""
 
     def matches(self, word: str) -> bool:
         return word == self.stem or word in self.words or (self.prefix != "" and word.startswith(self.prefix))
@@ -71,7 +71,7 @@ class Meaning(msgspec.Struct, frozen=True, array_like=True):
 
 
 def understand(connection: Connection, seen: Seen, terms: Sequence[Term]) -> list[Meaning]:
-    """Return what each word means, without those that nothing visible has."""
+    """Return the meaning of each word, without words that no visible skill has."""
     joined = _joined(terms)
     asked = [*(term.word for term in terms), *(word for words in joined.values() for word in words)]
     counts = count_postings(connection, seen, asked)
@@ -82,11 +82,11 @@ def understand(connection: Connection, seen: Seen, terms: Sequence[Term]) -> lis
 
 
 class _LookedUp(msgspec.Struct, frozen=True):
-    """A word of a query, with the words of names, descriptions and tags that it is or begins."""
+    """A word of a query, with the words of names, descriptions and tags that it equals or begins."""
 
     term: Term
     found: dict[str, int]
-    """Stems with their postings."""
+    """The number of postings, by stem."""
     counts: int
     prefix: str
 
@@ -119,7 +119,8 @@ def _meaning(connection: Connection, seen: Seen, one: _LookedUp, in_texts: int) 
 
 
 def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
-    """Of each word as it is spelt, the stems of it and a neighbour as one word: `power point` is `powerpoint`."""
+    """Return, for each word as spelt, the stems of it and an adjacent word written as one: `power point` is
+    `powerpoint`."""
     found: dict[str, list[str]] = {term.spelt: [] for term in terms}
     for left, right in pairwise(terms):
         both = left.spelt + right.spelt
@@ -156,7 +157,7 @@ def _count(name: str, sight: Sight) -> Any:
 
 
 def _count_texts(connection: Connection, seen: Seen, looked_up: Sequence[_LookedUp]) -> dict[str, int]:
-    """Return for the words with few postings how many visible texts have them, up to MOST_TEXTS + 1."""
+    """Return how many visible texts contain each word with few postings, up to MOST_TEXTS + 1."""
     rare = [one for one in looked_up if one.rows <= MOST_TEXTS]
     if not rare:
         return {}
@@ -191,7 +192,10 @@ def texts_with(dialect: str, parameter: str) -> Select[Any]:
 
 
 def text_query(dialect: str, word: str, prefix: str) -> str:
-    """Words hold letters, digits and marks only: there is nothing in them to escape."""
+    """Return the search expression of a word in the database's own syntax.
+
+    Words contain letters, digits and marks only, so nothing needs escaping.
+    """
     if dialect == "sqlite":
         return f'"{word}" OR "{prefix}" *' if prefix else f'"{word}"'
     return f"'{word}' | '{prefix}':*" if prefix else f"'{word}'"
@@ -201,7 +205,7 @@ def text_query(dialect: str, word: str, prefix: str) -> str:
 
 
 def _begun(connection: Connection, seen: Seen, beginning: str) -> dict[str, int]:
-    """Return stems of visible words that begin so, the shortest words first, with their postings."""
+    """Return stems of visible words with this beginning, the shortest words first, with their postings."""
     if not is_known_spelling(beginning):
         return {}
     given = {"piece": WHOLE, "low": beginning, "high": beginning + "\U0010ffff"}
@@ -219,7 +223,10 @@ def _beginning(sight: Sight) -> Statement:
 
 
 def _corrections(connection: Connection, seen: Seen, term: Term, found: int) -> dict[str, int]:
-    """Return stems of the nearest visible words, with their postings; only frequent ones if the word itself exists."""
+    """Return stems of the nearest visible words, with their postings.
+
+    If the word itself exists, only much more frequent words count.
+    """
     most = mistakes_allowed(term.spelt)
     pieces = pieces_of(term.spelt)
     given: dict[str, Any] = {f"piece_{place}": piece for place, piece in enumerate(pieces)}
@@ -248,7 +255,7 @@ def _near(pieces: int, sight: Sight) -> Statement:
 
 
 def _is_used(sight: Sight, stem: Any = search_spellings.c.stem) -> Any:
-    """Condition: a visible skill has the word."""
+    """Return the condition that a visible skill has the word."""
     some: Select[Any] = select(literal_column("1")).where(search_postings.c.word == stem)
     some = some.where(*is_seen(sight, search_postings, search_postings.c.skill_id))
     return some.exists()

@@ -1,7 +1,7 @@
-"""The tools that versions offer: kept as versions come and go, listed, and found by their names.
+"""The tools of versions: stored as versions change, listed, and found by name.
 
-A tool is offered while its version is the latest of its skill. Of one name in several skills, a bare name means the one
-that was published last, among those that the caller sees.
+A tool is offered while its version is the latest of its skill. If several skills offer a tool of one name, the bare
+name means the tool that was published last, among those that the caller sees.
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ _HANDLER = Statement(
 
 
 class SessionTool(NamedTuple):
-    """What is run where a tool lives in a session: its one file."""
+    """The single file of a tool that lives in a session."""
 
     script: str
     content: str
 
 
 class FoundTool(NamedTuple):
-    """A tool, and where it comes from: a version, or the caller's session."""
+    """A tool and its origin: a version, or the caller's session."""
 
     name: str
     declared: Mapping[str, Any]
@@ -111,7 +111,7 @@ class FoundTool(NamedTuple):
 
 
 def tool_item(tool: Tool, skill: str | None, version: str | None) -> str:
-    """A tool as list_tools answers it."""
+    """Return a tool as an item of list_tools."""
     item = {
         "name": tool.name,
         "skill": skill,
@@ -140,7 +140,7 @@ def add_tools(connection: Connection, version_id: int, skill_id: int, bundle: Bu
 
 
 def offer_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
-    """Offer the tools of this version, and of the skill no others."""
+    """Offer the tools of this version, and no other tools of the skill."""
     if connection.scalar(_ANY, {"of_skill": skill_id}) is None:
         return
     connection.execute(_WITHDRAW.values(offered_since=None), {"of_skill": skill_id})
@@ -162,9 +162,9 @@ def list_tools(
     limit: int,
     cursor: str,
 ) -> msgspec.Raw:
-    """`{"tools": […], "next_cursor": …}` as JSON, by the bytes of skill and name; those of the session come first.
+    """Return `{"tools": […], "next_cursor": …}` as JSON, sorted by the bytes of skill and name.
 
-    Of one skill where one is asked for, and then of the version that the spec means. Raises InvalidCursor,
+    Tools of the session come first. With `skill`, only the tools of that version are listed. Raises InvalidCursor,
     SkillNotFound, VersionNotFound, LabelNotFound.
     """
     bound_to = ("list_tools", skill[0] if skill else "", str(skill[1]) if skill else "", session)
@@ -213,7 +213,7 @@ def _offered(connection: Connection, identity: Identity, after: tuple[str, ...],
     values = {"after_skill": after[0], "after_name": after[1] if after[0] else ""}
     found = _whole(rows).rows(connection, **values)
     if view is None or all(row[3] == "public" for row in found):
-        # Most pages hold nothing that could be hidden.
+        # Most pages contain no hidden skill.
         return found
     return _seen(rows, view).rows(connection, **values, **parameters(identity))
 
@@ -254,8 +254,10 @@ def find_tool(
     skill: tuple[str, VersionSpec] | None,
     session: str,
 ) -> FoundTool:
-    """The tool of that name: of the skill where one is given, else the session's own, else the one that was published
-    last. Raises ToolNotFound, SkillNotFound, VersionNotFound, LabelNotFound."""
+    """Return the tool of that name. Raise ToolNotFound, SkillNotFound, VersionNotFound, LabelNotFound.
+
+    The tool belongs to `skill` if given; else to the session; else to the skill that published it last.
+    """
     if skill is not None:
         return _in_version(connection, resolve(connection, identity, *skill), name)
     own = _ONE_OF_SESSION.rows(connection, name=name, **_session_values(connection, identity, session))
@@ -268,7 +270,7 @@ def find_tool(
 
 
 def find_offered(connection: Connection, identity: Identity, name: str) -> VersionRow | None:
-    """The version that a bare name means, of those that the identity sees."""
+    """Return the version that a bare name means, among those that the identity sees; else None."""
     rows = _named(view_of(identity)).rows(connection, name=name, **parameters(identity))
     if not rows:
         return None
@@ -292,7 +294,7 @@ def _named(view: View | None) -> Statement:
 
 
 def tool_run_by(connection: Connection, version_id: int, script: str) -> str | None:
-    """A tool of the version whose handler this file is."""
+    """Return the name of a tool of the version whose handler is this file, or None."""
     rows = _HANDLER.rows(connection, version_id=version_id, script=script)
     return str(rows[0][0]) if rows else None
 
@@ -320,8 +322,10 @@ def _not_found(connection: Connection, identity: Identity, name: str, session: s
 
 
 def near_names(connection: Connection, identity: Identity, name: str, session: str) -> list[str]:
-    """Names like this one among its neighbours in the index, those that begin alike, and the session's own: a bounded
-    look at what the identity sees."""
+    """Return similar names among visible tools and the session's own.
+
+    Compared are the names next to `name` in the index and those with the same beginning; their number is limited.
+    """
     view, values = view_of(identity), parameters(identity)
     offered = select(tools.c.name).join_from(tools, skills, skills.c.id == tools.c.skill_id)
     offered = offered.where(tools.c.offered_since.is_not(None), *([] if view is None else [_sees(view)])).distinct()
