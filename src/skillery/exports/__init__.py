@@ -1,4 +1,4 @@
-"""Skills as the world knows them: Agent Skills, as archives, as single files, and in indexes."""
+"""Exports: skills as Agent Skills, in archives, as single files and in indexes."""
 
 from skillery.exports.facts import Facts
 from skillery.exports.indexes import KINDS, Index, Kind
