@@ -1,5 +1,7 @@
-"""Publishing: from what somebody sends to a version that everybody can rely on. Nothing is claimed before all of it is
-valid, and then all of it at once."""
+"""Publishing: from an uploaded bundle to a version in the registry.
+
+All checks come before all writes, and all rows are written in one transaction.
+"""
 
 from skillery.publishing.compile_pool import CompileLimits, CompilePool
 from skillery.publishing.example_runs import ExampleRuns

@@ -1,4 +1,4 @@
-"""The examples of a skill, run as any run is, and what they show."""
+"""The examples of a skill, run like any other run, and their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from skillery.runs.cache import Cache
 
 RULE = "examples"
 LEAST_MS = 5
-"""No run is begun with less time than that."""
+"""Milliseconds below which no run is started."""
 _MESSAGE_CHARACTERS = 400
 _WHY_LESS = (
     "an example runs without network and secrets; one that needs them says needs_permissions = true and is run when "
@@ -31,14 +31,14 @@ _WHY_LESS = (
 
 
 class Tested(NamedTuple):
-    """Every example in its order, and a finding for each that failed."""
+    """All examples in their order, and a finding for each that failed."""
 
     examples: tuple[CheckedExample, ...]
     findings: tuple[Finding, ...]
 
 
 class Subject(NamedTuple):
-    """Whose examples they are."""
+    """The skill whose examples are run."""
 
     manifest: Manifest
     digest: str
@@ -49,7 +49,7 @@ class ExampleRuns:
     """Runs examples one after the other, each through the queue in its publisher's turn."""
 
     def __init__(self, runner: Runner, cache: Cache, seconds: float) -> None:
-        """`seconds` is what the examples of one version may take together, waiting for a place apart."""
+        """`seconds` limits the examples of one version together. Time in the queue does not count."""
         self._runner = runner
         self._cache = cache
         self._seconds = seconds
@@ -63,9 +63,9 @@ class ExampleRuns:
         permitted: bool,
         known: Sequence[CheckedExample] = (),
     ) -> Tested:
-        """Those that need permissions wait unless it is `permitted`; `known` are results that hold already.
+        """Run the examples and return their results. Raise Busy and Unavailable.
 
-        Raises Busy and Unavailable, and then nothing is known.
+        With `permitted` False, examples that need permissions wait. `known` are earlier results that still hold.
         """
         passed = {one.name: one for one in known if one.status == "passed"}
         waiting = {one.name for one in examples.read if one.needs_permissions and not permitted}
@@ -108,7 +108,7 @@ class ExampleRuns:
     async def _try(
         self, identity: Identity, subject: Subject, folder: Path, example: Example, left_ms: float
     ) -> tuple[CheckedExample, str, float]:
-        """The example, what is wrong with it ("" where nothing is), and the time it took."""
+        """Run one example. Return its result, the problem ("" if it passed), and the time in milliseconds."""
         runtime, permissions = subject.manifest.runtime, subject.manifest.permissions
         assert runtime is not None, "examples are checked with the bundle"
         ids = {path: new_blob_id() for path in example.files}

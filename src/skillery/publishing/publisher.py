@@ -1,4 +1,4 @@
-"""create_skill; approve_version, which publishes what that left as a draft; check_skill, which only looks."""
+"""create_skill; approve_version, which publishes a draft; check_skill, which checks without publishing."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ from skillery.registry.index_names import index_name_warning
 log = logging.getLogger(__name__)
 
 MOST_FINDINGS = 500
-"""That are kept with a version; errors that nobody waived come first."""
+"""Limit on the findings stored with a version. Errors without a waiver come first."""
 
 
 class CheckedSkill(msgspec.Struct, frozen=True):
-    """What `check_skill` answers. `status` is the one that the version would begin with."""
+    """The answer of `check_skill`. `status` is the first status that the version would have."""
 
     ok: bool
     name: str
@@ -75,11 +75,11 @@ class CheckedSkill(msgspec.Struct, frozen=True):
 
 
 Also = Callable[[Connection, NewVersion], None]
-"""What else is recorded in the transaction that adds a version."""
+"""Function that records more in the transaction that adds a version."""
 
 
 class Published(NamedTuple):
-    """What became of a bundle, and what was noticed on the way."""
+    """The result of publishing a bundle, with its warnings and findings."""
 
     created: NewVersion
     warnings: tuple[str, ...]
@@ -88,12 +88,12 @@ class Published(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """What is there before a version is."""
+    """The registry's state before a version is added."""
 
     taken: NewVersion | None
     diff: PermissionsDiff
     looked: Looked | None
-    """What was found about undeclared packages, if that was needed for the lock."""
+    """The result about undeclared packages, if the lock needed one."""
 
 
 class Publisher:
@@ -114,7 +114,7 @@ class Publisher:
         compilers: CompilePool,
         undeclared: Undeclared,
     ) -> None:
-        """`most_of` is the server's maximum of each limit that a skill can ask for."""
+        """`most_of` is the server's maximum of each limit that a skill can request."""
         self.undeclared = undeclared
         self._database = database
         self._storage = storage
@@ -139,13 +139,14 @@ class Publisher:
         *,
         made_by: str | None = None,
     ) -> NewVersion:
-        """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant
-        covers the name), NameTaken, VersionExists, Refused, QuotaExceeded; Busy, RateLimited and Unavailable where its
-        examples cannot be run; as `Locks.make` where its dependencies cannot be locked.
+        """Publish a bundle completely or not at all.
 
-        `rules` and `quotas` are the publisher's own unless others are given. A draft is the author's and the reviewers'
-        alone. The same bundle again answers as the first time did. `made_by` is the method that wrote the bundle for
-        its publisher.
+        Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant covers the name),
+        NameTaken, VersionExists, Refused, QuotaExceeded; Busy, RateLimited and Unavailable if its examples cannot be
+        run; the errors of `Locks.make` if its dependencies cannot be locked.
+
+        `rules` and `quotas` replace those of the publisher. Only the author and reviewers see a draft. The same bundle
+        again returns the stored version. `made_by` is the method that generated the bundle.
         """
         published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)
         return published.created
@@ -163,11 +164,12 @@ class Publisher:
         also: Also | None = None,
         looked: Looked | None = None,
     ) -> Published:
-        """As create_skill, with what was noticed. `looked` is what the caller already knows of undeclared packages.
+        """Publish as create_skill does, and return warnings and findings too.
 
-        `also` is done in the transaction that adds the version; where that is there already, in one of its own. Of a
-        SKILL.md that somebody has read already (`SkillMd`) the bundle was imported: tools that break a rule are
-        skipped."""
+        `looked` is the caller's result about undeclared packages. `also` runs in the transaction that adds the version,
+        or in its own if the version exists. If `skill_md` is already parsed, the bundle is imported: tools that break a
+        rule are skipped.
+        """
         rules = rules or self._rules
         bundle, before = await self._look(identity, manifest, skill_md, files, looked)
         if before.taken is not None:
@@ -207,13 +209,16 @@ class Publisher:
         files: Sequence[BundleFile],
         looked: Looked | None = None,
     ) -> CheckedSkill:
-        """All that create_skill would look at, and nothing stored but the runs of the examples. What the checks find is
-        answered; all else is raised as there. Of a version that is there already it looks at its examples again."""
+        """Run all checks of create_skill without publishing.
+
+        Findings are returned; other errors are raised as in create_skill. Only the runs of the examples are stored. For
+        an existing version, its examples run again.
+        """
         bundle, before = await self._look(identity, manifest, skill_md, files, looked)
         publication = _publication(bundle, identity)
         findings = await self._ask(publication, bundle, before.looked, identity)
         status = before.taken.status if before.taken else self._rules.status_for(identity, before.diff)
-        # Nothing is published: no run gets what only a published version may have.
+        # Nothing is published, so no run gets the permissions of a published version.
         subject = Subject(bundle.manifest, bundle.digest, publication.files)
         tested = await self._examples.test(identity, subject, bundle.examples, permitted=False)
         findings = (*findings, *_as_found(tested.findings))
@@ -233,8 +238,10 @@ class Publisher:
     async def check_needs(
         self, identity: Identity, dependencies: Sequence[str], requires_python: str, lock: bytes | None
     ) -> None:
-        """Raises what would stand against a version with these, and this lock of its own; what is found out is known
-        when it is published."""
+        """Raise the errors that a version with these needs and its own lock would get.
+
+        The results are cached for publishing.
+        """
         check_python(requires_python)
         if dependencies and lock is not None:
             await self._locks.verify(dependencies, lock, identity.name)
@@ -244,7 +251,7 @@ class Publisher:
     async def find_stored(
         self, identity: Identity, name: str, version: Version | None, files: Sequence[BundleFile]
     ) -> VersionRow | None:
-        """Return the version, the latest one without `version`, if the identity sees it and it holds the files."""
+        """Return the version (default: the latest) if the identity sees it and it has the files; else None."""
 
         def look(connection: Connection) -> VersionRow | None:
             try:
@@ -258,7 +265,7 @@ class Publisher:
     async def approve_version(
         self, identity: Identity, name: str, version: Version, digest: str | None, note: str
     ) -> NewVersion:
-        """As the registry's `approve_version`; then the version is published, and whoever listens is told."""
+        """Approve a version as the registry does, then report the publication to the `after_publish` hooks."""
         look = partial(look_at_approval, identity=identity, name=name, version=version, digest=digest)
         row = await self._database.read(look)
         checks = await self._test_waiting(identity, row) if checks_of(row.checks_json).waiting else None
@@ -270,7 +277,7 @@ class Publisher:
         try:
             publication = await asyncio.to_thread(self._database.read_now, stored)
         except SkilleryError:
-            # It is published all the same: a storage that fails now takes nothing back.
+            # The version stays published even if the storage fails now.
             log.exception("after_publish was not told of %s %s", name, approved.version)
         else:
             await self._events.after_publish(publication)
@@ -293,7 +300,7 @@ class Publisher:
         problems = await self._compilers.check(identity.name, begun.sources)
         bundle = await asyncio.to_thread(begun.finish, problems)
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
-        # Before anything is said of what is there already.
+        # Checked first: the answer about existing versions depends on it.
         access.require_namespace(identity, "publish", bundle.manifest.name)
         infer = partial(self._infer, identity, bundle, looked)
         with at_their_lines(files):
@@ -315,7 +322,7 @@ class Publisher:
     async def _ask(
         self, publication: Publication, bundle: Bundle, looked: Looked | None, identity: Identity
     ) -> tuple[CheckFinding, ...]:
-        """Return what the plugins say and what is undeclared, what refuses first; waived by the live waivers."""
+        """Return the findings of plugins and about undeclared packages, waivers applied, refusing ones first."""
         looked = looked or await self.undeclared.look(identity.name, bundle.files)
         called = bundle.manifest.called
         undeclared = await self.undeclared.findings(looked, called.entrypoint if called else "", lock_of(bundle))
@@ -327,7 +334,7 @@ class Publisher:
         return tuple(sorted(judged, key=lambda finding: not finding.refuses))
 
     async def _test(self, identity: Identity, bundle: Bundle, checks: Checks, permitted: bool) -> Checks:
-        """The checks with what the examples have shown. Raises Refused, Busy, Unavailable."""
+        """Return the checks with the results of the examples. Raise Refused, Busy, Unavailable."""
         if not bundle.examples.read:
             return checks
         manifest = bundle.manifest
@@ -339,7 +346,7 @@ class Publisher:
         return with_examples(checks, tested.examples)
 
     async def _test_waiting(self, identity: Identity, row: VersionRow) -> Checks:
-        """The examples that need permissions, run as the reviewer who has just agreed to them."""
+        """Run the examples that need permissions, as the approving reviewer, and return the checks."""
         stored = partial(self._stored, identity=identity, name=row.name, version=Version.parse(row.version))
         publication = await asyncio.to_thread(self._database.read_now, stored)
         toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
@@ -375,7 +382,7 @@ class Publisher:
                 )
 
     async def _store(self, bundle: Bundle, insert: Callable[[Connection], NewVersion]) -> NewVersion:
-        """Large files first, rows last: a crash leaves an unused file, never a version without its files."""
+        """Store large files first and rows last: a crash leaves an unused file, never a version without its files."""
         large = {file.sha256: file.content for file in bundle.files if not is_inline(file.size)}
         if not large:
             return await self._database.write_together(insert)
@@ -405,7 +412,7 @@ class Publisher:
         also: Also | None,
     ) -> NewVersion:
         def landing(diff: PermissionsDiff) -> str:
-            # What waits is run by an approval: a version is not published before.
+            # An approval runs the waiting examples, so the version is not published before.
             return "draft" if checks.waiting else rules.status_for(identity, diff)
 
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
@@ -430,7 +437,7 @@ def _do_also(also: Also, created: NewVersion, connection: Connection) -> None:
 
 
 def _note_permitted(connection: Connection, identity: Identity, bundle: Bundle) -> None:
-    """Before the code of a version that may yet be refused, and then is kept nowhere, runs with permissions."""
+    """Record the run of examples with permissions before it starts: a refused version leaves no other trace."""
     manifest = bundle.manifest
     network = [pattern.text for pattern in manifest.permissions.network]
     after = {"digest": bundle.digest, "network": network, "secrets": list(manifest.permissions.secrets)}
@@ -438,7 +445,7 @@ def _note_permitted(connection: Connection, identity: Identity, bundle: Bundle) 
 
 
 def _refuse(name: str, version: str, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]) -> None:
-    """Raises Refused where a finding stands against it."""
+    """Raise Refused if a finding refuses the version."""
     refusing = [finding for finding in findings if finding.refuses]
     if not refusing:
         return

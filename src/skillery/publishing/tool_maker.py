@@ -1,4 +1,4 @@
-"""define_tool and remove_tool: tools that agents make while they work, for a session or as skills that stay."""
+"""define_tool and remove_tool: tools that agents define, for a session or as permanent skills."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class Definition(msgspec.Struct, frozen=True):
     name: str
     description: str
     parameters: str
-    """JSON text."""
+    """The parameters as JSON text."""
     code: str
     """The body of the handler."""
     is_persistent: bool
     language: Language | None
-    """None: JavaScript where it can be run, else Python."""
+    """None: JavaScript if this server can run it, else Python."""
     session: str
     namespace: str | None
-    """Of the skill that it becomes. None: none where the grants cover that, else the first namespace of theirs."""
+    """Namespace of the skill. None: no namespace if the grants allow that, else the first granted namespace."""
 
 
 class DefinedTool(msgspec.Struct, frozen=True):
-    """What both methods answer; skill and version are None where it lives, or lived, in a session."""
+    """The answer of both methods. Skill and version are None for a tool of a session."""
 
     name: str
     skill: str | None
@@ -68,7 +68,7 @@ class DefinedTool(msgspec.Struct, frozen=True):
 
 
 class ToolMaker:
-    """Defines tools and removes what was defined, and nothing else."""
+    """Defines tools, and removes tools that were defined."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ToolMaker:
         keep_for: timedelta,
         reserved: Set[str],
     ) -> None:
-        """`reserved`: names of tools that are the server's own."""
+        """`reserved` are names of the server's own tools."""
         self._database = database
         self._publisher = publisher
         self._compilers = compilers
@@ -90,7 +90,8 @@ class ToolMaker:
         self._reserved = reserved
 
     async def define_tool(self, identity: Identity, asked: Definition) -> DefinedTool:
-        """Raises InvalidParams, InvalidName, ToolProtected, QuotaExceeded, and what create_skill raises."""
+        """Define a tool. Raise InvalidParams, InvalidName, ToolProtected, QuotaExceeded, and the errors of
+        create_skill."""
         self._check_reserved(asked.name)
         language = asked.language or ("javascript" if await self._runs_javascript() else "python")
         script = script_path(asked.name, language)
@@ -111,8 +112,10 @@ class ToolMaker:
         return DefinedTool(tool.name, None, None, "session")
 
     async def remove_tool(self, identity: Identity, name: str, skill: str | None, session: str) -> DefinedTool:
-        """The session's own where there is one and no skill is named, else the skill that it was kept as, whose
-        versions are yanked. Raises ToolNotFound, ToolProtected, NotAllowed, IllegalStep."""
+        """Remove the session's tool if no skill is named and there is one; else yank the versions of its skill.
+
+        Raises ToolNotFound, ToolProtected, NotAllowed, IllegalStep.
+        """
         self._check_reserved(name)
         work = partial(_remove, identity=identity, name=name, skill=skill, session=session)
         return await self._database.write(work)
@@ -130,7 +133,7 @@ class ToolMaker:
         for _ in range(MOST_TRIES - 1):
             try:
                 return await self._publish_once(identity, tool, skill, content)
-            except VersionExists:  # somebody else defines it as well
+            except VersionExists:  # another caller defines the same tool
                 continue
         return await self._publish_once(identity, tool, skill, content)
 
@@ -141,7 +144,7 @@ class ToolMaker:
         return await self._publisher.create_skill(identity, written.manifest, written.skill_md, files, made_by=MADE_BY)
 
     async def _handler(self, identity: Identity, code: str, language: Language, script: str) -> str:
-        """Raise InvalidParams for Python that does not compile."""
+        """Return the file of the handler. Raise InvalidParams for Python that does not compile."""
         if language != "python":
             return handler_of(code, language)
         made = await self._compilers.handler(identity.name, script, code)
@@ -159,7 +162,7 @@ def _refuse(problem: Problem) -> NoReturn:
 
 
 def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:
-    """Below no namespace, as the convention names it, wherever the identity may publish there."""
+    """Return the name of the skill for a tool: without a namespace if the identity may publish there."""
     plain = defined_skill_name(tool, namespace or "")
     if namespace is not None or access.covers(identity, plain):
         return plain
@@ -168,7 +171,7 @@ def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:
 
 
 def _versions(connection: Connection, skill: str) -> list[Any]:
-    """Highest first."""
+    """Return the versions of a skill, highest first."""
     versions = (
         select(skill_versions.c.version, skill_versions.c.status, skill_versions.c.made_by, skill_versions.c.publisher)
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
@@ -179,7 +182,7 @@ def _versions(connection: Connection, skill: str) -> list[Any]:
 
 
 def _next_version(connection: Connection, identity: Identity, skill: str) -> str:
-    """The next patch. Raises ToolProtected, NameTaken."""
+    """Return the next patch version. Raise ToolProtected, NameTaken."""
     versions = _versions(connection, skill)
     if not versions:
         return FIRST
@@ -220,7 +223,7 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
 
 
 def _where_kept(connection: Connection, identity: Identity, name: str) -> str | None:
-    """Where define_tool would keep it, else wherever the bare name leads."""
+    """Return the skill in which define_tool would store the tool, else the skill that the bare name means."""
     try:
         kept = _skill_for(identity, name, None)
     except InvalidParams:

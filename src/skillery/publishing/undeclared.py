@@ -1,4 +1,4 @@
-"""Undeclared packages: what the Python files of a bundle import, and no dependency of its skill provides."""
+"""Undeclared packages: modules that the Python files of a bundle import, and that no dependency provides."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.undeclared_findings import Looked, Missing, Mode, findings_of, is_provided
 
 MOST_MODULES = 50
-"""Modules of a bundle that are told; so many packages are inferred at most."""
+"""Limit on the modules that are reported, and on the packages that are inferred."""
 MOST_TRIES = 8
-"""Locks that are tried: each one without the packages that stood against the one before."""
+"""Limit on the locks that are tried, each without the packages that made the one before fail."""
 MOST_FILES = 1_000
 UNREAD = "the imports of its Python files were not looked at: the files take too long to parse"
 _ENDING = ".py"
 
 
 class Undeclared:
-    """Finds undeclared packages. `mode` is what callers get that ask for none."""
+    """Finds undeclared packages. `mode` is the default mode."""
 
     def __init__(self, compilers: CompilePool, locks: Locks, named: NamedEnvironments, mode: Mode) -> None:
         self._compilers = compilers
@@ -52,8 +52,10 @@ class Undeclared:
     async def infer(
         self, caller: str, files: Sequence[BundleFile], declared: Sequence[str], mode: Mode | None = None
     ) -> Looked:
-        """As `look`; in the mode `lock`, with the packages to lock next to the declared ones. A package that cannot be
-        had has a reason. Raise PackageIndexUnavailable too."""
+        """Return the result of `look`; in mode `lock`, also the packages to lock next to the declared ones.
+
+        A package that cannot be locked has a reason. Raises PackageIndexUnavailable too.
+        """
         looked = await self.look(caller, files, mode)
         if looked.mode != "lock" or not looked.missing:
             return looked
@@ -83,8 +85,10 @@ class Undeclared:
     async def _dropped(
         self, caller: str, declared: Sequence[str], packages: Sequence[str], optional: set[str]
     ) -> dict[str, str]:
-        """Return the packages that cannot be locked together with the others, each with the reason: the one at fault
-        if that is known, else first the optional ones, then all."""
+        """Return the packages that cannot be locked together with the others, with the reasons.
+
+        The package at fault is dropped if known; else first the optional ones, then all.
+        """
         dropped: dict[str, str] = {}
         for _ in range(MOST_TRIES):
             left = [one for one in packages if one not in dropped]
@@ -101,7 +105,7 @@ class Undeclared:
         return dropped | {one: "too many packages cannot be locked" for one in packages if one not in dropped}
 
     async def _of_default(self) -> tuple[frozenset[str], bool]:
-        """Return the packages of the default environment, and whether those are all."""
+        """Return the packages of the default environment, and whether the list is complete."""
         default = self._named.defined.default
         if default is None:
             return frozenset(), True
@@ -112,14 +116,14 @@ class Undeclared:
 
 
 def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:
-    """The Python files that are looked at: the first ones by path, up to MAX_CHECKED_BYTES together."""
+    """Return the Python files to check: the first ones by path, up to MAX_CHECKED_BYTES together."""
     scripts = sorted((file for file in files if file.path.endswith(_ENDING)), key=lambda file: file.path)[:MOST_FILES]
     sized = zip(scripts, accumulate(file.size for file in scripts), strict=True)
     return [file for file, size in takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, sized)]
 
 
 def _missing(imports: Sequence[tuple[str, Import]], own: frozenset[str]) -> tuple[Missing, ...]:
-    """One for each module, at the first place that requires it."""
+    """Return one entry for each module, at the first place that requires it."""
     found: dict[str, list[tuple[str, Import]]] = {}
     for path, one in imports:
         if one.module.partition(".")[0] not in own:

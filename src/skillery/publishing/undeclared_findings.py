@@ -1,4 +1,4 @@
-"""What is told about undeclared packages."""
+"""Findings about undeclared packages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from skillery.backends import Finding
 from skillery.formats.import_names import Providers, is_known_package
 
 Mode = Literal["off", "suggest", "lock"]
-"""What is done about undeclared packages: nothing, a finding for each, or they are locked."""
+"""Handling of undeclared packages: none, a finding for each, or locking them."""
 UNDECLARED, INFERRED = "undeclared_package", "inferred_package"
 """Rules of the findings."""
 
 
 class Missing(msgspec.Struct, frozen=True, eq=False):
-    """A module that Python files of a bundle import and do not bring: the first place, and how many more there are."""
+    """A module that Python files of a bundle import and the bundle does not contain.
+
+    `file` and `line` are the first place, `more` counts the others.
+    """
 
     module: str
     file: str
@@ -31,7 +34,7 @@ class Missing(msgspec.Struct, frozen=True, eq=False):
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """What was found in a bundle."""
+    """The undeclared modules of a bundle."""
 
     mode: Mode
     missing: tuple[Missing, ...] = ()
@@ -40,7 +43,7 @@ class Looked(msgspec.Struct, frozen=True):
     reasons: Mapping[str, str] = {}
     """By module, why no package is inferred."""
     unread: str = ""
-    """Why files were not looked at."""
+    """Why files were not checked."""
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -49,18 +52,20 @@ class Looked(msgspec.Struct, frozen=True):
 
 
 def is_provided(missing: Missing, packages: frozenset[str]) -> bool:
-    """Return whether one of the packages provides the module. If nobody knows who provides it, a package of which
-    nobody knows the modules may."""
+    """Return whether one of the packages provides the module.
+
+    If the provider is unknown, a package with unknown modules may provide it.
+    """
     if packages & {*missing.providers.packages, canonicalize_name(missing.module.partition(".")[0])}:
         return True
     return missing.providers.how == "guessed" and not all(map(is_known_package, packages))
 
 
 def findings_of(looked: Looked, entrypoint: str, packages: frozenset[str], *, is_sure: bool) -> tuple[Finding, ...]:
-    """Return the findings of a skill whose runs have `packages`, all of them if `is_sure`.
+    """Return the findings of a skill whose runs have `packages`; `is_sure` means that the list is complete.
 
-    An import that the entrypoint cannot do without is an error if it certainly fails: a package whose modules nobody
-    knows may provide it.
+    An import that the entrypoint requires is an error if it certainly fails. A package with unknown modules may provide
+    it, so its presence makes the finding a warning.
     """
     is_sure = is_sure and all(map(is_known_package, packages))
     return tuple(_findings(looked, entrypoint, packages, is_sure))
