@@ -364,7 +364,7 @@ def _environment(variable: str, text: str) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
         example = '{"dependencies": ["numpy>=2,<3"], "preload": ["numpy"]}'
-        raise StartupError(f"{variable} is no JSON object ({error}): write one such as {example}") from None
+        raise StartupError(f"{variable} is not a JSON object ({error}): write one such as {example}") from None
 
 
 def _from_text(kind: Any, text: str) -> Any:

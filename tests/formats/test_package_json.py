@@ -71,8 +71,8 @@ def test_what_is_there_or_not_run_is_no_fault(
     ("content", "words"),
     [
         ("{\n,}", "package.json:2: it is not JSON"),
-        ("[]", "package.json is no object"),
-        ('{"dependencies": []}', "'dependencies' is no object"),
+        ("[]", "package.json is not an object"),
+        ('{"dependencies": []}', "'dependencies' is not an object"),
         ("[" * 100_000, "package.json"),
     ],
 )

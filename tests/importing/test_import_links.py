@@ -290,7 +290,7 @@ def test_the_report_ends_with_what_there_is_to_do(sqlite_server: Server, new_nam
         "packages missing (1)",
     ]
     assert "  bad: there is no SKILL.md" in summary
-    assert "note: good/SKILL.md: keys that Agent Skills do not know are kept: 'author'" in ended.err
+    assert "note: good/SKILL.md: keys that Agent Skills do not define are kept: 'author'" in ended.err
     [again] = imported(sqlite_server, new_name, folder, code=3)
     assert {section: len(lines) for section, lines in again["sections"].items()} == {
         "published": 0,

@@ -162,7 +162,7 @@ def test_waivers_are_listed_page_by_page(team: dict[str, Caller], new_name: str)
     ("more", "told"),
     [
         ({"rule": "examples"}, "examples have to pass"),
-        ({"rule": "before_publish"}, "mend the check"),
+        ({"rule": "before_publish"}, "fix the check"),
         ({"rule": " "}, "rule"),
         ({"reason": " "}, "reason"),
         ({"reason": "a\0b"}, "reason"),

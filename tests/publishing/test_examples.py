@@ -144,8 +144,8 @@ def test_a_version_whose_examples_fail_is_not_published(rpc: Rpc, new_name: str)
     assert messages[0].startswith("count: output.rows: expected 4, got 3; output.first.text: ")
     assert "output.none: expected 1, got nothing" in messages[0]
     assert messages[1].startswith("fails: failed with ")
-    assert "other error: expected is a failure of type KeyError, got ValidationError" in messages[2]
-    assert "no error: expected is a failure of type KeyError, and it completed" in messages[3]
+    assert "other error: expected a failure of type KeyError, got ValidationError" in messages[2]
+    assert "no error: expected a failure of type KeyError, but the run completed" in messages[3]
     assert {one["rule"] for one in error["data"]["findings"]} == {"examples"}
     assert [one["status"] for one in error["data"]["examples"]] == ["passed"] + ["failed"] * 4
     assert rpc.error("describe_skill", name=name)["code"] == NOT_FOUND
@@ -238,17 +238,17 @@ def test_a_full_queue_publishes_nothing_and_says_so(tmp_path: Path, start_server
         ("x", "examples is a string"),
         ([1], "examples[0] is an integer"),
         ([{"expct": 1}], "did you mean 'expect'"),
-        ([{"expect": 1, "expect_error": "KeyError"}], "it expects one thing"),
+        ([{"expect": 1, "expect_error": "KeyError"}], "an example has one expectation"),
         ([{"expect_error": "no type"}], "no type of an error"),
-        ([{"expect_error": 5}], "expected is a string"),
+        ([{"expect_error": 5}], "expected a string"),
         ([{"args": []}], "examples[0].args is an array"),
         ([{"blobs": {"sheet": "resources/order.csv"}}], "did you mean 'resources/orders.csv'"),
         ([{"blobs": {"sheet": "../x"}}], "the path"),
-        ([{"blobs": {"sheet": 1}}], "expected is the path of a file"),
+        ([{"blobs": {"sheet": 1}}], "expected the path of a file"),
         ([{"blobs": {"sheet": ["resources/orders.csv"]}}], "a list of files, which an input of type blob"),
         ([{"blobs": {"n": "resources/orders.csv"}}], "a file, which an input of type integer"),
         ([{"blobs": {"x": "SKILL.md"}, "args": {"x": 1}}], "leave one of them out"),
-        ([{"input_blobs": "SKILL.md"}], "expected is an array of paths"),
+        ([{"input_blobs": "SKILL.md"}], "expected an array of paths"),
         ([{"input_blobs": ["none"]}], "not in the bundle"),
         ([{"name": "a"}, {"name": "a"}], "as that of another example"),
         ([{"name": " "}], "examples[0].name is blank"),

@@ -605,7 +605,7 @@ def test_sessions_end(database: Database) -> None:
         ({"parameters": "[" * 10_000}, "nested too deep"),
         ({"description": " "}, "description is blank"),
         ({"code": ""}, "code"),
-        ({"code": "return 1\n  + ("}, "'code' is no body of a function in Python"),
+        ({"code": "return 1\n  + ("}, "'code' is not the body of a Python function"),
         ({"code": "a\0b"}, "NUL"),
         ({"persistent": "yes"}, "'persistent' is 'yes'"),
         ({"persistent": True}, "persistent"),

@@ -53,7 +53,7 @@ class Preparing:
             try:
                 await self._prepare(None if names is None else sorted(names))
             except SkilleryError as error:
-                log.warning("the index of Agent Skills is not prepared, its first reader waits: %s", error.message)
+                log.warning("the index of Agent Skills is not prepared, so its first reader waits: %s", error.message)
             except Exception:
                 log.exception("the index of Agent Skills could not be prepared")
 

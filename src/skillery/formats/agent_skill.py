@@ -75,7 +75,7 @@ def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
     in place: keys that the specification does not know, another name, a text that is too long.
     """
     if not is_agent_skill_name(name):
-        raise ValueError(f"{name!r} is no name for an Agent Skill")
+        raise ValueError(f"{name!r} is not a name for an Agent Skill")
     read = _read(stored)
     if read is not None and next(_problems(read, name), None) is None:
         return AgentSkill(stored, read.frontmatter, False)
@@ -177,9 +177,9 @@ def _problems(read: _Read, name: str) -> Iterator[str]:
         yield f"its description has more than {MAX_DESCRIPTION} characters"
     for key, value in frontmatter.items():
         if key not in FIELDS:
-            yield f"the key '{key}' is none of {', '.join(FIELDS)}"
+            yield f"the key '{key}' is unknown; allowed are {', '.join(FIELDS)}"
         elif key not in ("name", "description") and not _conforms(key, value):
-            yield f"the value of '{key}' is not what it should be"
+            yield f"the value of '{key}' does not have the form that Agent Skills require"
     for text in read.other_types:
         yield f"the value {text!r} is not text: it needs quotes"
 

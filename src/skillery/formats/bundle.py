@@ -32,7 +32,7 @@ SKILL_TOML = "skill.toml"
 SKILL_MD = "SKILL.md"
 
 _T = TypeVar("_T")
-_HINT = "Mend the files and publish again; nothing was stored."
+_HINT = "Fix the files and publish again; nothing was stored."
 
 MAX_CHECKED_BYTES = 2 * 1024 * 1024
 """Total size up to which the Python files next to the entrypoint are compiled. Files past it are stored with a warning.
@@ -265,7 +265,7 @@ class UnfinishedBundle:
         """Return SKILL.md as a file, or None if the file is given."""
         given = self.by_path.get(SKILL_MD)
         if given is None:
-            assert self.read is None, "whoever has read it has it"
+            assert self.read is None, "a parsed SKILL.md is among the files"
             return BundleFile(SKILL_MD, self.text.encode()) if skill_md else None
         if self.read is not None:
             return None
@@ -318,7 +318,7 @@ class UnfinishedBundle:
     def check_examples(self) -> None:
         if self.examples and self.examples.problems:
             self.problems.extend(self.examples.problems)
-            self.hints.setdefault(InvalidManifest, "Mend the examples and publish again; nothing was stored.")
+            self.hints.setdefault(InvalidManifest, "Fix the examples and publish again; nothing was stored.")
 
     @cached_property
     def beside(self) -> list[BundleFile]:

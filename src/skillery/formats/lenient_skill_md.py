@@ -87,12 +87,12 @@ class _Noted(Repairs):
 def _text(data: bytes, repairs: Repairs) -> str:
     text = text_of(data)
     if data.startswith(b"\xef\xbb\xbf"):
-        repairs.note("byte_order_mark", "it begins with a byte order mark, which is passed over", 1)
+        repairs.note("byte_order_mark", "it begins with a byte order mark, which is ignored", 1)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        repairs.note("encoding", "it is UTF-16 and not UTF-8; it is read as what it is")
+        repairs.note("encoding", "it is UTF-16, not UTF-8; it is read as UTF-16")
     elif "\ufffd" in text and not _is_utf8(data):
         line = data.count(b"\n", 0, _first_bad(data)) + 1
-        repairs.note("encoding", "it is not all UTF-8; what is not is shown as \ufffd", line)
+        repairs.note("encoding", "it contains bytes that are not UTF-8; they are read as \ufffd", line)
     problem = text_problem(text)
     if problem:
         line = text.count("\n", 0, max(text.find("\x00"), 0)) + 1
@@ -122,7 +122,7 @@ def _mended(text: str, repairs: Repairs) -> SkillMd:
     lines, rest = head_of(text)
     start = _start(lines, repairs)
     if start is None:
-        repairs.note("missing_frontmatter", "it has no frontmatter; all of it is the body", 1)
+        repairs.note("missing_frontmatter", "it has no frontmatter; the whole file is the body", 1)
         return SkillMd({}, without_mark(text))
     end, after = _end(lines, start, repairs)
     if not any(line.strip() for line in lines[start:end]):
@@ -136,7 +136,7 @@ def _start(lines: list[str], repairs: Repairs) -> int | None:
         bare = line.strip()
         if _FENCE.fullmatch(bare):
             if number:
-                repairs.note("leading_lines", "there is something before the frontmatter", number + 1)
+                repairs.note("leading_lines", "there are lines before the frontmatter", number + 1)
             if bare != "---" or line.rstrip() != bare:
                 repairs.note("fence", f"the frontmatter begins with {quoted(line.rstrip())}, not '---'", number + 1)
             return number + 1 if _looks_like_frontmatter(lines, number + 1) else None
@@ -198,7 +198,7 @@ def _frontmatter(lines: list[str], first_line: int, repairs: Repairs) -> dict[st
 def _note_quoted(line: str, number: int, repairs: Repairs) -> None:
     match = _ENTRY.fullmatch(line)
     key = match["key"] if match else ""
-    repairs.note("unquoted_value", f"the value of {quoted(key)} needs quotes in YAML; it is read as it stands", number)
+    repairs.note("unquoted_value", f"the value of {quoted(key)} needs quotes in YAML; it is read as written", number)
 
 
 def _readable(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
@@ -208,7 +208,7 @@ def _readable(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         if "\t" in indent and line.strip():
             repairs.note(
-                "tabs", "a line is indented with a tab, which YAML does not allow; it counts as two blanks", number
+                "tabs", "a line is indented with a tab, which YAML does not allow; it is read as two spaces", number
             )
             line = indent.replace("\t", "  ") + line[len(indent) :]  # noqa: PLW2901
         if _UNREADABLE.search(line):
@@ -225,7 +225,7 @@ def _cut(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
     for number, line in enumerate(lines):
         size += len(line.encode())
         if size > MAX_FRONTMATTER_BYTES:
-            message = f"the frontmatter has more than {MAX_FRONTMATTER_BYTES} bytes; the rest of it is not read"
+            message = f"the frontmatter has more than {MAX_FRONTMATTER_BYTES} bytes; the rest is not read"
             repairs.note("too_large", message, first_line + number)
             return lines[:number]
     return lines
@@ -267,10 +267,10 @@ class _LenientBuilder(Builder):
             self.repairs.note("yaml_alias", f"the alias '*{printable(str(event.anchor), 64)}' is read as text", line)
             return f"*{event.anchor}"
         if getattr(event, "anchor", None) is not None:
-            self.repairs.note("yaml_anchor", "a YAML anchor is passed over", line)
+            self.repairs.note("yaml_anchor", "a YAML anchor is ignored", line)
         # An untagged value has tag None; "!" on a scalar only marks it as text.
         if getattr(event, "tag", None) is not None:
-            self.repairs.note("yaml_tag", f"the YAML tag {quoted(str(getattr(event, 'tag', '')))} is passed over", line)
+            self.repairs.note("yaml_tag", f"the YAML tag {quoted(str(getattr(event, 'tag', '')))} is ignored", line)
         if depth > MAX_DEPTH:
             # Deeper levels are not even scanned: that would take quadratic time.
             self.refuse(f"is nested deeper than {MAX_DEPTH} levels", line)
@@ -285,10 +285,10 @@ class _LenientBuilder(Builder):
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             key, line = self.value(event, depth + 1), self.line(event)
             if not isinstance(key, str):
-                self.repairs.note("odd_key", "a key is no text; it is read as JSON", line)
+                self.repairs.note("odd_key", "a key is not a string; it is read as JSON", line)
                 key = json.dumps(key, ensure_ascii=False)
             if key in items:
-                self.repairs.note("duplicate_key", f"the key {quoted(key)} stands there twice; the last counts", line)
+                self.repairs.note("duplicate_key", f"the key {quoted(key)} occurs twice; the last value is used", line)
             items[key] = self.value(next(self.events), depth + 1)
         return items
 
@@ -358,23 +358,25 @@ def _key_by_key(lines: list[str], first_line: int, repairs: Repairs) -> dict[str
     read: dict[str, object] = {}
     why = _as_yaml("".join(lines), first_line, _Noted())
     where = why.line if isinstance(why, _NotYaml) else None
-    repairs.note("broken_yaml", f"the frontmatter is no YAML ({_why(why)}); it is read key by key", where)
+    repairs.note("broken_yaml", f"the frontmatter is not YAML ({_why(why)}); it is read key by key", where)
     for number, block in _blocks(lines):
         line = first_line + number
         match = _KEY.match(block[0])
         if match is None:
             if any(one.strip() and not one.lstrip().startswith("#") for one in block):
-                repairs.note("unreadable_line", f"{quoted(block[0].strip())} is no key and value; it is not read", line)
+                repairs.note(
+                    "unreadable_line", f"{quoted(block[0].strip())} is not a key with a value; it is not read", line
+                )
             continue
         key = match["key"].strip("\"'")
         if key in read:
-            repairs.note("duplicate_key", f"the key {quoted(key)} stands there twice; the last counts", line)
+            repairs.note("duplicate_key", f"the key {quoted(key)} occurs twice; the last value is used", line)
         read[key] = _block_value(key, block, match.end(), line, repairs)
     return read
 
 
 def _why(why: object) -> str:
-    return printable(why.why, 120) if isinstance(why, _NotYaml) else "no mapping of keys to values"
+    return printable(why.why, 120) if isinstance(why, _NotYaml) else "not a mapping of keys to values"
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
@@ -396,11 +398,11 @@ def _block_value(key: str, block: list[str], value_at: int, line: int, repairs: 
             for repair in noted.listed:
                 repairs.note(repair.code, repair.message, repair.line)
             if tried is not block:
-                message = f"the value of {quoted(key)} needs quotes in YAML; it is read as it stands"
+                message = f"the value of {quoted(key)} needs quotes in YAML; it is read as written"
                 repairs.note("unquoted_value", message, line)
             return read[key]
     text = " ".join("".join([block[0][value_at:], *block[1:]]).split())
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1]
-    repairs.note("read_as_text", f"the value of {quoted(key)} is no YAML; it is read as the text that it is", line)
+    repairs.note("read_as_text", f"the value of {quoted(key)} is not YAML; it is read as text", line)
     return text

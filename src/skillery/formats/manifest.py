@@ -60,7 +60,7 @@ _INPUT_KEYS = ("type", "description", "enum", "default", "required")
 _PERMISSION_KEYS = ("network", "secrets")
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_HINT = 'The least manifest is {"name": "team.my-skill", "version": "0.1.0", "description": "What it does."}.'
+_HINT = 'The smallest manifest is {"name": "team.my-skill", "version": "0.1.0", "description": "What it does."}.'
 _DEPENDENCY_HINT = 'A dependency is a name with versions, such as "pandas>=2,<3" or "httpx[http2]".'
 
 
@@ -215,7 +215,7 @@ class _Reader(Shapes):
         if text is None:
             return ""
         if not text.strip():
-            self.problem("description", "is blank; say in one sentence what the skill does")
+            self.problem("description", "is blank; describe the skill in one sentence")
         if _CONTROL.search(text):
             self.problem("description", "holds a control character")
         if len(text) > MAX_DESCRIPTION:
@@ -245,12 +245,12 @@ class _Reader(Shapes):
         try:
             parse_namespace(given)
         except InvalidParams as error:
-            self.problem("namespace", f"is no namespace: {error.message.rstrip('.')}")
+            self.problem("namespace", f"is not a namespace: {error.message.rstrip('.')}")
             return given
         if isinstance(name, str) and not is_within(name, given):
             self.problem(
                 "namespace",
-                f"is {quoted(given)}, which is no dotted prefix of the name {quoted(name)}; "
+                f"is {quoted(given)}, which is not a dotted prefix of the name {quoted(name)}; "
                 f"leave it out for {quoted(namespace_of(name))}",
             )
         return given
@@ -292,7 +292,9 @@ class _Reader(Shapes):
         if wrong:
             self.problem(where, f"is {quoted(text)}: the path {wrong}")
         elif not text.endswith(".py") or text.endswith("/.py") or text == ".py":
-            self.problem(where, f"is {quoted(text)}, which is no Python file; it ends in '.py', e.g. 'code/main.py'")
+            self.problem(
+                where, f"is {quoted(text)}, which is not a Python file; the path must end in '.py', e.g. 'code/main.py'"
+            )
         return text
 
     def export(self, table: Mapping[str, object]) -> str:
@@ -300,7 +302,7 @@ class _Reader(Shapes):
         if text is None:
             return "main"
         if not text.isidentifier() or keyword.iskeyword(text):
-            self.problem("runtime.export", f"is {quoted(text)}, which is no name of a Python function")
+            self.problem("runtime.export", f"is {quoted(text)}, which is not the name of a Python function")
         return text
 
     def dependencies(self, table: Mapping[str, object]) -> tuple[str, ...]:
@@ -339,7 +341,7 @@ class _Reader(Shapes):
             or value <= 0
         ):
             what = "a positive number" if key == "cpus" else "a positive integer"
-            self.problem(where, f"is {shown(value)}, expected is {what}")
+            self.problem(where, f"is {shown(value)}, expected {what}")
             return 0
         if key == "timeout_ms" and value > MAX_TIMEOUT_MS:
             self.problem(where, f"is {value}, at most {MAX_TIMEOUT_MS} (an hour) is allowed")
@@ -354,7 +356,7 @@ class _Reader(Shapes):
         if not name or len(name) > MAX_WORD or not name.isprintable():
             self.problem(where, f"has a name that is empty, longer than {MAX_WORD} characters or not printable")
         if not isinstance(value, Mapping):
-            self.problem(where, f'is {kind_of(value)}, expected is a table such as {{ type = "string" }}')
+            self.problem(where, f'is {kind_of(value)}, expected a table such as {{ type = "string" }}')
             return Input("any")
         self.unknown_keys(where, value, _INPUT_KEYS)
         type_ = self.input_type(value, where)
@@ -381,7 +383,7 @@ class _Reader(Shapes):
             return None
         given = table["enum"]
         if not isinstance(given, list) or not given:
-            self.problem(f"{where}.enum", f"is {shown(given)}, expected is an array of at least one value")
+            self.problem(f"{where}.enum", f"is {shown(given)}, expected an array of at least one value")
             return None
         for i, value in enumerate(given):
             if not fits(type_, value):
@@ -396,7 +398,7 @@ class _Reader(Shapes):
         elif declared.enum is not None and not any(same(declared.default, each) for each in declared.enum):
             self.problem(f"{where}.default", f"is {shown(declared.default)}, which is not in enum")
         if declared.required:
-            self.warnings.append(f"{where}: 'required' has no effect beside 'default'")
+            self.warnings.append(f"{where}: 'required' has no effect together with 'default'")
 
     def permissions(self) -> Permissions:
         table = self.table(self.raw, "permissions", "permissions") or {}
@@ -414,12 +416,12 @@ class _Reader(Shapes):
         for i, text in enumerate(self.texts(table, "network", "permissions.network", longest=300)):
             pattern = parse_network_pattern(text)
             if isinstance(pattern, str):
-                form = "" if NETWORK_FORM in pattern else f"; expected is {NETWORK_FORM}"
+                form = "" if NETWORK_FORM in pattern else f"; expected {NETWORK_FORM}"
                 self.problem(f"permissions.network[{i}]", f"is {quoted(text)}, which {pattern}{form}")
             else:
                 patterns[pattern.text] = pattern
                 if is_open_to_anybody(pattern):
                     self.warnings.append(
-                        f"permissions.network[{i}]: anybody can have a name below '{pattern.host}'; name the hosts"
+                        f"permissions.network[{i}]: strangers can register names below '{pattern.host}'; list the hosts"
                     )
         return patterns.values()

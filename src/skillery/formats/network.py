@@ -107,5 +107,5 @@ def host_problem(host: str) -> str | None:
     if _NUMBER_LABEL.fullmatch(labels[-1] or (labels[-2] if len(labels) > 1 else "")):
         return "names an IP address; only DNS names are allowed"
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        return "has a host that is no DNS name"
+        return "has a host that is not a DNS name"
     return None

@@ -88,7 +88,7 @@ def _is_there(name: str, path: str, modules: frozenset[str]) -> bool:
 def _dependencies(path: str, content: bytes) -> list[str] | str:
     """Return the names of the dependencies, or a warning if the file is no valid package.json."""
     if len(content) > MOST_BYTES:
-        return f"{path} has {len(content)} bytes and was not looked at"
+        return f"{path} has {len(content)} bytes and was not checked"
     try:
         read = json.loads(content.decode())
     except UnicodeDecodeError as error:
@@ -99,9 +99,9 @@ def _dependencies(path: str, content: bytes) -> list[str] | str:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         return f"{path}{line}: it is not JSON ({printable(str(error).partition(':')[0], 80)})"
     if not isinstance(read, dict):
-        return f"{path} is no object"
+        return f"{path} is not an object"
     found = read.get("dependencies", {})
-    return [str(name) for name in found] if isinstance(found, dict) else f"{path}: 'dependencies' is no object"
+    return [str(name) for name in found] if isinstance(found, dict) else f"{path}: 'dependencies' is not an object"
 
 
 def _problem(path: str, text: str, lacking: list[str]) -> Problem:

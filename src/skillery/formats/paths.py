@@ -63,7 +63,7 @@ def path_collisions(paths: Iterable[str]) -> Iterator[Problem]:
 def _same_place(path: str, other: str) -> Problem:
     if path == other:
         return Problem(f"{quoted(path)} is given twice", path=path, file=path)
-    message = f"{quoted(path)} and {quoted(other)} are one path where case or Unicode form does not count"
+    message = f"{quoted(path)} and {quoted(other)} are the same path if case or Unicode form is ignored"
     return Problem(message, path=path, file=path)
 
 

@@ -31,7 +31,7 @@ warnings.filterwarnings("ignore", module=re.escape(_SOURCE_NAME))
 _REFUSED_ENCODINGS = {"punycode", "idna", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7"}
 # The parser joins a dotted name part by part: a name of 200,000 parts takes gigabytes.
 _LONG_DOTTED_NAME = re.compile(r"(?<![\w.])(?:\w++[\s\\]*+\.[\s\\]*+){256}")
-_HINT = "Mend the file and publish again; nothing was stored."
+_HINT = "Fix the file and publish again; nothing was stored."
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -157,7 +157,7 @@ def _decoded(source: bytes) -> str:
         line = source.count(b"\n", 0, error.start) + 1
         raise _Undecodable(f"is not {encoding} text", line) from None
     except (LookupError, ValueError):  # `coding: zlib` and the like are no text encodings
-        raise _Undecodable(f"declares the encoding {quoted(encoding)}, which is none for source", 1) from None
+        raise _Undecodable(f"declares the encoding {quoted(encoding)}, which is not a source encoding", 1) from None
 
 
 def _encoding(source: bytes) -> str:

@@ -292,5 +292,5 @@ def _later(one: bytes | None, other: bytes | None) -> bytes | None:
 
 
 def _invalid(whole: str, token: str) -> InvalidVersionSpec:
-    where = "" if token == whole else f": {quoted(token)} is no comparator"
+    where = "" if token == whole else f": {quoted(token)} is not a comparator"
     return InvalidVersionSpec(f"{quoted(whole)} is not a version range{where}.", hint=RANGE_HINT)

@@ -26,7 +26,7 @@ MOST_LOCK_BYTES = 4 * 1024 * 1024
 MOST_LINE = 256 * 1024
 """Limit on a pin with all its hashes, and on one line of a lock, in characters."""
 DEPENDENCIES, REQUIRES_PYTHON = "runtime.dependencies", "runtime.requires-python"
-FORM = "expected is a name with versions, as in 'pandas>=2,<3'"
+FORM = "expected a name with versions, as in 'pandas>=2,<3'"
 
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?)==([A-Za-z0-9.+!_-]{1,128})((?: --hash=\S+)*)")
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
@@ -64,9 +64,9 @@ def requirement_problem(text: str) -> str | None:
         return f"has a marker that is nested too deep; {FORM}"
     except InvalidRequirement as error:
         reason = printable(str(error).partition("\n")[0], 120)
-        return f"is no requirement ({reason}); {FORM}"
+        return f"is not a requirement ({reason}); {FORM}"
     if found.url is not None:
-        return f"names an address: packages come from the index of the server alone; {FORM}"
+        return f"names an address: packages only come from the server's index; {FORM}"
     return None
 
 
@@ -75,7 +75,7 @@ def python_problem(text: str) -> str | None:
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
-        return "is no set of versions; expected is one such as '>=3.11'"
+        return "is not a set of versions; expected one such as '>=3.11'"
     return None
 
 
@@ -174,11 +174,11 @@ def _pin(line: str, number: int) -> Pin:
         )
     hashes = _HASH.findall(found[3])
     if not hashes or len(hashes) != found[3].count("--hash="):
-        raise InvalidLock(f"pins {found[1]} without a hash, or with one that is no SHA-256", number)
+        raise InvalidLock(f"pins {found[1]} without a hash, or with one that is not SHA-256", number)
     try:
         version = str(Version(found[2]))
     except InvalidVersion:
-        raise InvalidLock(f"pins {found[1]} at {quoted(found[2])}, which is no version", number) from None
+        raise InvalidLock(f"pins {found[1]} at {quoted(found[2])}, which is not a version", number) from None
     return Pin(canonicalize_name(found[1]), version, frozenset(hashes))
 
 

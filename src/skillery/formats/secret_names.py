@@ -32,9 +32,9 @@ _RESERVED_ENDS = ("_PROXY",)
 def secret_name_problem(text: str) -> str | None:
     """Return what is wrong with the name of a secret, to be read after it (`is no name …`); None if it is valid."""
     if not is_variable_name(text):
-        return f"is no name of a secret: {_FORM}"
+        return f"is not a secret name: {_FORM}"
     if changes_what_runs(text):
-        return "is reserved: as an environment variable it means something else to the code; take another name"
+        return "is reserved: interpreters or libraries read an environment variable of this name; choose another name"
     return None
 
 

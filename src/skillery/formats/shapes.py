@@ -32,18 +32,18 @@ class Shapes:
             return None
         value = table[key]
         if not isinstance(value, str):
-            self.problem(where, f"is {kind_of(value)}, expected is a string")
+            self.problem(where, f"is {kind_of(value)}, expected a string")
             return None
         return value
 
     def texts(self, table: Mapping[str, object], key: str, where: str, *, longest: int = MAX_WORD) -> tuple[str, ...]:
         values = table.get(key, [])
         if not isinstance(values, list):
-            self.problem(where, f"is {kind_of(values)}, expected is an array of strings")
+            self.problem(where, f"is {kind_of(values)}, expected an array of strings")
             return ()
         for i, value in enumerate(values):
             if not isinstance(value, str):
-                self.problem(f"{where}[{i}]", f"is {kind_of(value)}, expected is a string")
+                self.problem(f"{where}[{i}]", f"is {kind_of(value)}, expected a string")
             elif not value.strip() or len(value) > longest or not value.isprintable():
                 self.problem(f"{where}[{i}]", f"is blank, longer than {longest} characters or not printable")
         return tuple(value for value in values if isinstance(value, str))
@@ -53,14 +53,14 @@ class Shapes:
             return None
         value = parent[key]
         if not isinstance(value, Mapping):
-            self.problem(where, f"is {kind_of(value)}, expected is a table")
+            self.problem(where, f"is {kind_of(value)}, expected a table")
             return {}
         return value
 
     def flag(self, table: Mapping[str, object], key: str, where: str) -> bool:
         value = table.get(key, False)
         if not isinstance(value, bool):
-            self.problem(where, f"is {kind_of(value)}, expected is true or false")
+            self.problem(where, f"is {kind_of(value)}, expected true or false")
         return value is True
 
     def unknown_keys(self, where: str, table: Mapping[str, object], known: tuple[str, ...]) -> None:
@@ -73,7 +73,7 @@ class Shapes:
                 return
             if key not in known:
                 near = did_you_mean(key, known) if len(self.warnings) < MAX_SHOWN else ""
-                self.warnings.append(f"unknown key {join(where, key)}{near}: it is kept, without effect")
+                self.warnings.append(f"unknown key {join(where, key)}{near}: it is kept but has no effect")
 
     def problem(self, where: str, message: str) -> None:
         self.problems.append(Problem(f"{where} {message}", where))

@@ -28,7 +28,7 @@ HEAD_CHARACTERS = 1024 * 1024
 
 _PIECE = 64 * 1024
 _FENCE = "---"
-_HINT = "Frontmatter stands between two lines of '---' and is a YAML mapping of plain values, e.g. 'name: My skill'."
+_HINT = "Frontmatter is between two lines of '---' and is a YAML mapping of plain values, e.g. 'name: My skill'."
 
 
 class SkillMd(msgspec.Struct, frozen=True):
@@ -135,7 +135,7 @@ class Builder:
         empty = isinstance(root, yaml.ScalarEvent) and root.value == "" and root.style is None
         value = {} if empty else self.value(root, 1)
         if not isinstance(value, dict):
-            _refuse("has frontmatter that is no mapping of keys to values", 2)
+            _refuse("has frontmatter that is not a mapping of keys to values", 2)
         next(self.events)  # the document's end
         if not isinstance(next(self.events), yaml.StreamEndEvent):
             _refuse("has more than one document in its frontmatter", None)

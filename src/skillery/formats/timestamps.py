@@ -29,7 +29,7 @@ def parse_moment(text: str, param: str, now: datetime) -> datetime:
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise InvalidParams(
-            f"'{param}' is {quoted(text)}, which is no time",
+            f"'{param}' is {quoted(text)}, which is not a time",
             hint="Write 2026-11-22T10:00:00Z, a day (2026-11-22), or an age: 90m, 24h, 7d.",
             param=param,
         ) from None
@@ -45,9 +45,9 @@ def parse_until(text: str, now: datetime) -> datetime | None:
         return None
     until = _parsed(text, now)
     if until is None:
-        raise _refused(f"{quoted(text)} is no time")
+        raise _refused(f"{quoted(text)} is not a time")
     if not now < until <= now + _LONGEST:
-        raise _refused(f"{quoted(text)} is {'past' if until <= now else 'too far away'}")
+        raise _refused(f"{quoted(text)} is {'in the past' if until <= now else 'too far in the future'}")
     return until
 
 

@@ -55,7 +55,7 @@ def parse_token_name(text: str) -> str:
     is_plain = text.isprintable() and text == text.strip() and unicodedata.is_normalized("NFC", text)
     if not 1 <= len(text) <= MOST_NAME or not is_plain:
         raise InvalidName(
-            f"{quoted(text)} is no name for a token",
+            f"{quoted(text)} is not a valid token name",
             hint=f"A name is 1 to {MOST_NAME} printable characters, without a space at either end, e.g. 'sales-ci'.",
         )
     return text
@@ -82,7 +82,7 @@ def _parse_grant(text: str) -> str:
         return text
     guess = f" (did you mean {quoted(mended)}?)" if mended else ""
     raise InvalidParams(
-        f"{quoted(text)} is no grant of a namespace{guess}",
+        f"{quoted(text)} is not a namespace grant{guess}",
         hint="Write a namespace and '.*' (sales.*) for every name that starts with 'sales.', or '*' for all names.",
         param="namespaces",
     )

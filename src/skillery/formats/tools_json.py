@@ -43,7 +43,7 @@ _PARAMETER_KEYS = ("type", "description", "enum", "optional")
 HINT = (
     f"{FILE} is an array of tools by Skill Tools 1.0.0, e.g. "
     '[{"name": "count_words", "description": "Counts words.", "script": "scripts/count_words.py", "parameters": '
-    '{"text": {"type": "string", "description": "The text"}}}]; a file that is meant otherwise needs another name.'
+    '{"text": {"type": "string", "description": "The text"}}}]; a file with another purpose needs another name.'
 )
 _PARAMETERS_HINT = (
     '\'parameters\' is a JSON object as text, e.g. {"text": {"type": "string", "description": "The text"}}; '
@@ -102,15 +102,17 @@ def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
     """Return the tools of a bundle with files at `paths`. Never raises for any bytes."""
     value = _json(data)
     if isinstance(value, _Unreadable):
-        return ToolsFile(warnings=(f"{FILE} {value.why}: it is an ordinary file here, and offers no tools",))
+        return ToolsFile(warnings=(f"{FILE} {value.why}: it is treated as an ordinary file without tools",))
     if isinstance(value, list) and all(isinstance(each, dict) for each in value):
         return _Reader(paths).tools([(f"{FILE}[{i}]", tool) for i, tool in enumerate(value)])
     if isinstance(value, dict) and "name" in value and "description" in value:
         reader = _Reader(paths)
         reader.problem(FILE, "is an object; it must be an array, even of one tool")
         return msgspec.structs.replace(reader.tools([(FILE, value)]), tools=())
-    what = "an array of other things than objects" if isinstance(value, list) else kind_of(value)
-    return ToolsFile(warnings=(f"{FILE} is {what}, no array of tools: it is an ordinary file here, without tools",))
+    what = "an array with values other than objects" if isinstance(value, list) else kind_of(value)
+    return ToolsFile(
+        warnings=(f"{FILE} is {what}, not an array of tools: it is treated as an ordinary file without tools",)
+    )
 
 
 def refuse_broken(file: ToolsFile) -> None:
@@ -155,7 +157,7 @@ def name_warnings(name: str, stated: object) -> Iterator[str]:
     """
     if len(name) > MAX_AGENT_SKILLS_NAME or not _AGENT_SKILLS_NAME.fullmatch(name):
         yield (
-            f"Skill Tools does not allow the name {quoted(name, 140)}: it wants lowercase letters, digits and single "
+            f"Skill Tools does not allow the name {quoted(name, 140)}: it must be lowercase letters, digits and single "
             f"hyphens, at most {MAX_AGENT_SKILLS_NAME} characters; other runtimes may refuse it"
         )
     if isinstance(stated, str) and stated != name:
@@ -174,7 +176,7 @@ class _Repeated(dict[str, object]):
 
 def _json(data: bytes) -> object:
     if len(data) > MAX_BYTES:
-        return _Unreadable(f"has {len(data)} bytes, at most {MAX_BYTES} are looked at")
+        return _Unreadable(f"has {len(data)} bytes, at most {MAX_BYTES} are read")
     try:
         return json.loads(data.decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_object)
     except UnicodeDecodeError:
@@ -251,7 +253,7 @@ class _Reader(Shapes):
             )
         elif name in self.names:
             self.problem(
-                join(where, "name"), f"is {quoted(name)}, as that of a tool before; names are unique in a file"
+                join(where, "name"), f"is {quoted(name)}, which an earlier tool has; names must be unique in a file"
             )
         self.names.add(name)
         return name
@@ -259,7 +261,7 @@ class _Reader(Shapes):
     def described(self, table: Mapping[str, object], where: str) -> str | None:
         text = self.text(table, "description", join(where, "description"), required=True)
         if text is not None and not text.strip():
-            self.problem(join(where, "description"), "is blank; it is what an agent chooses by")
+            self.problem(join(where, "description"), "is blank; agents choose tools by their description")
         return text
 
     def script(self, table: Mapping[str, object], where: str) -> str | None:
@@ -276,23 +278,23 @@ class _Reader(Shapes):
             self.problem(where, f"is {quoted(given)}, which is not in the bundle{near}")
         elif ending_of(path) not in HANDLER_LANGUAGES:
             endings = ", ".join(HANDLER_LANGUAGES)
-            self.problem(where, f"is {quoted(given)}, whose ending names no language that is run here: {endings}")
+            self.problem(where, f"is {quoted(given)}, whose ending belongs to no supported language: {endings}")
         return path
 
     def parameters(self, table: Mapping[str, object], where: str) -> dict[str, Parameter]:
         where = join(where, "parameters")
         given = table.get("parameters", {})
         if not isinstance(given, Mapping):
-            self.problem(where, f"is {kind_of(given)}, expected is an object of parameters by name")
+            self.problem(where, f"is {kind_of(given)}, expected an object of parameters by name")
             return {}
         return {name: self.parameter(name, each, join(where, name)) for name, each in given.items()}
 
     def parameter(self, name: str, table: object, where: str) -> Parameter:
         if not isinstance(table, Mapping):
-            self.problem(where, f'is {kind_of(table)}, expected is an object such as {{"type": "string", …}}')
+            self.problem(where, f'is {kind_of(table)}, expected an object such as {{"type": "string", …}}')
             return Parameter("string", "")
         if name == WORK_DIR:
-            self.warnings.append(f"{where}: the server sets {WORK_DIR}, whatever is declared or sent")
+            self.warnings.append(f"{where}: the server sets {WORK_DIR} and ignores declared or sent values")
         self.unknown_keys(where, table, _PARAMETER_KEYS)
         type_ = self.type(table, f"{where}.type")
         return Parameter(
@@ -315,7 +317,7 @@ class _Reader(Shapes):
             return None
         given = table["enum"]
         if not isinstance(given, list):
-            self.problem(where, f"is {shown(given)}, expected is an array of the allowed values")
+            self.problem(where, f"is {shown(given)}, expected an array of the allowed values")
             return None
         odd = [value for value in given if not fits(type_, value)]
         if odd:

@@ -114,7 +114,7 @@ def parse_query(text: str) -> tuple[Term, ...]:
     if len(text) > MAX_QUERY:
         raise InvalidParams(
             f"'query' has {len(text)} characters, at most {MAX_QUERY} are allowed",
-            hint="Write the few words that matter.",
+            hint="Write fewer words.",
             param="query",
         )
     raw = [word for match in _WORD.finditer(normalized("NFC", text)) if (word := _plain(match[0]))]
@@ -122,8 +122,8 @@ def parse_query(text: str) -> tuple[Term, ...]:
     asked = [word for word in dict.fromkeys(raw) if word not in FILLERS] or list(dict.fromkeys(raw))
     if len(asked) > MAX_QUERY_WORDS:
         raise InvalidParams(
-            f"'query' has {len(asked)} words that count, at most {MAX_QUERY_WORDS} are allowed",
-            hint="Write the few words that matter.",
+            f"'query' has {len(asked)} significant words, at most {MAX_QUERY_WORDS} are allowed",
+            hint="Write fewer words.",
             param="query",
         )
     terms = {stem_of(word): Term(stem_of(word), word, word == last) for word in asked}

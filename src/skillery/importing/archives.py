@@ -42,13 +42,13 @@ def open_archive(file: BinaryIO, limits: ImportLimits, folder: Path) -> Iterator
     elif start.startswith(_GZIP):
         with unpacked(file, limits, folder) as plain:
             if not _is_tar(_start(plain)):
-                raise InvalidArchive("the gzip holds no tar", hint=_HINT)
+                raise InvalidArchive("the gzip contains no tar", hint=_HINT)
             yield TarArchive(plain, limits)
     elif _is_tar(start):
         yield TarArchive(file, limits)
     else:
         other = next((name for magic, name in _OTHERS.items() if start.startswith(magic)), None)
-        raise InvalidArchive(f"this is {other or 'no archive'}, and not a zip or a tar", hint=_HINT)
+        raise InvalidArchive(f"the file is {other or 'no archive'}, expected a zip or a tar", hint=_HINT)
 
 
 def _start(file: BinaryIO) -> bytes:

@@ -53,14 +53,14 @@ class Archive(Protocol):
     def close(self) -> None: ...
 
 
-def refuse(path: str, what: str, hint: str = "Nothing was imported. Pack the folder anew.") -> InvalidArchive:
+def refuse(path: str, what: str, hint: str = "Nothing was imported. Pack the folder again.") -> InvalidArchive:
     """Return the error that refuses the archive because of one entry."""
     return InvalidArchive(f"the entry {quoted(path, 200)} {what}", hint=hint, entry=shown(path))
 
 
 def broken(what: str, last: str | None, hint: str = "Nothing was imported. Send it again.") -> InvalidArchive:
     """Return the error for an archive that ends, or is damaged, at or after the entry `last`."""
-    where = f" at or behind the entry {quoted(last, 200)}" if last else ""
+    where = f" at or after the entry {quoted(last, 200)}" if last else ""
     return InvalidArchive(f"the archive {what}{where}", hint=hint, **({"entry": shown(last)} if last else {}))
 
 
@@ -74,7 +74,7 @@ def safe_path(name: str) -> str:
     if len(path) > MAX_PATH or path.count("/") > MAX_DEPTH:
         raise refuse(name, f"has a path of more than {MAX_PATH} characters or {MAX_DEPTH} folders")
     if ".." in path.split("/"):
-        raise refuse(name, "has a path with '..', which leads out of the archive")
+        raise refuse(name, "has a path with '..', which is outside of the archive")
     return "/".join(segment for segment in decoded(path).split("/") if segment not in {"", "."})
 
 
@@ -90,13 +90,13 @@ def safe_target(path: str, target: str) -> str:
     archive."""
     target = decoded(target)
     if not target or "\x00" in target:
-        raise refuse(path, "is a link to nowhere")
+        raise refuse(path, "is a link without a valid target")
     if len(target) > MAX_PATH or target.count("/") > 2 * MAX_DEPTH:
-        raise refuse(path, "is a link with too long a target")
+        raise refuse(path, "is a link whose target is too long")
     if target.startswith(("/", "\\")) or _DRIVE.match(target):
         raise refuse(path, f"is a link to the absolute path {quoted(target)}")
     if posixpath.normpath(posixpath.join(posixpath.dirname(path), target)).split("/")[0] == "..":
-        raise refuse(path, f"is a link that leads out of the archive, to {quoted(target)}")
+        raise refuse(path, f"is a link to a target outside of the archive: {quoted(target)}")
     return target
 
 

@@ -112,7 +112,7 @@ class Finder:
             why = self._roots.lost.get(path) or self._tree.why_lost(path) or "leads to no skill"
             return Reason(path, "link", f"the link to {quoted(entry.target)} {why}")
         if path.lower().endswith((".zip", ".skill", ".tgz", ".tar.gz", ".tar")):
-            return Reason(path, "outside", "an archive in the archive is not opened: import it by itself")
+            return Reason(path, "outside", "an archive inside the archive is not opened: import it separately")
         return Reason(path, "outside", "it belongs to no skill")
 
     def _searched(self) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def _at(root: str, folder: str) -> str:
 
 def _too_many(name: str) -> BundleTooLarge:
     return BundleTooLarge(
-        f"with the link {quoted(name)} its links stand for more than {MOST_FILES} files",
+        f"with the link {quoted(name)}, its links lead to more than {MOST_FILES} files",
         hint="Leave the link out.",
         max_files=MOST_FILES,
     )
@@ -190,7 +190,7 @@ def _too_many(name: str) -> BundleTooLarge:
 
 def _twice(path: str) -> InvalidPath:
     return InvalidPath(
-        f"{quoted(path)} stands in the archive twice", hint="Pack the folder anew.", file=shown(path), entry=shown(path)
+        f"{quoted(path)} is in the archive twice", hint="Pack the folder again.", file=shown(path), entry=shown(path)
     )
 
 

@@ -169,9 +169,9 @@ class Importer:
         """Reserve one of the import slots, and yield a nameless file for the archive. Raise Busy, StorageFull."""
         if not self._places:
             raise Busy(
-                "as many imports as may be are under way",
+                "the allowed number of imports are already running",
                 retry_after_ms=RETRY_MS,
-                hint="Try again when one has ended, or ask an admin to raise the setting imports.at_once.",
+                hint="Try again when one of them has ended, or ask an admin to raise the setting imports.at_once.",
             )
         self._places -= 1
         try:
@@ -535,7 +535,7 @@ class _Import:
         version = next_version(prepared.declared, taken)
         repairs = prepared.repairs
         if prepared.declared is not None and version != prepared.declared:
-            message = f"the version {prepared.declared} is taken; this is {version}"
+            message = f"the version {prepared.declared} is taken; {version} is used"
             repairs = (*repairs, Repair("version_taken", message))
         repairs = (*repairs, *named.notes)
         if prepared.manifest is not None:
@@ -551,8 +551,8 @@ class _Import:
     def _check_own_name(self, prepared: Prepared, name: str) -> None:
         if self._wish.into and prepared.stated != name:
             raise InvalidBundle(
-                f"skill.toml says '{prepared.stated}', and this is to be a version of '{name}'",
-                hint="Change the name there, or make it a skill of its own.",
+                f"skill.toml says '{prepared.stated}', but the import adds a version of '{name}'",
+                hint="Change the name in skill.toml, or import it as a separate skill.",
                 file="skill.toml",
             )
 
@@ -614,7 +614,7 @@ def next_version(declared: Version | None, taken: list[Version]) -> Version:
 
 def _told_apart(prepared: Prepared, twin: _Twin) -> Prepared:
     """Return the second of two skills with one stated name. Its path becomes part of its alias."""
-    message = f"{twin.root or 'the root'!r} is called {prepared.stated!r} too; this one gets a name of its own"
+    message = f"{twin.root or 'the root'!r} has the name {prepared.stated!r} too; this skill gets another name"
     return prepared._replace(is_mended=True, repairs=(*prepared.repairs, Repair("name_of_another", shown(message))))
 
 

@@ -54,7 +54,7 @@ def hidden(path: str) -> Reason | None:
     segments = path.split("/")
     for number, segment in enumerate(segments):
         if segment.startswith("."):
-            message = "begins with a dot: what is published cannot be taken back"
+            message = "begins with a dot: a published secret cannot be withdrawn"
             return Reason("/".join(segments[: number + 1]), "hidden", message)
     return None
 

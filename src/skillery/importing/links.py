@@ -14,7 +14,7 @@ MAX_STEPS = 40
 OUTSIDE = "\0"
 """First character of the paths of entries outside of the imported folder. No file can have such a name."""
 CIRCLE = "leads in a circle"
-OUT = "leads out of what is imported"
+OUT = "leads out of the imported folder"
 NOTHING = "leads to nothing"
 
 

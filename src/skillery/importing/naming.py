@@ -164,4 +164,4 @@ def _note(code: str, message: str) -> Repair:
 
 
 def _called(name: str) -> Repair:
-    return _note("name", f"in the registry it is called '{name}'")
+    return _note("name", f"its name in the registry is '{name}'")

@@ -117,7 +117,7 @@ class Preparing:
         wanted = self._below(name)
         if name == self._namespace:
             repairs.note(
-                "name", f"it is called as the namespace '{name}', and below that it is '{wanted}'", file=SKILL_MD
+                "name", f"its name is the namespace '{name}'; its name in the registry is '{wanted}'", file=SKILL_MD
             )
         return Prepared(
             found=found,
@@ -147,14 +147,16 @@ class Preparing:
         if checked.name not in {wanted, self._namespace} and not is_export(checked, files):
             raise InvalidBundle(
                 f"{SKILL_TOML} says '{checked.name}', which is not below '{self._namespace}'",
-                hint="Change the name there, or import it without a namespace.",
+                hint="Change the name in skill.toml, or import it without a namespace.",
                 file=SKILL_TOML,
             )
         if wanted != checked.name:
-            message = f"{SKILL_TOML} says '{checked.name}'; below the namespace '{self._namespace}' it is '{wanted}'"
+            message = (
+                f"{SKILL_TOML} says '{checked.name}'; its name below the namespace '{self._namespace}' is '{wanted}'"
+            )
             repairs.note("name", message, file=SKILL_TOML)
         if self._permissions is not None:
-            message = f"the permissions in {SKILL_TOML} hold, not those that were given for the import"
+            message = f"the permissions in {SKILL_TOML} are used, not the ones given for the import"
             repairs.note("own_permissions", message, file=SKILL_TOML)
         return Prepared(
             found=found,

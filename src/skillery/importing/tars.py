@@ -110,14 +110,14 @@ def members(file: BinaryIO) -> Iterator[tarfile.TarInfo]:
                 headers.next_entry()
                 last = member.name
                 if member.size < 0 or tar.offset <= end:
-                    raise broken("is damaged: an entry has less than no bytes", last)
+                    raise broken("is damaged: an entry has a negative size", last)
                 end = tar.offset
                 if (member.isreg() and member.offset_data + member.size > size) or end - _BLOCK >= size:
                     raise broken("is cut off", last)
                 yield member
             end = tar.offset
     except (tarfile.TarError, EOFError, ValueError, OverflowError, IndexError, RecursionError) as error:
-        raise broken(f"is no tar that can be read ({type(error).__name__})", last) from None
+        raise broken(f"is not a readable tar ({type(error).__name__})", last) from None
     file.seek(end)
     # tarfile reports a header that it cannot read as the end, and the end of the file too.
     block = file.read(_BLOCK)
@@ -148,7 +148,7 @@ def _entry(member: tarfile.TarInfo, sizes: Sizes) -> Entry | None:
         target = "../" * path.count("/") + safe_path(member.linkname)
         return Entry(path, 0, False, safe_target(path, target), None)
     if not member.isreg():
-        raise refuse(path, "is no file, folder or link", "Nothing was imported. Leave devices and pipes out.")
+        raise refuse(path, "is not a file, folder or link", "Nothing was imported. Leave devices and pipes out.")
     return Entry(path, member.size, bool(member.mode & 0o111), "", member.offset_data)
 
 

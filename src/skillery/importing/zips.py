@@ -46,7 +46,7 @@ class ZipArchive:
         try:
             self._zip = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, struct.error) as error:
-            raise broken(f"is no zip that can be read ({_why(error)})", None) from None
+            raise broken(f"is not a readable zip ({_why(error)})", None) from None
         sizes = Sizes(limits)
         try:
             self.entries: Sequence[Entry] = [
@@ -67,9 +67,11 @@ class ZipArchive:
             with self._zip.open(info) as content:
                 data = content.read(info.file_size + 1)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:
-            raise refuse(path, f"cannot be unpacked ({_why(error)})", "Pack the folder anew.") from None
+            raise refuse(path, f"cannot be unpacked ({_why(error)})", "Pack the folder again.") from None
         if len(data) != info.file_size:
-            raise refuse(path, f"has {len(data)} bytes, and is said to have {info.file_size}", "Pack the folder anew.")
+            raise refuse(
+                path, f"has {len(data)} bytes, but the directory states {info.file_size}", "Pack the folder again."
+            )
         return data
 
     def _entry(self, info: zipfile.ZipInfo, sizes: Sizes) -> Entry | None:
@@ -82,16 +84,16 @@ class ZipArchive:
         if info.filename.endswith("/") or stat.S_ISDIR(mode) or not path:
             return None
         if stat.S_IFMT(mode) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            raise refuse(path, "is no file, folder or link", "Nothing was imported. Leave devices and pipes out.")
+            raise refuse(path, "is not a file, folder or link", "Nothing was imported. Leave devices and pipes out.")
         if info.compress_type not in _METHODS:
-            hint = "Nothing was imported. Pack it with deflate, as all zip programs do unless told otherwise."
+            hint = "Nothing was imported. Pack it with deflate, the default of all zip programs."
             raise refuse(path, f"is packed with method {info.compress_type}", hint)
         if info.file_size > RATIO_BYTES and info.file_size > MAX_RATIO * max(1, info.compress_size):
             raise refuse(path, f"unpacks to more than {MAX_RATIO} times its size", "Nothing was imported.")
         if not stat.S_ISLNK(mode):
             return Entry(path, info.file_size, bool(mode & 0o111), "", info)
         if info.file_size > MAX_TARGET_BYTES:
-            raise refuse(path, "is a link with too long a target")
+            raise refuse(path, "is a link whose target is too long")
         return Entry(path, 0, False, safe_target(path, self._read(info, path).decode("utf-8", "surrogateescape")), info)
 
 
@@ -115,7 +117,7 @@ def _count_entries(file: BinaryIO, most: int) -> None:
     tail = file.read(_TAIL)
     at = tail.rfind(_END)
     if at < 0 or at + 22 > len(tail):
-        raise broken("is cut off, or no zip: its directory is missing", _last_local_name(file, size))
+        raise broken("is cut off or not a zip: its directory is missing", _last_local_name(file, size))
     length = int.from_bytes(tail[at + 12 : at + 16], "little")
     end = size - len(tail) + at
     if tail[:at][-_LOCATOR64_BYTES:].startswith(_LOCATOR64):
@@ -151,7 +153,7 @@ def _length64(before: bytes, length: int) -> int:
     record = before[-_LOCATOR64_BYTES - _END64_BYTES : -_LOCATOR64_BYTES]
     length64 = int.from_bytes(record[40:48], "little")
     if not record.startswith(_END64) or length not in {_IS_IN_64, length64}:
-        raise broken("says two things of its directory", None, "Nothing was imported. Pack the folder anew.")
+        raise broken("has two different sizes for its directory", None, "Nothing was imported. Pack the folder again.")
     return length64
 
 

@@ -25,7 +25,7 @@ LEAST_MS = 5
 """Milliseconds below which no run is started."""
 _MESSAGE_CHARACTERS = 400
 _WHY_LESS = (
-    "an example runs without network and secrets; one that needs them says needs_permissions = true and is run when "
+    "an example runs without network and secrets; if it needs them, set needs_permissions = true, and it runs when "
     "the version is published"
 )
 
@@ -161,13 +161,13 @@ def _wrong(example: Example, outcome: Outcome) -> str:
         output = msgspec.json.decode(outcome.result or b"null")
         return "; ".join(differences(example.expected, output, subset=example.expectation == "expect_subset"))
     except RecursionError:
-        return "output: nested too deep to be compared"
+        return "output: nested too deep to compare"
 
 
 def _wrong_failure(expected: str, failure: Failure | None) -> str:
     if failure is None:
-        return f"expected is a failure of type {expected}, and it completed"
-    return "" if failure.type == expected else f"expected is a failure of type {expected}, got {_shown(failure)}"
+        return f"expected a failure of type {expected}, but the run completed"
+    return "" if failure.type == expected else f"expected a failure of type {expected}, got {_shown(failure)}"
 
 
 def _shown(failure: Failure) -> str:

@@ -48,17 +48,19 @@ def read_skill_folder(folder: Path) -> SkillFolder:
 
 def _read_files(folder: Path, skipped: list[str]) -> Iterator[BundleFile]:
     if not folder.is_dir():
-        raise InvalidBundle(f"'{folder}' is not a folder", hint="Name the folder that holds skill.toml.")
+        raise InvalidBundle(f"'{folder}' is not a folder", hint="Name the folder that contains skill.toml.")
     total = 0
     for path in _walk(folder, skipped):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not path.is_file():
             raise InvalidBundle(
-                f"'{name}' is no regular file", hint="A bundle holds no links, pipes or devices.", file=name
+                f"'{name}' is not a regular file", hint="A bundle may not contain links, pipes or devices.", file=name
             )
         total += path.stat().st_size
         if total > MOST_BYTES:
-            raise BundleTooLarge(f"'{folder.name}' holds more than {MOST_BYTES} bytes", hint="Is it the right folder?")
+            raise BundleTooLarge(
+                f"'{folder.name}' contains more than {MOST_BYTES} bytes", hint="Check that it is the right folder."
+            )
         yield BundleFile(name, path.read_bytes(), bool(path.stat().st_mode & 0o111))
 
 

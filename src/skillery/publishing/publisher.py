@@ -278,7 +278,7 @@ class Publisher:
             publication = await asyncio.to_thread(self._database.read_now, stored)
         except SkilleryError:
             # The version stays published even if the storage fails now.
-            log.exception("after_publish was not told of %s %s", name, approved.version)
+            log.exception("the after_publish hooks were not called for %s %s", name, approved.version)
         else:
             await self._events.after_publish(publication)
         return approved
@@ -452,7 +452,7 @@ def _refuse(name: str, version: str, findings: Sequence[CheckFinding], examples:
     more = f" (and {len(refusing) - 1} more)" if len(refusing) > 1 else ""
     raise Refused(
         f"'{name}' {version} is refused: {refusing[0].message}{more}",
-        hint="Mend what the findings name and publish again; nothing was stored.",
+        hint="Fix the findings and publish again; nothing was stored.",
         findings=findings[:MOST_FINDINGS],
         **({"examples": examples} if examples else {}),
     )

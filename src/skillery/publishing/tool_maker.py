@@ -152,12 +152,12 @@ class ToolMaker:
 
     def _check_reserved(self, name: str) -> None:
         if name in self._reserved:
-            raise ToolProtected(f"'{name}' is a tool of the server itself", hint="Choose another name.", name=name)
+            raise ToolProtected(f"'{name}' is one of the server's own tools", hint="Choose another name.", name=name)
 
 
 def _refuse(problem: Problem) -> NoReturn:
-    told = Problem(f"'code' is no body of a function in Python: {problem.message}", "code", line=problem.line)
-    hint = "Write what stands below `def handler(args):`, which is line 1; end with `return`."
+    told = Problem(f"'code' is not the body of a Python function: {problem.message}", "code", line=problem.line)
+    hint = "Write the lines below `def handler(args):`, which is line 1; end with `return`."
     raise_problems(InvalidParams, [told], hint=hint)
 
 
@@ -197,8 +197,8 @@ def _check_made(skill: str, versions: list[Any]) -> None:
     if all(one.made_by == MADE_BY for one in versions):
         return
     raise ToolProtected(
-        f"define_tool has not made the skill '{skill}'",
-        hint="Define the tool under another name; such a skill is changed with create_skill and yank_version.",
+        f"the skill '{skill}' was not made by define_tool",
+        hint="Define the tool under another name; change the skill with create_skill and yank_version.",
         skill=skill,
     )
 
@@ -246,8 +246,8 @@ def _nothing_to_remove(
         return _no_such_tool(connection, identity, name, session)
     newest = waiting[0]
     return IllegalStep(
-        f"'{skill}' {newest.version} is {newest.status}: nobody can call it yet, and there is nothing to yank",
-        hint="Leave it, or let a reviewer refuse it: submit_version, then reject_version.",
+        f"'{skill}' {newest.version} is {newest.status}: it is not published, so there is nothing to yank",
+        hint="Keep it, or let a reviewer reject it: submit_version, then reject_version.",
         name=skill,
         version=newest.version,
         status=newest.status,
@@ -257,5 +257,5 @@ def _nothing_to_remove(
 
 def _no_such_tool(connection: Connection, identity: Identity, name: str, session: str) -> ToolNotFound:
     near = near_names(connection, identity, name, session)
-    hint = f"Did you mean {' or '.join(quoted(one) for one in near)}?" if near else "list_tools shows what there is."
+    hint = f"Did you mean {' or '.join(quoted(one) for one in near)}?" if near else "list_tools shows all tools."
     return ToolNotFound(f"there is no tool {quoted(name)} to remove", hint=hint, name=name[:128], near=near)

@@ -23,7 +23,7 @@ MOST_MODULES = 50
 MOST_TRIES = 8
 """Limit on the locks that are tried, each without the packages that made the one before fail."""
 MOST_FILES = 1_000
-UNREAD = "the imports of its Python files were not looked at: the files take too long to parse"
+UNREAD = "the imports of its Python files were not checked: the files take too long to parse"
 _ENDING = ".py"
 
 

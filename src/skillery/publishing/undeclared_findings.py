@@ -97,9 +97,9 @@ def _message(missing: Missing, looked: Looked) -> str:
         add = "add its package to runtime.dependencies, or the module to the skill"
         return f"{begin}, which no known package provides: {add}"
     if providers.how == "ambiguous":
-        return f"{begin}, which is ambiguous: {providers} provide it; add the one that is meant to runtime.dependencies"
+        return f"{begin}, which is ambiguous: {providers} provide it; add the right one to runtime.dependencies"
     add = f"add '{providers.packages[0]}' to runtime.dependencies, or import the skill with --packages infer"
-    return f"{begin}, and declares no package for it: {add}"
+    return f"{begin}, but no package for it is declared: {add}"
 
 
 def _more(missing: Missing) -> str:

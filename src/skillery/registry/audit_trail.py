@@ -34,7 +34,7 @@ def parse_filter(
     """Return the filter. Raise InvalidParams."""
     for param, value in (("identity", identity), ("action", action), ("subject", subject)):
         if "\0" in value:
-            raise InvalidParams(f"'{param}' holds a NUL", hint="No entry has one.", param=param)
+            raise InvalidParams(f"'{param}' holds a NUL", hint="No audit entry contains one.", param=param)
     for param, value in (("since", since), ("until", until)):
         if value:
             parse_moment(value, param, datetime.now(UTC))

@@ -50,6 +50,6 @@ def _mac(key: bytes, bound_to: tuple[str, ...], payload: bytes) -> bytes:
 
 def _invalid() -> InvalidCursor:
     return InvalidCursor(
-        "'cursor' is not one that this listing gave out",
+        "'cursor' was not issued for this listing",
         hint="Pass next_cursor of the previous answer unchanged, with the same other params.",
     )

@@ -103,8 +103,8 @@ def index_name_warning(connection: Connection, identity: Identity, name: str) ->
     other = f"'{holder}'" if sees_skill(connection, identity, skill_id, holder, visibility) else "another skill"
     indexes = [*_namespace_index(connection, wanted, name), f"/n/{name}/.well-known/agent-skills"]
     return (
-        f"index name: as an Agent Skill this is '{wanted}', and so is {other}, which was published first and stands in "
-        f"/.well-known/agent-skills; this one is found in {' or '.join(indexes)}"
+        f"index name: as an Agent Skill this is '{wanted}', and so is {other}, which was published first and is in "
+        f"/.well-known/agent-skills; this skill is in {' or '.join(indexes)}"
     )
 
 
@@ -158,7 +158,7 @@ def find_in_index(connection: Connection, identity: Identity, namespace: str, wa
         return str(row.name)
     where = f"the index of '{namespace}'" if namespace else "the index of this server"
     raise SkillNotFound(
-        f"there is no skill '{wanted}' in {where}", hint="Its index.json lists what there is.", name=wanted
+        f"there is no skill '{wanted}' in {where}", hint="Its index.json lists the skills.", name=wanted
     )
 
 

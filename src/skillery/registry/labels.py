@@ -106,9 +106,9 @@ def rollback_label(connection: Connection, identity: Identity, name: str, label:
     goal = _goal(connection, last)
     if goal is None:
         raise NothingToGoBackTo(
-            f"the label '{label}' of '{name}' has nothing to go back to: "
-            + ("nothing that it pointed to before still resolves" if last.back_id else "this was its first version"),
-            hint="Move it with set_label, or take it away with remove_label; list_labels shows its history.",
+            f"the label '{label}' of '{name}' has no version to go back to: "
+            + ("no earlier version still resolves" if last.back_id else "this was its first version"),
+            hint="Move it with set_label, or remove it with remove_label; list_labels shows its history.",
             name=name,
             label=label,
         )
@@ -168,8 +168,8 @@ def _goal(connection: Connection, last: _Move) -> _Goal | None:
 def _check_number(connection: Connection, skill_id: int, name: str) -> None:
     if (connection.scalar(select(func.count()).where(labels.c.skill_id == skill_id)) or 0) >= MOST_LABELS:
         raise TooManyLabels(
-            f"'{name}' has {MOST_LABELS} labels, as many as a skill may have",
-            hint="Move one that is there, or take one away with remove_label.",
+            f"'{name}' has {MOST_LABELS} labels, the most that a skill may have",
+            hint="Move an existing label, or remove one with remove_label.",
             name=name,
         )
 

@@ -292,7 +292,7 @@ def _check_approval(identity: Identity, name: str, found: _Found, digest: str | 
     if digest is not None and digest.strip().lower() != found.digest:
         raise DigestDiffers(
             f"'{name}' {found.version} has the digest {found.digest}, not {digest[:80]}",
-            hint="Look at this version again, and approve the digest that describe_skill shows.",
+            hint="Review this version again, and approve the digest that describe_skill shows.",
             name=name,
             version=found.version,
             digest=found.digest,
@@ -331,7 +331,7 @@ def _illegal(name: str, version: str | None, statuses: Sequence[str], step: Step
     """Return the error for a version with one status, or for a skill whose versions have these statuses."""
     legal = [one.method for one in STEPS.values() if set(statuses) & set(one.starts)]
     what = f"'{name}' {version} is" if version else f"every version of '{name}' is"
-    leads = f"From there it takes {_either(legal)}." if legal else "No step leads on from there: publish a new version."
+    leads = f"The next step can be {_either(legal)}." if legal else "No step is possible: publish a new version."
     return IllegalStep(
         f"{what} {_either(statuses)}: it cannot be {STEPS[step].done}",
         hint=leads,

@@ -73,7 +73,7 @@ def resolve_skills(connection: Connection, identity: Identity, texts: Sequence[s
         there = found.setdefault(row.name, row)
         if there.version_id != row.version_id:
             raise InvalidParams(
-                f"'{row.name}' is to be locked in two versions, {there.version} and {row.version}",
+                f"'{row.name}' cannot be locked in two versions, {there.version} and {row.version}",
                 hint="Lock one version of a skill.",
                 param="skills",
                 skill=text,
@@ -120,7 +120,7 @@ def _findings(connection: Connection, identity: Identity, pin: Pin, versions: di
         yield LockProblem(name, version, "gone", message)
         return
     if pin.digest.strip().lower() != row.digest:
-        message = f"'{row.name}' {row.version} has the digest {row.digest}, locked is {pin.digest[:80]}"
+        message = f"'{row.name}' {row.version} has the digest {row.digest}, the lock has {pin.digest[:80]}"
         yield LockProblem(name, version, "digest_changed", message)
     yield from _standing(row, name, version)
 

@@ -176,7 +176,7 @@ def _segment_statement(place: int, is_release: bool, has_high: bool) -> Select[A
 def skill_not_found(connection: Connection, identity: Identity, name: str) -> SkillNotFound:
     """Return the error for a skill that does not exist or that the identity may not see, in the same words."""
     near = _near_names(connection, identity, name)
-    hint = f"Did you mean {_either(near)}?" if near else "list_skills shows what there is."
+    hint = f"Did you mean {_either(near)}?" if near else "list_skills shows all skills."
     return SkillNotFound(f"there is no skill '{name}'", hint=hint, name=name, near=near)
 
 
@@ -204,10 +204,10 @@ def _not_found(
         return _label_leads_nowhere(connection, skill_id, name, spec.label)
     newest = _newest_versions(connection, skill_id)
     hint = (
-        f"There is {', '.join(newest)}."
+        f"Its versions include {', '.join(newest)}."
         if newest
         else "None of its versions resolves: list_versions shows them. "
-        "A draft or a yanked one is found by its exact version only."
+        "A draft or a yanked version is found by its exact version only."
     )
     asked = _shown(spec)
     return VersionNotFound(f"'{name}' has no version '{asked}'", hint=hint, name=name, version=asked, versions=newest)

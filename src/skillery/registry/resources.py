@@ -99,7 +99,7 @@ def get_skill_entry(connection: Connection, identity: Identity, storage: Storage
     folder, path = _find(connection, identity, storage, uri)
     if path != SKILL_MD:
         raise ResourceNotFound(
-            f"{_shown(uri)} is not the SKILL.md of a skill", hint=f"That is {folder.uri(SKILL_MD)}.", uri=uri
+            f"{_shown(uri)} is not the SKILL.md of a skill", hint=f"The SKILL.md is {folder.uri(SKILL_MD)}.", uri=uri
         )
     served = _served(connection, identity, storage, folder, folder.name in with_skills_below(connection, [folder.name]))
     if isinstance(served, str):
@@ -161,7 +161,7 @@ def read_directory(
     of_files = _children_of_files(*found) if found else {}
     of_skills, more = _children_of_skills(connection, identity, segments, after)
     if not of_files and not of_skills and not cursor:
-        raise ResourceNotFound(f"{_shown(uri)} is no folder", hint=_HINT, uri=uri)
+        raise ResourceNotFound(f"{_shown(uri)} is not a folder", hint=_HINT, uri=uri)
     children = [] if cursor else list(of_files.values())
     children += [Resource(uri_of((*segments, name)), name, DIRECTORY) for name in of_skills if name not in of_files]
     return children, make_cursor(key, bound_to, (more,)) if more else None
@@ -206,7 +206,7 @@ def _served(
         below = names_below(connection, identity, folder.name, most=MOST_FILES // 2)
     count = len(folder.files) + count_files(connection, [version_id for _, version_id in below])
     if count > MOST_FILES:
-        return f"with the skills in its folder it has {count} files or more, and a skill of MCP at most {MOST_FILES}"
+        return f"with the skills in its folder it has {count} files or more; MCP allows a skill at most {MOST_FILES}"
     files = [
         EntryFile(one.uri(file.path), f"sha256:{file.sha256}", file.size_bytes)
         for one in (folder, *open_folders(connection, identity, storage, below))
@@ -214,7 +214,7 @@ def _served(
     ]
     size = sum(file.size for file in files)
     if size > MOST_BYTES:
-        return f"its files have {size} bytes, and a skill of MCP at most {MOST_BYTES}"
+        return f"its files have {size} bytes; MCP allows a skill at most {MOST_BYTES}"
     return SkillEntry(folder.uri(SKILL_MD), folder.skill_md.frontmatter, files)
 
 

@@ -142,7 +142,7 @@ def _item(one: Result, meanings: Sequence[Meaning]) -> dict[str, Any]:
 def _check_tags(tags: Sequence[str]) -> list[str]:
     if len(tags) > MOST_TAGS:
         raise InvalidParams(
-            f"'tags' has {len(tags)} tags, at most {MOST_TAGS} are allowed", hint="Ask for fewer.", param="tags"
+            f"'tags' has {len(tags)} tags, at most {MOST_TAGS} are allowed", hint="Filter by fewer tags.", param="tags"
         )
     if not all(tag.isprintable() for tag in tags):
         raise InvalidParams(

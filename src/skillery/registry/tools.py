@@ -317,7 +317,7 @@ def _in_version(connection: Connection, version: VersionRow, name: str) -> Found
 
 def _not_found(connection: Connection, identity: Identity, name: str, session: str) -> ToolNotFound:
     near = near_names(connection, identity, name, session)
-    hint = f"Did you mean {' or '.join(quoted(one) for one in near)}?" if near else "list_tools shows what there is."
+    hint = f"Did you mean {' or '.join(quoted(one) for one in near)}?" if near else "list_tools shows all tools."
     return ToolNotFound(f"there is no tool {quoted(name)}", hint=hint, name=name[:128], near=near)
 
 

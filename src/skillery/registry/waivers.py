@@ -23,8 +23,8 @@ from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
 
 BUILT_IN_RULES = {
-    "examples": "examples have to pass; mend the skill or the example",
-    "before_publish": "it says that a check did not work; its admin has to mend the check",
+    "examples": "examples have to pass; fix the skill or the example",
+    "before_publish": "it means that a check failed to run; an admin has to fix the check",
 }
 """Rules whose findings cannot be waived."""
 
@@ -158,7 +158,7 @@ def _note(waiver: Waiver | None) -> WaiverNote | None:
 def _find(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
     row = connection.execute(select(waivers).where(waivers.c.waiver == waiver_id)).one_or_none()
     if row is None or not access.reviews(identity, row.name):
-        raise WaiverNotFound(f"there is no waiver '{waiver_id[:80]}'", hint="list_waivers shows what there is.")
+        raise WaiverNotFound(f"there is no waiver '{waiver_id[:80]}'", hint="list_waivers shows all waivers.")
     return _waiver(row, datetime.now(UTC))
 
 
