@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.formats.package_json import look_at_dependencies
+from skillery.formats.package_json import check_dependencies
 from tests.conftest import Rpc
 from tests.importing.test_importing import sent
 from tests.support.archives import skill_md, zipped
@@ -136,6 +136,6 @@ def test_a_script_finds_the_modules_that_its_bundle_brings(sqlite_rpc: Rpc, new_
     ).map(lambda value: json.dumps(value, indent=1).encode())
 )
 def test_any_package_json_is_looked_at(content: bytes) -> None:
-    found = look_at_dependencies({"package.json": content, "a.js": b""}, {"a.js"})
+    found = check_dependencies({"package.json": content, "a.js": b""}, {"a.js"})
 
     assert all(problem.line and problem.line <= content.count(b"\n") + 1 for problem in found.missing)

@@ -79,7 +79,7 @@ def test_a_byte_order_mark_does_not_matter() -> None:
         (b"[" + b"9" * 5000 + b"]", "a number"),
         (b"[" * 100_000, "nested too deep"),
         (b'{"a":' * 100_000, "nested too deep"),
-        (b"[" + b" " * MAX_BYTES + b"]", "are looked at"),
+        (b"[" + b" " * MAX_BYTES + b"]", "are read"),
         (b"3", "is an integer"),
         (b"null", "is null"),
         (b'{"tools": []}', "is an object"),

@@ -41,7 +41,7 @@ from skillery.context.request import begin, current
 from skillery.database import Database, migrate
 from skillery.environments import Environments
 from skillery.errors import StartupError
-from skillery.exports import Exports, Preparing
+from skillery.exports import Exports, FactsPreparation
 from skillery.formats.bundle import BundleLimits
 from skillery.identity.idempotency import Once
 from skillery.importing import Importer, ImportLimits
@@ -153,7 +153,7 @@ def _services(
         named=parts.named,
     )
     exports = Exports(database, storage, settings.index_skills)
-    preparing = Preparing(exports)
+    preparing = FactsPreparation(exports)
     bundles = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
     publisher = Publisher(
         database,

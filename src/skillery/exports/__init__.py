@@ -2,7 +2,7 @@
 
 from skillery.exports.facts import Facts
 from skillery.exports.indexes import KINDS, Index, Kind
-from skillery.exports.preparation import Preparing
+from skillery.exports.preparation import FactsPreparation
 from skillery.exports.skill_exports import Export, Exports, File
 
-__all__ = ["KINDS", "Export", "Exports", "Facts", "File", "Index", "Kind", "Preparing"]
+__all__ = ["KINDS", "Export", "Exports", "Facts", "FactsPreparation", "File", "Index", "Kind"]

@@ -18,7 +18,7 @@ MOST_NAMES = 5_000
 """Limit on the remembered names of published skills. Past it, all skills are checked."""
 
 
-class Preparing:
+class FactsPreparation:
     """Computes the facts of latest versions in the background: of all at the start, then of newly published skills."""
 
     def __init__(self, exports: Exports) -> None:

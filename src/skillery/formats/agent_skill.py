@@ -201,15 +201,15 @@ def _conforming(frontmatter: Mapping[str, object], name: str, description: str) 
     """Return the frontmatter of a conforming SKILL.md, its keys in the order of FIELDS."""
     stated = frontmatter.get("description")
     stated = stated if isinstance(stated, str) else ""
-    told = cut(stated.strip() or description.strip() or f"The skill {name}.", MAX_DESCRIPTION)
-    made: dict[str, object] = {"name": name, "description": told}
+    kept_description = cut(stated.strip() or description.strip() or f"The skill {name}.", MAX_DESCRIPTION)
+    made: dict[str, object] = {"name": name, "description": kept_description}
     for key in ("license", "compatibility", "allowed-tools"):
         if key in frontmatter and _conforms(key, frontmatter[key]):
             made[key] = frontmatter[key]
     given = frontmatter.get("metadata")
     metadata = {key: _as_text(value) for key, value in given.items()} if isinstance(given, dict) else {}
     for key, value in frontmatter.items():
-        is_kept = key in made and (made[key] == value or (key == "description" and told == stated.strip()))
+        is_kept = key in made and (made[key] == value or (key == "description" and kept_description == stated.strip()))
         if not is_kept and not (key == "metadata" and isinstance(value, dict)) and value:
             metadata[_free(metadata, key)] = _as_text(value)
     return _fitting(made, metadata)

@@ -164,7 +164,7 @@ class UnfinishedBundle:
         self.limits = limits
         self.skip_broken_tools = skip_broken_tools
         self.raw = manifest
-        self.read = skill_md if isinstance(skill_md, SkillMd) else None
+        self.parsed_md = skill_md if isinstance(skill_md, SkillMd) else None
         self.text = skill_md if isinstance(skill_md, str) else ""
         self.files = files
         self.by_path = {file.path: file for file in files}
@@ -177,9 +177,9 @@ class UnfinishedBundle:
         has_tools = offered.has_scripts or bool(offered.problems and not self.skip_broken_tools)
         self.manifest = manifest = self.attempt(lambda: parse_manifest(self.raw, has_tools=has_tools))
         self.locate_requirements()
-        self.checked_md = self.read or self.attempt(lambda: parse_skill_md(self.text))
+        self.checked_md = self.parsed_md or self.attempt(lambda: parse_skill_md(self.text))
         self.check_paths()
-        self.looked = self.look_at_javascript(manifest, offered.tools)
+        self.javascript_warnings = self.check_javascript(manifest, offered.tools)
         self.generated = [self.skill_toml(manifest), self.skill_md(self.checked_md)]
         self.entrypoint = self.find_entrypoint(manifest)
         self.examples = self.read_examples(manifest)
@@ -213,7 +213,7 @@ class UnfinishedBundle:
             *offered.skipped,
             *(name_warnings(manifest.name, skill_md.frontmatter.get("name")) if offered.tools else ()),
             *self.source_warnings(source_problems),
-            *self.looked,
+            *self.javascript_warnings,
         )
         size = sum(file.size for file in files)
         return Bundle(manifest, skill_md, files, digest_of(files), size, warnings, self.examples, offered.tools)
@@ -265,9 +265,9 @@ class UnfinishedBundle:
         """Return SKILL.md as a file, or None if the file is given."""
         given = self.by_path.get(SKILL_MD)
         if given is None:
-            assert self.read is None, "a parsed SKILL.md is among the files"
+            assert self.parsed_md is None, "a parsed SKILL.md is among the files"
             return BundleFile(SKILL_MD, self.text.encode()) if skill_md else None
-        if self.read is not None:
+        if self.parsed_md is not None:
             return None
         try:
             stated = given.content.decode()
@@ -296,14 +296,14 @@ class UnfinishedBundle:
             self.problems.append(problem)
             self.hints.setdefault(InvalidBundle, _HINT)
 
-    def look_at_javascript(self, manifest: Manifest | None, tools: Sequence[Tool]) -> tuple[str, ...]:
+    def check_javascript(self, manifest: Manifest | None, tools: Sequence[Tool]) -> tuple[str, ...]:
         """Return warnings. Missing JavaScript modules are problems, or warnings in an imported bundle."""
         handlers = {tool.script for tool in tools if tool.script and tool.script.endswith(package_json.JAVASCRIPT)}
         of_scripts = manifest is not None and manifest.called is None
-        run = handlers | (package_json.run_by_scripts(self.by_path) if of_scripts else frozenset())
+        run = handlers | (package_json.script_paths(self.by_path) if of_scripts else frozenset())
         if not run or not any(path.endswith(package_json.FILE) for path in self.by_path):
             return ()
-        found = package_json.look_at_dependencies({path: file.content for path, file in self.by_path.items()}, run)
+        found = package_json.check_dependencies({path: file.content for path, file in self.by_path.items()}, run)
         if found.missing and not self.skip_broken_tools:
             self.problems.extend(found.missing)
             self.hints.setdefault(InvalidBundle, package_json.HINT)
@@ -321,7 +321,7 @@ class UnfinishedBundle:
             self.hints.setdefault(InvalidManifest, "Fix the examples and publish again; nothing was stored.")
 
     @cached_property
-    def beside(self) -> list[BundleFile]:
+    def other_python_files(self) -> list[BundleFile]:
         """Python files that may be modules or data, and handlers of tools. Their faults are warnings."""
         entrypoint = self.entrypoint.path if self.entrypoint else ""
         folders = {"code", entrypoint.rpartition("/")[0]}
@@ -331,13 +331,13 @@ class UnfinishedBundle:
 
     @property
     def other_sources(self) -> Iterator[Source]:
-        sizes = accumulate(file.size for file in self.beside)
-        within = takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, zip(self.beside, sizes, strict=True))
+        sizes = accumulate(file.size for file in self.other_python_files)
+        within = takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, zip(self.other_python_files, sizes, strict=True))
         return (Source(file.path, file.content) for file, _ in within)
 
     def source_warnings(self, source_problems: Mapping[str, Problem]) -> Iterator[str]:
         compiled = {source.path for source in self.sources}
-        for file in self.beside:
+        for file in self.other_python_files:
             if file.path not in compiled:
                 yield f"{file.path} was not checked: the Python files of this bundle are too large together"
                 return

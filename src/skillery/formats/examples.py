@@ -150,16 +150,16 @@ class _Reader(Shapes):
         return name
 
     def expectation(self, given: Mapping[str, object], where: str) -> Expectation | None:
-        said = [key for key in EXPECTATIONS if key in given]
-        if len(said) > 1:
-            self.problem(where, f"has {' and '.join(said)}; an example has one expectation")
-        if "expect_error" in said:
+        given_keys = [key for key in EXPECTATIONS if key in given]
+        if len(given_keys) > 1:
+            self.problem(where, f"has {' and '.join(given_keys)}; an example has one expectation")
+        if "expect_error" in given_keys:
             error = self.text(given, "expect_error", f"{where}.expect_error") or "Error"
             if not error.isidentifier() or len(error) > MAX_WORD:
                 self.problem(
                     f"{where}.expect_error", f"is {quoted(error)}, expected an error type such as 'ValueError'"
                 )
-        return said[0] if said else None
+        return given_keys[0] if given_keys else None
 
     # -- files -----------------------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ def read_needs(files: Mapping[str, bytes], repairs: Repairs) -> Needs:
         asked += _of_script(path, files[path], pythons, repairs)
     dependencies: tuple[str, ...] = ()
     if len(asked) < MOST_ASKED:
-        dependencies = tuple(_together(_checked(asked, repairs), repairs))
+        dependencies = tuple(_merge_requirements(_checked(asked, repairs), repairs))
     if len(asked) >= MOST_ASKED or len(dependencies) > MOST:
         many = len(dependencies) or len(asked)
         message = f"the skill asks for {many} packages, at most {MOST} are allowed: its scripts run without packages"
@@ -244,7 +244,7 @@ def _without_address(text: str) -> str:
     return text.partition("@")[0].strip() + " @ …" if "://" in text else text
 
 
-def _together(requirements: Iterable[Requirement], repairs: Repairs) -> Iterator[str]:
+def _merge_requirements(requirements: Iterable[Requirement], repairs: Repairs) -> Iterator[str]:
     """Return one requirement for each package and marker, merged from all that name it."""
     merged: dict[tuple[str, str], Requirement] = {}
     for one in requirements:

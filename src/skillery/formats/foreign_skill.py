@@ -67,10 +67,10 @@ def registry_name(stated: str) -> str:
         # Casefold first: ß becomes ss, and has no other decomposition.
         plain = normalized("NFKD", stated.casefold()).encode("ascii", "ignore").decode().lower()
     segments = (re.sub(r"[^a-z0-9_-]+", "-", segment) for segment in plain.split("."))
-    mended = ".".join(filter(None, (re.sub(r"[_-]*-[_-]*|__+", "-", segment).strip("-_") for segment in segments)))
-    if not mended:
+    corrected = ".".join(filter(None, (re.sub(r"[_-]*-[_-]*|__+", "-", segment).strip("-_") for segment in segments)))
+    if not corrected:
         return f"skill-{hashlib.sha256(stated.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    return mended[:MAX_LENGTH].rstrip("-_.")
+    return corrected[:MAX_LENGTH].rstrip("-_.")
 
 
 def alias_key(stated: str) -> str:

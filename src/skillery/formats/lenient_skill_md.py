@@ -61,20 +61,20 @@ class ReadSkillMd(NamedTuple):
 def read_skill_md(data: bytes) -> ReadSkillMd:
     """Return the parsed file. Never raises. All scalars of the frontmatter are strings as written, as in the strict
     reader."""
-    repairs = _Noted()
+    repairs = _SkillMdRepairs()
     text = _text(data, repairs)
     if "\r" in text[: MAX_FRONTMATTER_BYTES * 2]:
         repairs.note("line_ends", "the lines end in CR LF; they are read as LF")
     try:
         skill_md = parse_skill_md(text)
     except InvalidBundle:
-        return ReadSkillMd(_mended(text, repairs), text, repairs.all())
+        return ReadSkillMd(_repaired(text, repairs), text, repairs.all())
     if not skill_md.frontmatter:
-        skill_md = _mended(text, repairs)
+        skill_md = _repaired(text, repairs)
     return ReadSkillMd(skill_md, text, repairs.all())
 
 
-class _Noted(Repairs):
+class _SkillMdRepairs(Repairs):
     """Repairs of SKILL.md."""
 
     def note(self, code: str, message: str, line: int | None = None, file: str | None = FILE) -> None:
@@ -118,7 +118,7 @@ def _first_bad(data: bytes) -> int:
 # -- where the frontmatter is ----------------------------------------------------------------------------------------
 
 
-def _mended(text: str, repairs: Repairs) -> SkillMd:
+def _repaired(text: str, repairs: Repairs) -> SkillMd:
     lines, rest = head_of(text)
     start = _start(lines, repairs)
     if start is None:
@@ -183,7 +183,7 @@ def _frontmatter(lines: list[str], first_line: int, repairs: Repairs) -> dict[st
     if isinstance(read, dict):
         return read
     quoted_lines = list(_with_quotes(lines))
-    tried = _Noted()
+    tried = _SkillMdRepairs()
     again = _as_yaml("".join(quoted_lines), first_line, tried) if quoted_lines != lines else None
     if not isinstance(again, dict):
         return _key_by_key(lines, first_line, repairs)
@@ -203,7 +203,7 @@ def _note_quoted(line: str, number: int, repairs: Repairs) -> None:
 
 def _readable(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
     """Return the lines with spaces instead of leading tabs, and without characters that YAML never allows."""
-    mended = []
+    repaired = []
     for number, line in enumerate(lines, first_line):
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         if "\t" in indent and line.strip():
@@ -216,8 +216,8 @@ def _readable(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
                 "bad_characters", "it holds a character that YAML does not allow; it is read as \ufffd", number
             )
             line = _UNREADABLE.sub("\ufffd", line)  # noqa: PLW2901
-        mended.append(line)
-    return mended
+        repaired.append(line)
+    return repaired
 
 
 def _cut(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
@@ -259,7 +259,7 @@ class _LenientBuilder(Builder):
     def __init__(self, source: str, first_line: int) -> None:
         super().__init__(source)
         self.first_line = first_line
-        self.repairs = _Noted()
+        self.repairs = _SkillMdRepairs()
 
     def value(self, event: yaml.Event, depth: int) -> object:
         line = self.line(event)
@@ -356,7 +356,7 @@ def _is_flow(value: str) -> bool:
 def _key_by_key(lines: list[str], first_line: int, repairs: Repairs) -> dict[str, object]:
     """Return the frontmatter, with each top-level key parsed by itself: one broken value spoils no other."""
     read: dict[str, object] = {}
-    why = _as_yaml("".join(lines), first_line, _Noted())
+    why = _as_yaml("".join(lines), first_line, _SkillMdRepairs())
     where = why.line if isinstance(why, _NotYaml) else None
     repairs.note("broken_yaml", f"the frontmatter is not YAML ({_why(why)}); it is read key by key", where)
     for number, block in _blocks(lines):
@@ -392,10 +392,10 @@ def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
 
 def _block_value(key: str, block: list[str], value_at: int, line: int, repairs: Repairs) -> object:
     for tried in (block, list(_with_quotes(block))):
-        noted = _Noted()
-        read = _as_yaml("".join(tried), line, noted)
+        found_repairs = _SkillMdRepairs()
+        read = _as_yaml("".join(tried), line, found_repairs)
         if isinstance(read, dict) and list(read) == [key]:
-            for repair in noted.listed:
+            for repair in found_repairs.listed:
                 repairs.note(repair.code, repair.message, repair.line)
             if tried is not block:
                 message = f"the value of {quoted(key)} needs quotes in YAML; it is read as written"

@@ -55,6 +55,6 @@ def _parse(text: str, what: str) -> str:
 
 def _hint(text: str, what: str) -> str:
     segments = (re.sub(r"[^a-z0-9]+", "-", segment).strip("-") for segment in text.lower().split("."))
-    mended = ".".join(segment for segment in segments if segment)
+    corrected = ".".join(segment for segment in segments if segment)
     hint = f"A {what} is {_GRAMMAR}."
-    return f"{hint} Perhaps {quoted(mended)}?" if _NAME.fullmatch(mended) else hint
+    return f"{hint} Perhaps {quoted(corrected)}?" if _NAME.fullmatch(corrected) else hint

@@ -25,7 +25,7 @@ HINT = (
 )
 
 
-class Looked(NamedTuple):
+class DependencyCheck(NamedTuple):
     """The result of a check of package.json files.
 
     `missing` has a problem for each file whose dependencies are not in the bundle; `odd` has a warning for each file
@@ -36,10 +36,10 @@ class Looked(NamedTuple):
     odd: tuple[str, ...] = ()
 
 
-NOTHING = Looked()
+NO_DEPENDENCIES = DependencyCheck()
 
 
-def look_at_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> Looked:
+def check_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> DependencyCheck:
     """Return the missing dependencies of JavaScript. `run` are the paths of the files that may be run.
 
     For each path the nearest package.json counts, as in Node.js. Its `dependencies` must be in a node_modules above the
@@ -55,9 +55,9 @@ def look_at_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> Lo
         found = _dependencies(place, files[place])
         if isinstance(found, str):
             odd[place] = found
-        elif lacking := [name for name in found if not _is_there(name, path, modules)]:
-            missing[place] = _problem(place, files[place].decode(), lacking)
-    return Looked(tuple(missing.values()), tuple(odd.values()))
+        elif absent := [name for name in found if not _is_there(name, path, modules)]:
+            missing[place] = _problem(place, files[place].decode(), absent)
+    return DependencyCheck(tuple(missing.values()), tuple(odd.values()))
 
 
 def folders_above(path: str) -> Iterator[str]:
@@ -67,7 +67,7 @@ def folders_above(path: str) -> Iterator[str]:
         yield f"{path}/" if path else ""
 
 
-def run_by_scripts(paths: Iterable[str]) -> frozenset[str]:
+def script_paths(paths: Iterable[str]) -> frozenset[str]:
     """Return the JavaScript files that a skill without an entrypoint may run: next to SKILL.md and below scripts/.
 
     Other folders hold material that scripts and agents work with, including whole projects.
@@ -104,10 +104,10 @@ def _dependencies(path: str, content: bytes) -> list[str] | str:
     return [str(name) for name in found] if isinstance(found, dict) else f"{path}: 'dependencies' is not an object"
 
 
-def _problem(path: str, text: str, lacking: list[str]) -> Problem:
-    named = ", ".join(quoted(name, 60) for name in lacking[:MOST_NAMED]) + (", …" if len(lacking) > MOST_NAMED else "")
+def _problem(path: str, text: str, absent: list[str]) -> Problem:
+    named = ", ".join(quoted(name, 60) for name in absent[:MOST_NAMED]) + (", …" if len(absent) > MOST_NAMED else "")
     message = f"{path} has dependencies that are not in the bundle: {named}"
-    return Problem(message, path=path, file=path, line=_line_of(text, lacking[0]))
+    return Problem(message, path=path, file=path, line=_line_of(text, absent[0]))
 
 
 def _line_of(text: str, name: str) -> int:

@@ -43,17 +43,17 @@ def search_fields(name: str, description: str, tags: Sequence[str]) -> Fields:
     above, _, last = name.rpartition(".")
     in_name = _with_joined(last.replace("_", "-"))
     described = _with_joined(description)
-    telling = [word for word in described if word not in FILLERS]
-    told = telling[:MOST_DESCRIPTION_WORDS]
-    further = [*(word for word in described if word in FILLERS), *telling[MOST_DESCRIPTION_WORDS:]]
+    significant = [word for word in described if word not in FILLERS]
+    described_words = significant[:MOST_DESCRIPTION_WORDS]
+    further = [*(word for word in described if word in FILLERS), *significant[MOST_DESCRIPTION_WORDS:]]
     in_tags = _with_joined("\n".join(tags))[:MOST_TAG_WORDS]
     points = IN_NAME[min(len(spelt_words(last.replace("_", "-"))), len(IN_NAME)) - 1]
     impacts: Counter[str] = Counter(dict.fromkeys(_stems(spelt_words(above)), IN_NAMESPACE))
     # `|` keeps the larger count: a word of the namespace that the name repeats counts as the name's.
     impacts |= Counter(dict.fromkeys(_stems(in_name), points))
-    impacts += Counter({stem: _described(place) for place, stem in reversed([*enumerate(_stems(told))])})
+    impacts += Counter({stem: _described(place) for place, stem in reversed([*enumerate(_stems(described_words))])})
     impacts += Counter(dict.fromkeys(_stems(in_tags), IN_TAGS))
-    spelt = (*spelt_words(above), *in_name, *told, *in_tags)
+    spelt = (*spelt_words(above), *in_name, *described_words, *in_tags)
     # A stem is a spelling too: a typo of `brainstorm` is far from `brainstorming`.
     spellings = {each: stem_of(word) for word in spelt for each in (word, stem_of(word)) if is_known_spelling(each)}
     return Fields(dict(impacts), spellings, [stem for stem in _stems(further) if stem not in impacts])

@@ -106,5 +106,5 @@ def _hint(text: str) -> str:
     numbers = re.findall(r"[0-9]+", text)[:3]
     if not re.fullmatch(r"[vV=\s]*[0-9]+(\.[0-9]+){0,2}\s*", text):
         return hint
-    mended = ".".join(str(int(number)) for number in (*numbers, "0", "0")[:3])
-    return f"{hint} Perhaps {quoted(mended)}?"
+    corrected = ".".join(str(int(number)) for number in (*numbers, "0", "0")[:3])
+    return f"{hint} Perhaps {quoted(corrected)}?"

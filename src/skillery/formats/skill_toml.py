@@ -59,8 +59,8 @@ def read_toml(data: bytes, what: str) -> dict[str, object]:
         _refuse(what, "is nested too deep", None)
     except ValueError as error:  # includes TOMLDecodeError and the error for a number of too many digits
         line = _LINE.search(str(error))
-        said = _LINE.sub("", str(error)).strip()
-        _refuse(what, f"is not TOML: {said}", int(line[1]) if line else None)
+        reason = _LINE.sub("", str(error)).strip()
+        _refuse(what, f"is not TOML: {reason}", int(line[1]) if line else None)
 
 
 def same_manifest(one: Mapping[str, object], other: Mapping[str, object]) -> bool:

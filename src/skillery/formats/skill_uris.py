@@ -22,7 +22,7 @@ _UNRESERVED = "/!$&'()*+,;=:@~"
 _SEGMENT = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)*")
 
 
-class Place(NamedTuple):
+class SkillPath(NamedTuple):
     """One interpretation of a URI: a skill, and the path inside it (`()` is the skill's own folder)."""
 
     name: str
@@ -62,9 +62,9 @@ def segments_of(uri: str) -> tuple[str, ...] | None:
     return segments
 
 
-def places_of(segments: tuple[str, ...]) -> list[Place]:
+def skill_paths_of(segments: tuple[str, ...]) -> list[SkillPath]:
     """Return all interpretations of a URI, the longest name first: a skill's folder inside another one is its own."""
-    found: list[Place] = []
+    found: list[SkillPath] = []
     for count in range(1, len(segments) + 1):
         if not _SEGMENT.fullmatch(segments[count - 1]):
             break
@@ -73,7 +73,7 @@ def places_of(segments: tuple[str, ...]) -> list[Place]:
             break
         folder = folder_of(name)
         if segments[: len(folder)] == folder:
-            found.append(Place(name, segments[len(folder) :]))
+            found.append(SkillPath(name, segments[len(folder) :]))
     return found[::-1]
 
 

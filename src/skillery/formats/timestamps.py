@@ -15,7 +15,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LONGEST = timedelta(days=36_500)
 
 
-def parse_moment(text: str, param: str, now: datetime) -> datetime:
+def parse_timestamp(text: str, param: str, now: datetime) -> datetime:
     """Return the time that the text means, in UTC. Raise InvalidParams.
 
     The text is a date or time in ISO 8601 (`2026-11-22`, `2026-11-22T09:30:00Z`; UTC if it names no zone), or an age
@@ -25,8 +25,8 @@ def parse_moment(text: str, param: str, now: datetime) -> datetime:
     if age is not None:
         return now - age
     try:
-        moment = datetime.fromisoformat(text)
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        timestamp = datetime.fromisoformat(text)
+        return timestamp.astimezone(UTC) if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise InvalidParams(
             f"'{param}' is {quoted(text)}, which is not a time",
@@ -58,8 +58,8 @@ def _parsed(text: str, now: datetime) -> datetime | None:
     try:
         if _DATE.fullmatch(text):
             return datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=1)
-        moment = datetime.fromisoformat(text)
-        return moment.astimezone(UTC) if moment.tzinfo else None
+        timestamp = datetime.fromisoformat(text)
+        return timestamp.astimezone(UTC) if timestamp.tzinfo else None
     except (ValueError, OverflowError):
         return None
 
@@ -69,10 +69,10 @@ def _refused(message: str) -> InvalidParams:
     return InvalidParams(message, hint=hint, param="until")
 
 
-def shown_moment(moment: datetime | None) -> str | None:
+def timestamp_text(timestamp: datetime | None) -> str | None:
     """Return the time as RFC 3339 in UTC, to the second."""
-    if moment is None:
+    if timestamp is None:
         return None
     # SQLite returns times without a zone.
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
     return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

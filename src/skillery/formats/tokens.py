@@ -75,12 +75,12 @@ def _parse_grant(text: str) -> str:
     try:
         parse_namespace(text.removesuffix(".*") or ".")
     except InvalidName:
-        mended = None
+        corrected = None
     else:
-        mended = f"{text.removesuffix('.*')}.*"
-    if mended == text:
+        corrected = f"{text.removesuffix('.*')}.*"
+    if corrected == text:
         return text
-    guess = f" (did you mean {quoted(mended)}?)" if mended else ""
+    guess = f" (did you mean {quoted(corrected)}?)" if corrected else ""
     raise InvalidParams(
         f"{quoted(text)} is not a namespace grant{guess}",
         hint="Write a namespace and '.*' (sales.*) for every name that starts with 'sales.', or '*' for all names.",

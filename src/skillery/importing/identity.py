@@ -115,16 +115,16 @@ class Aliases:
         return found
 
     def _moved(self, root: str, stated: str, source_digest: str) -> Alias | None:
-        told_apart = key_before_sources(stated, root)
+        key_with_path = key_before_sources(stated, root)
         candidates = [
             one
-            for one in (*self._by_stated[told_apart], *self._by_stated[stated])
+            for one in (*self._by_stated[key_with_path], *self._by_stated[stated])
             if tree_path(one.alias.path) not in self.paths and one.alias not in self._used
         ]
 
         def nearness(one: KnownPath) -> tuple[bool, bool, int]:
             return (
-                one.stated == told_apart,
+                one.stated == key_with_path,
                 same_files(one.source_digest, source_digest),
                 _common_end(tree_path(one.alias.path), root),
             )

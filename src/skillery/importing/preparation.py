@@ -28,7 +28,7 @@ from skillery.registry import FILES_PART
 MEBIBYTE = 1024 * 1024
 
 
-class Prepared(NamedTuple):
+class PreparedSkill(NamedTuple):
     """A skill that is read but not yet looked up in the registry."""
 
     found: FoundSkill
@@ -39,7 +39,7 @@ class Prepared(NamedTuple):
     """The stated name as its alias stores it."""
     wanted: str
     """The registry name to use if it is free."""
-    is_mended: bool
+    is_name_repaired: bool
     """True if `wanted` differs from the stated name."""
     description: str
     declared: Version | None
@@ -62,8 +62,8 @@ class Prepared(NamedTuple):
         return sum(file.size for file in self.files)
 
 
-class Preparing:
-    """Prepares the skills of one archive. Blocking; any thread may call it."""
+class SkillReader:
+    """Reads the skills of one archive. Blocking; any thread may call it."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class Preparing:
         self._folders = folders
         self._named_as_folders = frozenset(self._below(folder) for folder in folders)
 
-    def is_beside(self, found: FoundSkill, name: str) -> bool:
+    def is_other_folder(self, found: FoundSkill, name: str) -> bool:
         """Return whether `name` is the name of another skill's folder."""
         return name in self._named_as_folders and name != self._below(found.folder)
 
-    def prepare(self, found: FoundSkill) -> Prepared:
+    def prepare(self, found: FoundSkill) -> PreparedSkill:
         """Return the skill, read. Raise InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
         if found.problem is not None:
             raise found.problem
@@ -112,21 +112,21 @@ class Preparing:
 
     def _without_toml(
         self, found: FoundSkill, skill_md: SkillMd, files: tuple[BundleFile, ...], skill: ForeignSkill, repairs: Repairs
-    ) -> Prepared:
+    ) -> PreparedSkill:
         name = registry_name(skill.stated)
         wanted = self._below(name)
         if name == self._namespace:
             repairs.note(
                 "name", f"its name is the namespace '{name}'; its name in the registry is '{wanted}'", file=SKILL_MD
             )
-        return Prepared(
+        return PreparedSkill(
             found=found,
             skill_md=skill_md,
             files=files,
             stated=skill.stated,
             key=alias_key(skill.stated),
             wanted=wanted,
-            is_mended=name != skill.stated,
+            is_name_repaired=name != skill.stated,
             description=skill.description,
             declared=skill.version,
             manifest=None,
@@ -141,7 +141,7 @@ class Preparing:
         files: tuple[BundleFile, ...],
         manifest: dict[str, Any],
         repairs: Repairs,
-    ) -> Prepared:
+    ) -> PreparedSkill:
         checked = parse_manifest(manifest)
         wanted = self._below(checked.name)
         if checked.name not in {wanted, self._namespace} and not is_export(checked, files):
@@ -158,14 +158,14 @@ class Preparing:
         if self._permissions is not None:
             message = f"the permissions in {SKILL_TOML} are used, not the ones given for the import"
             repairs.note("own_permissions", message, file=SKILL_TOML)
-        return Prepared(
+        return PreparedSkill(
             found=found,
             skill_md=skill_md,
             files=files,
             stated=checked.name,
             key=checked.name,
             wanted=wanted,
-            is_mended=False,
+            is_name_repaired=False,
             description=checked.description,
             declared=checked.version,
             manifest=manifest,

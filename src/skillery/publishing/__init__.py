@@ -10,7 +10,7 @@ from skillery.publishing.publisher import CheckedSkill, Published, Publisher
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.tool_maker import DefinedTool, Definition, ToolMaker
 from skillery.publishing.undeclared import Undeclared
-from skillery.publishing.undeclared_findings import Looked, Mode
+from skillery.publishing.undeclared_findings import ImportScan, Mode
 
 __all__ = [
     "CheckedSkill",
@@ -19,7 +19,7 @@ __all__ = [
     "DefinedTool",
     "Definition",
     "ExampleRuns",
-    "Looked",
+    "ImportScan",
     "Mode",
     "Published",
     "Publisher",

@@ -55,8 +55,8 @@ class CompilePool:
 
     def __init__(self, limits: CompileLimits = CompileLimits(), workers: int = WORKERS) -> None:  # noqa: B008 - frozen
         self._limits = limits
-        self._places = Queue(workers, UNBOUNDED, UNBOUNDED)
-        self._lines: WeakValueDictionary[str, Queue] = WeakValueDictionary()
+        self._worker_queue = Queue(workers, UNBOUNDED, UNBOUNDED)
+        self._queues_by_caller: WeakValueDictionary[str, Queue] = WeakValueDictionary()
         self._idle: list[CompileWorker] = []
         self._busy: set[CompileWorker] = set()
         self._imports: dict[str, tuple[Import, ...]] = {}
@@ -87,7 +87,7 @@ class CompilePool:
         too_large = size_fault(body)
         if too_large:
             return located(path, too_large)
-        answer = await self._ask(caller, Wrap(body))
+        answer = await self._request(caller, Wrap(body))
         if isinstance(answer, Fault):
             return located(path, answer)
         return located(path, answer.fault) if answer.fault else answer.handler.decode()
@@ -101,7 +101,7 @@ class CompilePool:
         new = [sha256 for sha256 in sources if sha256 not in known]
         if not new:
             return known
-        answer = await self._ask(caller, Look(tuple(sources[sha256] for sha256 in new)))
+        answer = await self._request(caller, Look(tuple(sources[sha256] for sha256 in new)))
         if isinstance(answer, Fault):
             return None
         found = dict(zip(new, answer.imports, strict=True))
@@ -127,14 +127,14 @@ class CompilePool:
             return too_large, 0
         if spent > self._limits.bundle_seconds:
             return TOO_LONG_TOGETHER, 0
-        answer = await self._ask(caller, Check(source.content, source.export))
+        answer = await self._request(caller, Check(source.content, source.export))
         if isinstance(answer, Fault):
             return answer, self._limits.cpu_seconds
         return answer.fault, answer.cpu_seconds
 
     # -- workers -------------------------------------------------------------------------------------------------
 
-    async def _ask(self, caller: str, request: Request) -> Answer | Fault:
+    async def _request(self, caller: str, request: Request) -> Answer | Fault:
         async with self._turn(caller):
             if self._idle:
                 answer = await self._answer(self._idle.pop(), request)
@@ -145,18 +145,18 @@ class CompilePool:
 
     @asynccontextmanager
     async def _turn(self, caller: str) -> AsyncIterator[None]:
-        line = self._lines.get(caller)
-        if line is None:
-            self._lines[caller] = line = Queue(1, UNBOUNDED, UNBOUNDED)
-        own = await line.enter(caller, 0)
+        queue = self._queues_by_caller.get(caller)
+        if queue is None:
+            self._queues_by_caller[caller] = queue = Queue(1, UNBOUNDED, UNBOUNDED)
+        own_ticket = await queue.enter(caller, 0)
         try:
-            place = await self._places.enter(caller, 0)
+            ticket = await self._worker_queue.enter(caller, 0)
             try:
                 yield
             finally:
-                place.leave()
+                ticket.leave()
         finally:
-            own.leave()
+            own_ticket.leave()
 
     async def _start(self) -> CompileWorker:
         self._check_open()

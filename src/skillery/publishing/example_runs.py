@@ -125,7 +125,7 @@ class ExampleRuns:
             why_less=_WHY_LESS if has_more else "",
         )
         run_id, outcome = await self._runner.try_skill(identity, trial)
-        wrong = await _what_is_wrong(example, outcome)
+        wrong = await _problem_of(example, outcome)
         if wrong and has_more and _WHY_LESS not in wrong:
             wrong += f"; {_WHY_LESS}"
         status: Any = "failed" if wrong else "passed"
@@ -143,16 +143,16 @@ def _blob_args(example: Example, ids: dict[str, str]) -> dict[str, Any]:
     }
 
 
-async def _what_is_wrong(example: Example, outcome: Outcome) -> str:
+async def _problem_of(example: Example, outcome: Outcome) -> str:
     if len(outcome.result or b"") > BIG_TEXT:
-        return await JSON.run(_wrong, example, outcome)
-    return _wrong(example, outcome)
+        return await JSON.run(_find_problem, example, outcome)
+    return _find_problem(example, outcome)
 
 
-def _wrong(example: Example, outcome: Outcome) -> str:
+def _find_problem(example: Example, outcome: Outcome) -> str:
     failure = outcome.failure
     if example.expectation == "expect_error":
-        return _wrong_failure(str(example.expected), failure)
+        return _failure_problem(str(example.expected), failure)
     if failure is not None:
         return f"failed with {_shown(failure)}"
     if example.expectation is None:
@@ -164,7 +164,7 @@ def _wrong(example: Example, outcome: Outcome) -> str:
         return "output: nested too deep to compare"
 
 
-def _wrong_failure(expected: str, failure: Failure | None) -> str:
+def _failure_problem(expected: str, failure: Failure | None) -> str:
     if failure is None:
         return f"expected a failure of type {expected}, but the run completed"
     return "" if failure.type == expected else f"expected a failure of type {expected}, got {_shown(failure)}"

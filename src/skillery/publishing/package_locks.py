@@ -19,9 +19,9 @@ from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits
 from skillery.formats.manifest import with_inferred
 from skillery.formats.problems import Problem
 from skillery.formats.requirements import LOCK, inferred_in, located, mark_inferred
-from skillery.publishing.undeclared_findings import Looked
+from skillery.publishing.undeclared_findings import ImportScan
 
-Infer = Callable[[], Awaitable[Looked]]
+Infer = Callable[[], Awaitable[ImportScan]]
 """Function that finds undeclared packages and what to lock for them."""
 
 
@@ -33,7 +33,7 @@ async def with_lock(
     bundle: Bundle,
     caller: str,
     infer: Infer,
-) -> tuple[Bundle, Looked | None]:
+) -> tuple[Bundle, ImportScan | None]:
     """Return the bundle with its `requirements.lock`, which is part of its digest, and the result of `infer`.
 
     Packages that are inferred, or that the given lock names as inferred, become dependencies in the manifest too. An
@@ -61,14 +61,14 @@ async def with_lock(
 
 async def _with_made(
     locks: Locks, limits: BundleLimits, bundle: Bundle, caller: str, infer: Infer
-) -> tuple[Bundle, Looked]:
-    looked = await infer()
-    bundle = _with_inferred(bundle, looked.packages)
+) -> tuple[Bundle, ImportScan]:
+    scan = await infer()
+    bundle = _with_inferred(bundle, scan.packages)
     if not dependencies_of(bundle):
-        return bundle, looked
+        return bundle, scan
     lock = await locks.make(dependencies_of(bundle), caller)
-    lock = mark_inferred(lock, looked.packages) if looked.packages else lock
-    return with_file(bundle, BundleFile(LOCK, lock), limits), looked
+    lock = mark_inferred(lock, scan.packages) if scan.packages else lock
+    return with_file(bundle, BundleFile(LOCK, lock), limits), scan
 
 
 def dependencies_of(bundle: Bundle) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def _with_inferred(bundle: Bundle, packages: Sequence[str]) -> Bundle:
 
 
 @contextmanager
-def at_their_lines(files: Sequence[BundleFile]) -> Iterator[None]:
+def with_toml_lines(files: Sequence[BundleFile]) -> Iterator[None]:
     """Add the line in the given skill.toml to errors about dependencies."""
     try:
         yield

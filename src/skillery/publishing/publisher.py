@@ -30,23 +30,23 @@ from skillery.identity.quotas import Quotas
 from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.example_runs import ExampleRuns, Subject
 from skillery.publishing.file_matches import holds
-from skillery.publishing.package_locks import at_their_lines, dependencies_of, lock_of, with_lock
+from skillery.publishing.package_locks import dependencies_of, lock_of, with_lock, with_toml_lines
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.undeclared import Undeclared
-from skillery.publishing.undeclared_findings import Looked
+from skillery.publishing.undeclared_findings import ImportScan
 from skillery.registry import (
     CheckedExample,
     CheckFinding,
     Checks,
     NewVersion,
     VersionRow,
+    apply_waivers,
     approve_version,
     checks_of,
     compare_permissions,
     files_of,
+    find_approvable,
     insert_version,
-    judge,
-    look_at_approval,
     resolve,
     version_if_taken,
     with_examples,
@@ -87,12 +87,12 @@ class Published(NamedTuple):
     examples: tuple[CheckedExample, ...] = ()
 
 
-class _Before(NamedTuple):
+class _RegistryState(NamedTuple):
     """The registry's state before a version is added."""
 
     taken: NewVersion | None
     diff: PermissionsDiff
-    looked: Looked | None
+    scan: ImportScan | None
     """The result about undeclared packages, if the lock needed one."""
 
 
@@ -162,27 +162,27 @@ class Publisher:
         *,
         made_by: str | None = None,
         also: Also | None = None,
-        looked: Looked | None = None,
+        scan: ImportScan | None = None,
     ) -> Published:
         """Publish as create_skill does, and return warnings and findings too.
 
-        `looked` is the caller's result about undeclared packages. `also` runs in the transaction that adds the version,
+        `scan` is the caller's result about undeclared packages. `also` runs in the transaction that adds the version,
         or in its own if the version exists. If `skill_md` is already parsed, the bundle is imported: tools that break a
         rule are skipped.
         """
         rules = rules or self._rules
-        bundle, before = await self._look(identity, manifest, skill_md, files, looked)
-        if before.taken is not None:
+        bundle, state = await self._check_bundle(identity, manifest, skill_md, files, scan)
+        if state.taken is not None:
             if also is not None:
-                await self._database.write(partial(_do_also, also, before.taken))
-            return Published(before.taken, bundle.warnings)
+                await self._database.write(partial(_record_also, also, state.taken))
+            return Published(state.taken, bundle.warnings)
         publication = _publication(bundle, identity)
-        findings = await self._ask(publication, bundle, before.looked, identity)
+        findings = await self._findings(publication, bundle, state.scan, identity)
         _refuse(publication.name, publication.version, findings, ())
         checks = Checks(False, findings=findings[:MOST_FINDINGS])
         if rules.examples:
-            permitted = rules.status_for(identity, before.diff) == "published"
-            checks = await self._test(identity, bundle, checks, permitted)
+            permitted = rules.status_for(identity, state.diff) == "published"
+            checks = await self._run_examples(identity, bundle, checks, permitted)
         quotas = quotas or self._quotas
         insert = partial(
             self._insert,
@@ -207,17 +207,17 @@ class Publisher:
         manifest: Mapping[str, Any],
         skill_md: str | SkillMd,
         files: Sequence[BundleFile],
-        looked: Looked | None = None,
+        scan: ImportScan | None = None,
     ) -> CheckedSkill:
         """Run all checks of create_skill without publishing.
 
         Findings are returned; other errors are raised as in create_skill. Only the runs of the examples are stored. For
         an existing version, its examples run again.
         """
-        bundle, before = await self._look(identity, manifest, skill_md, files, looked)
+        bundle, state = await self._check_bundle(identity, manifest, skill_md, files, scan)
         publication = _publication(bundle, identity)
-        findings = await self._ask(publication, bundle, before.looked, identity)
-        status = before.taken.status if before.taken else self._rules.status_for(identity, before.diff)
+        findings = await self._findings(publication, bundle, state.scan, identity)
+        status = state.taken.status if state.taken else self._rules.status_for(identity, state.diff)
         # Nothing is published, so no run gets the permissions of a published version.
         subject = Subject(bundle.manifest, bundle.digest, publication.files)
         tested = await self._examples.test(identity, subject, bundle.examples, permitted=False)
@@ -232,7 +232,7 @@ class Publisher:
             warnings=(*bundle.warnings, *([shared] if shared else ())),
             findings=findings,
             examples=tested.examples,
-            permissions_diff=before.diff,
+            permissions_diff=state.diff,
         )
 
     async def check_needs(
@@ -266,14 +266,14 @@ class Publisher:
         self, identity: Identity, name: str, version: Version, digest: str | None, note: str
     ) -> NewVersion:
         """Approve a version as the registry does, then report the publication to the `after_publish` hooks."""
-        look = partial(look_at_approval, identity=identity, name=name, version=version, digest=digest)
+        look = partial(find_approvable, identity=identity, name=name, version=version, digest=digest)
         row = await self._database.read(look)
-        checks = await self._test_waiting(identity, row) if checks_of(row.checks_json).waiting else None
+        checks = await self._run_waiting_examples(identity, row) if checks_of(row.checks_json).waiting else None
         work = partial(
             approve_version, identity=identity, name=name, version=version, digest=digest, note=note, checks=checks
         )
         approved = await self._database.write(work)
-        stored = partial(self._stored, identity=identity, name=name, version=version)
+        stored = partial(self._stored_publication, identity=identity, name=name, version=version)
         try:
             publication = await asyncio.to_thread(self._database.read_now, stored)
         except SkilleryError:
@@ -285,14 +285,14 @@ class Publisher:
 
     # -- looking -------------------------------------------------------------------------------------------------
 
-    async def _look(
+    async def _check_bundle(
         self,
         identity: Identity,
         manifest: Mapping[str, Any],
         skill_md: str | SkillMd,
         files: Sequence[BundleFile],
-        looked: Looked | None,
-    ) -> tuple[Bundle, _Before]:
+        scan: ImportScan | None,
+    ) -> tuple[Bundle, _RegistryState]:
         lenient = isinstance(skill_md, SkillMd)
         begun = await asyncio.to_thread(
             begin_bundle, manifest, skill_md, files, self._limits, skip_broken_tools=lenient
@@ -302,52 +302,54 @@ class Publisher:
         bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
         # Checked first: the answer about existing versions depends on it.
         access.require_namespace(identity, "publish", bundle.manifest.name)
-        infer = partial(self._infer, identity, bundle, looked)
-        with at_their_lines(files):
+        infer = partial(self._infer, identity, bundle, scan)
+        with with_toml_lines(files):
             bundle, found = await with_lock(
                 self._database, self._storage, self._locks, self._limits, bundle, identity.name, infer
             )
 
-        def look(connection: Connection) -> _Before:
+        def look(connection: Connection) -> _RegistryState:
             taken = version_if_taken(connection, bundle=bundle, identity=identity)
-            return _Before(taken, compare_permissions(connection, bundle.manifest), found or looked)
+            return _RegistryState(taken, compare_permissions(connection, bundle.manifest), found or scan)
 
         return bundle, await self._database.read(look)
 
-    async def _infer(self, identity: Identity, bundle: Bundle, looked: Looked | None) -> Looked:
-        if looked is not None:
-            return looked
+    async def _infer(self, identity: Identity, bundle: Bundle, scan: ImportScan | None) -> ImportScan:
+        if scan is not None:
+            return scan
         return await self.undeclared.infer(identity.name, bundle.files, dependencies_of(bundle))
 
-    async def _ask(
-        self, publication: Publication, bundle: Bundle, looked: Looked | None, identity: Identity
+    async def _findings(
+        self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity
     ) -> tuple[CheckFinding, ...]:
         """Return the findings of plugins and about undeclared packages, waivers applied, refusing ones first."""
-        looked = looked or await self.undeclared.look(identity.name, bundle.files)
+        scan = scan or await self.undeclared.scan(identity.name, bundle.files)
         called = bundle.manifest.called
-        undeclared = await self.undeclared.findings(looked, called.entrypoint if called else "", lock_of(bundle))
+        undeclared = await self.undeclared.findings(scan, called.entrypoint if called else "", lock_of(bundle))
         findings = (*await self._events.before_publish(publication), *undeclared)
         if not findings:
             return ()
         version = bundle.manifest.version
-        judged = await self._database.read(partial(judge, name=publication.name, version=version, findings=findings))
+        judged = await self._database.read(
+            partial(apply_waivers, name=publication.name, version=version, findings=findings)
+        )
         return tuple(sorted(judged, key=lambda finding: not finding.refuses))
 
-    async def _test(self, identity: Identity, bundle: Bundle, checks: Checks, permitted: bool) -> Checks:
+    async def _run_examples(self, identity: Identity, bundle: Bundle, checks: Checks, permitted: bool) -> Checks:
         """Return the checks with the results of the examples. Raise Refused, Busy, Unavailable."""
         if not bundle.examples.read:
             return checks
         manifest = bundle.manifest
         subject = Subject(manifest, bundle.digest, _published(bundle.files))
         if permitted and any(example.needs_permissions for example in bundle.examples.read):
-            await self._database.write(partial(_note_permitted, identity=identity, bundle=bundle))
+            await self._database.write(partial(_audit_permitted_examples, identity=identity, bundle=bundle))
         tested = await self._examples.test(identity, subject, bundle.examples, permitted=permitted)
         _refuse(manifest.name, str(manifest.version), _as_found(tested.findings), tested.examples)
         return with_examples(checks, tested.examples)
 
-    async def _test_waiting(self, identity: Identity, row: VersionRow) -> Checks:
+    async def _run_waiting_examples(self, identity: Identity, row: VersionRow) -> Checks:
         """Run the examples that need permissions, as the approving reviewer, and return the checks."""
-        stored = partial(self._stored, identity=identity, name=row.name, version=Version.parse(row.version))
+        stored = partial(self._stored_publication, identity=identity, name=row.name, version=Version.parse(row.version))
         publication = await asyncio.to_thread(self._database.read_now, stored)
         toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
         manifest = parse_manifest(publication.manifest, has_tools=row.kind == "action")
@@ -358,7 +360,9 @@ class Publisher:
         _refuse(row.name, row.version, _as_found(tested.findings), tested.examples)
         return with_examples(checks, tested.examples)
 
-    def _stored(self, connection: Connection, identity: Identity, name: str, version: Version) -> Publication:
+    def _stored_publication(
+        self, connection: Connection, identity: Identity, name: str, version: Version
+    ) -> Publication:
         row = resolve(connection, identity, name, Exact(version))
         return Publication(
             name=row.name,
@@ -432,11 +436,11 @@ class Publisher:
         return created
 
 
-def _do_also(also: Also, created: NewVersion, connection: Connection) -> None:
+def _record_also(also: Also, created: NewVersion, connection: Connection) -> None:
     also(connection, created)
 
 
-def _note_permitted(connection: Connection, identity: Identity, bundle: Bundle) -> None:
+def _audit_permitted_examples(connection: Connection, identity: Identity, bundle: Bundle) -> None:
     """Record the run of examples with permissions before it starts: a refused version leaves no other trace."""
     manifest = bundle.manifest
     network = [pattern.text for pattern in manifest.permissions.network]

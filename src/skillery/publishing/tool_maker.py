@@ -156,9 +156,9 @@ class ToolMaker:
 
 
 def _refuse(problem: Problem) -> NoReturn:
-    told = Problem(f"'code' is not the body of a Python function: {problem.message}", "code", line=problem.line)
+    rejected = Problem(f"'code' is not the body of a Python function: {problem.message}", "code", line=problem.line)
     hint = "Write the lines below `def handler(args):`, which is line 1; end with `return`."
-    raise_problems(InvalidParams, [told], hint=hint)
+    raise_problems(InvalidParams, [rejected], hint=hint)
 
 
 def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:

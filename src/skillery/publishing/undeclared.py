@@ -16,7 +16,7 @@ from skillery.formats.import_names import providers_of
 from skillery.formats.imports import Import, own_modules
 from skillery.formats.requirements import package_of, read_lock
 from skillery.publishing.compile_pool import CompilePool
-from skillery.publishing.undeclared_findings import Looked, Missing, Mode, findings_of, is_provided
+from skillery.publishing.undeclared_findings import ImportScan, Missing, Mode, findings_of, is_provided
 
 MOST_MODULES = 50
 """Limit on the modules that are reported, and on the packages that are inferred."""
@@ -36,51 +36,51 @@ class Undeclared:
         self._named = named
         self.mode = mode
 
-    async def look(self, caller: str, files: Sequence[BundleFile], mode: Mode | None = None) -> Looked:
+    async def scan(self, caller: str, files: Sequence[BundleFile], mode: Mode | None = None) -> ImportScan:
         """Return the imports that the bundle itself does not provide. Raise Unavailable if no compile worker can be
         started."""
         mode = mode or self.mode
         sources = _sources(files) if mode != "off" else []
         if not sources:
-            return Looked(mode)
+            return ImportScan(mode)
         found = await self._compilers.imports(caller, {file.sha256: file.content for file in sources})
         if found is None:
-            return Looked(mode, unread=UNREAD)
+            return ImportScan(mode, unread=UNREAD)
         imports = [(file.path, one) for file in sources for one in found[file.sha256]]
-        return Looked(mode, _missing(imports, own_modules(file.path for file in files)))
+        return ImportScan(mode, _missing(imports, own_modules(file.path for file in files)))
 
     async def infer(
         self, caller: str, files: Sequence[BundleFile], declared: Sequence[str], mode: Mode | None = None
-    ) -> Looked:
-        """Return the result of `look`; in mode `lock`, also the packages to lock next to the declared ones.
+    ) -> ImportScan:
+        """Return the result of `scan`; in mode `lock`, also the packages to lock next to the declared ones.
 
         A package that cannot be locked has a reason. Raises PackageIndexUnavailable too.
         """
-        looked = await self.look(caller, files, mode)
-        if looked.mode != "lock" or not looked.missing:
-            return looked
+        scan = await self.scan(caller, files, mode)
+        if scan.mode != "lock" or not scan.missing:
+            return scan
         pinned = read_lock(await self._locks.make(declared, caller)) if declared else ()
-        missing = [one for one in looked.missing if not is_provided(one, frozenset(pin.name for pin in pinned))]
+        missing = [one for one in scan.missing if not is_provided(one, frozenset(pin.name for pin in pinned))]
         choices = dict(zip(missing, await self._locks.choose([one.providers for one in missing]), strict=True))
         required = {choice.package for one, choice in choices.items() if choice.package and not one.optional}
         optional = {choice.package for choice in choices.values() if choice.package} - required
         dropped = await self._dropped(caller, declared, sorted(required | optional), optional)
         reasons = {one.module: choice.reason or dropped.get(choice.package, "") for one, choice in choices.items()}
         return msgspec.structs.replace(
-            looked,
+            scan,
             chosen={one.module: choice.package for one, choice in choices.items() if not reasons[one.module]},
             reasons={module: reason for module, reason in reasons.items() if reason},
         )
 
-    async def findings(self, looked: Looked, entrypoint: str, lock: bytes | None) -> tuple[Finding, ...]:
+    async def findings(self, scan: ImportScan, entrypoint: str, lock: bytes | None) -> tuple[Finding, ...]:
         """Return a finding for each import that neither `lock` nor the default environment provides, and for each
         inferred package."""
-        if not looked.missing and not looked.unread:
+        if not scan.missing and not scan.unread:
             return ()
         if lock:
-            return findings_of(looked, entrypoint, frozenset(pin.name for pin in read_lock(lock)), is_sure=True)
+            return findings_of(scan, entrypoint, frozenset(pin.name for pin in read_lock(lock)), is_sure=True)
         packages, is_sure = await self._of_default()
-        return findings_of(looked, entrypoint, packages, is_sure=is_sure)
+        return findings_of(scan, entrypoint, packages, is_sure=is_sure)
 
     async def _dropped(
         self, caller: str, declared: Sequence[str], packages: Sequence[str], optional: set[str]

@@ -33,7 +33,7 @@ class Missing(msgspec.Struct, frozen=True, eq=False):
     providers: Providers
 
 
-class Looked(msgspec.Struct, frozen=True):
+class ImportScan(msgspec.Struct, frozen=True):
     """The undeclared modules of a bundle."""
 
     mode: Mode
@@ -61,35 +61,35 @@ def is_provided(missing: Missing, packages: frozenset[str]) -> bool:
     return missing.providers.how == "guessed" and not all(map(is_known_package, packages))
 
 
-def findings_of(looked: Looked, entrypoint: str, packages: frozenset[str], *, is_sure: bool) -> tuple[Finding, ...]:
+def findings_of(scan: ImportScan, entrypoint: str, packages: frozenset[str], *, is_sure: bool) -> tuple[Finding, ...]:
     """Return the findings of a skill whose runs have `packages`; `is_sure` means that the list is complete.
 
     An import that the entrypoint requires is an error if it certainly fails. A package with unknown modules may provide
     it, so its presence makes the finding a warning.
     """
     is_sure = is_sure and all(map(is_known_package, packages))
-    return tuple(_findings(looked, entrypoint, packages, is_sure))
+    return tuple(_findings(scan, entrypoint, packages, is_sure))
 
 
-def _findings(looked: Looked, entrypoint: str, packages: frozenset[str], is_sure: bool) -> Iterator[Finding]:
-    for one in looked.missing:
-        package = looked.chosen.get(one.module)
+def _findings(scan: ImportScan, entrypoint: str, packages: frozenset[str], is_sure: bool) -> Iterator[Finding]:
+    for one in scan.missing:
+        package = scan.chosen.get(one.module)
         if package is not None and package in packages:
             message = f"imports {one.module}{_more(one)}: the package {package} is inferred and locked"
             yield Finding(INFERRED, message, "info", one.file, one.line)
         elif not is_provided(one, packages):
             line = one.required_by.get(entrypoint) if is_sure else None
             if line is None:
-                yield Finding(UNDECLARED, _message(one, looked), "warning", one.file, one.line)
+                yield Finding(UNDECLARED, _message(one, scan), "warning", one.file, one.line)
             else:
-                yield Finding(UNDECLARED, _message(one, looked), "error", entrypoint, line)
-    if looked.unread:
-        yield Finding(UNDECLARED, looked.unread, "warning")
+                yield Finding(UNDECLARED, _message(one, scan), "error", entrypoint, line)
+    if scan.unread:
+        yield Finding(UNDECLARED, scan.unread, "warning")
 
 
-def _message(missing: Missing, looked: Looked) -> str:
+def _message(missing: Missing, scan: ImportScan) -> str:
     begin = f"imports {missing.module}{' (optional)' if missing.optional else ''}{_more(missing)}"
-    reason = looked.reasons.get(missing.module)
+    reason = scan.reasons.get(missing.module)
     if reason is not None:
         return f"{begin}, which is not locked: {reason}"
     providers = missing.providers

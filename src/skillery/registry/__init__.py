@@ -32,7 +32,7 @@ from skillery.registry.labels import MovedLabel, list_labels, remove_label, roll
 from skillery.registry.lifecycle import (
     approve_version,
     deprecate_skill,
-    look_at_approval,
+    find_approvable,
     reject_version,
     set_visibility,
     submit_version,
@@ -56,7 +56,7 @@ from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tool
 from skillery.registry.usage import Usage, count_run
 from skillery.registry.versions import ages, cursor_after_version, find_version, list_versions
 from skillery.registry.visibility import Visibility
-from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
+from skillery.registry.waivers import Waiver, apply_waivers, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
     "FILES_PART",
@@ -81,6 +81,7 @@ __all__ = [
     "Visibility",
     "Waiver",
     "ages",
+    "apply_waivers",
     "approve_version",
     "checks_of",
     "compare_permissions",
@@ -91,6 +92,7 @@ __all__ = [
     "describe_in_full",
     "describe_skill",
     "files_of",
+    "find_approvable",
     "find_imported",
     "find_in_index",
     "find_same_files",
@@ -102,7 +104,6 @@ __all__ = [
     "insert_version",
     "is_free",
     "is_owned",
-    "judge",
     "known_paths",
     "known_without_path",
     "list_index",
@@ -114,7 +115,6 @@ __all__ = [
     "list_unprepared",
     "list_versions",
     "list_waivers",
-    "look_at_approval",
     "mark_absent",
     "note_removed",
     "read_directory",

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from skillery.database.tables import audit
 from skillery.errors import InvalidParams
-from skillery.formats.timestamps import parse_moment
+from skillery.formats.timestamps import parse_timestamp
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
 
@@ -37,7 +37,7 @@ def parse_filter(
             raise InvalidParams(f"'{param}' holds a NUL", hint="No audit entry contains one.", param=param)
     for param, value in (("since", since), ("until", until)):
         if value:
-            parse_moment(value, param, datetime.now(UTC))
+            parse_timestamp(value, param, datetime.now(UTC))
     return AuditFilter(identity=identity, action=action, subject=subject, outcome=outcome, since=since, until=until)
 
 
@@ -87,15 +87,15 @@ def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
         found.append(or_(audit.c.subject == wanted.subject, versions))
     now = datetime.now(UTC)
     if wanted.since:
-        found.append(audit.c.at >= _text(parse_moment(wanted.since, "since", now)))
+        found.append(audit.c.at >= _text(parse_timestamp(wanted.since, "since", now)))
     if wanted.until:
-        found.append(audit.c.at < _text(parse_moment(wanted.until, "until", now)))
+        found.append(audit.c.at < _text(parse_timestamp(wanted.until, "until", now)))
     return found
 
 
-def _text(moment: datetime) -> str:
+def _text(timestamp: datetime) -> str:
     """Return the time as entries store it, years before 1000 with four digits."""
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return timestamp.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _entry(row: Any) -> AuditEntry:

@@ -23,7 +23,9 @@ from skillery.registry.resolution import VersionRow, resolve
 from skillery.registry.usage import USAGE, usage_from
 
 # One statement for all further values of a version: each extra statement would be another round trip to Postgres.
-_BESIDE = Statement(select(*USAGE, HOLDER.label("holder")).where(version_usage.c.version_id == bindparam("version_id")))
+_DETAILS = Statement(
+    select(*USAGE, HOLDER.label("holder")).where(version_usage.c.version_id == bindparam("version_id"))
+)
 
 Detail = Literal["manifest", "summary"]
 
@@ -65,7 +67,7 @@ def _described(
     connection: Connection, identity: Identity, storage: Storage, row: VersionRow, detail: Detail | Literal["full"]
 ) -> str:
     """Return the fields of `skill`, without SKILL.md and the files."""
-    [[usage_cells, last_run_at, holder]] = _BESIDE.rows(
+    [[usage_cells, last_run_at, holder]] = _DETAILS.rows(
         connection, version_id=row.version_id, index_name=index_name(row.name)
     )
     shared_name = index_name_warning(connection, identity, row.name) if holder not in (None, row.name) else None

@@ -213,8 +213,8 @@ def mark_absent(connection: Connection, namespace: str, source: str, is_present:
     """Record the paths that the source no longer contains, and those that it contains again."""
     for known in known_paths(connection, namespace, source):
         if is_present(known.alias.path) == known.is_absent:
-            moment = None if known.is_absent else datetime.now(UTC)
-            connection.execute(update(import_aliases).where(_is(known.alias)).values(absent_at=moment))
+            since = None if known.is_absent else datetime.now(UTC)
+            connection.execute(update(import_aliases).where(_is(known.alias)).values(absent_at=since))
 
 
 def _is(alias: Alias) -> ColumnElement[bool]:

@@ -17,7 +17,7 @@ from skillery import audit
 from skillery.backends import Identity
 from skillery.database.tables import RESOLVABLE, label_moves, labels, skill_versions
 from skillery.errors import NothingToGoBackTo, NotPublished, TooManyLabels
-from skillery.formats.timestamps import shown_moment
+from skillery.formats.timestamps import timestamp_text
 from skillery.formats.version_spec import VersionSpec
 from skillery.identity import access
 from skillery.registry.cursors import make_cursor, read_cursor
@@ -267,4 +267,4 @@ def _moved(row: Any) -> dict[str, Any]:
 
 
 def _by(row: Any) -> dict[str, str | None]:
-    return {"by": row.identity, "kind": row.identity_kind, "at": shown_moment(row.created_at)}
+    return {"by": row.identity, "kind": row.identity_kind, "at": timestamp_text(row.created_at)}

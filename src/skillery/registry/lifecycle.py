@@ -23,7 +23,7 @@ from skillery.identity import access
 from skillery.registry.checks import Checks, set_checks
 from skillery.registry.new_versions import NewVersion, point_to_latest
 from skillery.registry.resolution import VersionRow, find_skill, resolve, skill_not_found
-from skillery.registry.search_index import show_to
+from skillery.registry.search_index import index_visibility
 from skillery.registry.visibility import Visibility, sees_version
 
 StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate"]
@@ -83,7 +83,7 @@ def submit_version(connection: Connection, identity: Identity, name: str, versio
     return _step_one(connection, identity, name, version, "submit")
 
 
-def look_at_approval(
+def find_approvable(
     connection: Connection, identity: Identity, name: str, version: Version, digest: str | None
 ) -> VersionRow:
     """Return the version that `approve_version` would publish now. Raise the errors of `approve_version`."""
@@ -161,7 +161,7 @@ def set_visibility(connection: Connection, identity: Identity, name: str, visibi
     found = connection.scalar(select(skills.c.visibility).where(skills.c.id == skill_id))
     if found != visibility:
         connection.execute(update(skills).where(skills.c.id == skill_id).values(visibility=visibility))
-        show_to(connection, skill_id, visibility)
+        index_visibility(connection, skill_id, visibility)
         before, after = {"visibility": found}, {"visibility": visibility}
         audit.record(connection, identity, "set_visibility", name, before=before, after=after)
     return _latest(connection, identity, name, skill_id)
@@ -185,7 +185,7 @@ def _step_one(
     row = resolve(connection, identity, name, Exact(version))
     found = _found(row)
     _check_step(identity, name, found, step, digest)
-    status = _take(connection, identity, found, step, note)
+    status = _apply_step(connection, identity, found, step, note)
     point_to_latest(connection, row.skill_id)
     audit.record(
         connection,
@@ -214,7 +214,7 @@ def _step_all(
     if not ready:
         seen = {one.status for one in versions if sees_version(identity, name, one.status, one.publisher)}
         raise _illegal(name, None, sorted(seen), step)
-    statuses = {one.version: _take(connection, identity, one, step, note, deprecated) for one in ready}
+    statuses = {one.version: _apply_step(connection, identity, one, step, note, deprecated) for one in ready}
     point_to_latest(connection, skill_id)
     audit.record(
         connection,
@@ -227,7 +227,7 @@ def _step_all(
     return _latest(connection, identity, name, skill_id)
 
 
-def _take(
+def _apply_step(
     connection: Connection,
     identity: Identity,
     found: _Found,

@@ -126,17 +126,17 @@ def _findings(connection: Connection, identity: Identity, pin: Pin, versions: di
 
 
 def _standing(row: VersionRow, name: str, version: str) -> Iterator[LockProblem]:
-    said = msgspec.json.decode(row.standing_json) if row.standing_json else {}
+    states = msgspec.json.decode(row.standing_json) if row.standing_json else {}
     what = f"'{row.name}' {row.version}"
     match row.status:
         case "yanked":
-            yield LockProblem(name, version, "yanked", f"{what} was yanked: {said['yanked']['reason']}")
+            yield LockProblem(name, version, "yanked", f"{what} was yanked: {states['yanked']['reason']}")
         case "rejected":
-            yield LockProblem(name, version, "rejected", f"{what} was rejected: {said['rejected']['reason']}")
+            yield LockProblem(name, version, "rejected", f"{what} was rejected: {states['rejected']['reason']}")
         case "deprecated":
-            instead = said["deprecated"]["successor"]
+            instead = states["deprecated"]["successor"]
             use = f" Use '{instead}' instead." if instead else ""
-            message = f"{what} is deprecated: {said['deprecated']['message']}{use}"
+            message = f"{what} is deprecated: {states['deprecated']['message']}{use}"
             yield LockProblem(name, version, "deprecated", message)
         case status if status not in RESOLVABLE:
             yield LockProblem(name, version, "not_published", f"{what} is not published yet: {status}")

@@ -240,7 +240,7 @@ def _children_of_skills(
     name = name_above(segments)
     if name is None:
         return [], None
-    begun = after
+    first_after = after
     found: dict[str, None] = {}
     is_full = False
     for full in _names_from(connection, identity, name, after):
@@ -253,8 +253,10 @@ def _children_of_skills(
         found[folder[len(segments)]] = None
         after = full
     # `a.b` sorts before `a.b-c`, and `a.b.c` after it: a folder may have been on an earlier page.
-    told = seen_named(connection, identity, [f"{name}.{child}" for child in found if f"{name}.{child}" <= begun])
-    return [child for child in found if f"{name}.{child}" not in told], after if is_full else None
+    already_listed = seen_named(
+        connection, identity, [f"{name}.{child}" for child in found if f"{name}.{child}" <= first_after]
+    )
+    return [child for child in found if f"{name}.{child}" not in already_listed], after if is_full else None
 
 
 def _names_from(connection: Connection, identity: Identity, name: str, after: str) -> Iterator[str]:

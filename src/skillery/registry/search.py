@@ -23,8 +23,8 @@ from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.search_index import SKILL_MD, body_in, tag_word
 from skillery.registry.search_ranking import Filters, most_points, ranking_of
-from skillery.registry.search_terms import Meaning, understand
-from skillery.registry.search_visibility import Seen, seen_by
+from skillery.registry.search_terms import Meaning, meanings_of
+from skillery.registry.search_visibility import VisibleSkills, seen_by
 
 Kind = Literal["", "action", "instruction"]
 MOST_TAGS = 16
@@ -40,7 +40,7 @@ _DETAILS = (
 )
 
 
-class Place(msgspec.Struct, frozen=True):
+class PageStart(msgspec.Struct, frozen=True):
     """The position where a page begins, and the meanings of the query's words."""
 
     meanings: list[Meaning]
@@ -76,39 +76,39 @@ def search_skills(
     terms = parse_query(query)
     asked_tags = _check_tags(tags)
     bound_to = ("search_skills", msgspec.json.encode([terms, kind, asked_tags, namespace]).decode())
-    seen = seen_by(connection, identity)
-    place = _place(connection, seen, key, bound_to, terms, cursor)
-    if not place.meanings:
+    visible = seen_by(connection, identity)
+    page_start = _page_start(connection, visible, key, bound_to, terms, cursor)
+    if not page_start.meanings:
         return {"skills": [], "next_cursor": None}
-    filters = Filters(seen.sight, bool(kind), bool(namespace), len(asked_tags))
-    ranking = ranking_of(filters, place.meanings, place.after, limit + 1)
-    given = seen.parameters | _filtering(kind, asked_tags, namespace) | ranking.parameters
+    filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags))
+    ranking = ranking_of(filters, page_start.meanings, page_start.after, limit + 1)
+    given = visible.parameters | _filtering(kind, asked_tags, namespace) | ranking.parameters
     ranked = ranking.statement.rows(connection, **given)
     found = read_until_full(partial(_read, connection, ranked), min(limit, len(ranked)), _size_of)
     page = fitting(found, _size_of)
     more = len(ranked) > len(page)
     return {
-        "skills": [_item(one, place.meanings) for one in page],
-        "next_cursor": make_cursor(key, bound_to, _goes_on(place, page[-1])) if more else None,
+        "skills": [_item(one, page_start.meanings) for one in page],
+        "next_cursor": make_cursor(key, bound_to, _next_position(page_start, page[-1])) if more else None,
     }
 
 
-def _place(
+def _page_start(
     connection: Connection,
-    seen: Seen,
+    visible: VisibleSkills,
     key: bytes,
     bound_to: tuple[str, ...],
     terms: Sequence[Term],
     cursor: str,
-) -> Place:
+) -> PageStart:
     if not cursor:
-        return Place(understand(connection, seen, terms), None)
+        return PageStart(meanings_of(connection, visible, terms), None)
     points, name, meanings = read_cursor(key, bound_to, cursor, 3)
-    return Place(_meanings.decode(meanings), (int(points), name))
+    return PageStart(_meanings.decode(meanings), (int(points), name))
 
 
-def _goes_on(place: Place, last: Result) -> tuple[str, str, str]:
-    return str(last.points), last.name, msgspec.json.encode(place.meanings).decode()
+def _next_position(page_start: PageStart, last: Result) -> tuple[str, str, str]:
+    return str(last.points), last.name, msgspec.json.encode(page_start.meanings).decode()
 
 
 def _filtering(kind: Kind, tags: Sequence[str], namespace: str) -> dict[str, str]:

@@ -64,7 +64,7 @@ def index_latest(connection: Connection, skill_id: int, version_id: int | None) 
         _add(connection, skill_id, version_id)
 
 
-def show_to(connection: Connection, skill_id: int, visibility: str) -> None:
+def index_visibility(connection: Connection, skill_id: int, visibility: str) -> None:
     """Store the skill's visibility in its postings."""
     postings = update(search_postings).where(search_postings.c.skill_id == skill_id)
     connection.execute(postings.values(visibility=visibility))

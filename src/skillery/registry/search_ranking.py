@@ -27,7 +27,7 @@ from skillery.database import Statement
 from skillery.database.tables import search_postings, search_words, skill_versions, skills
 from skillery.formats.search_fields import IN_TEXT, MOST_IMPACT
 from skillery.registry.search_terms import EXACT, MOST_TEXTS, Meaning, text_query, texts_with
-from skillery.registry.search_visibility import Sight, is_seen
+from skillery.registry.search_visibility import VisibilityShape, is_seen
 
 MOST_FOUND = 500
 """Limit on the results of a query. Callers do not read more."""
@@ -45,7 +45,7 @@ _KEPT = 256
 class Filters(NamedTuple):
     """The parts of the statement's text that do not depend on the words."""
 
-    sight: Sight
+    visibility_shape: VisibilityShape
     kind: bool
     namespace: bool
     tags: int
@@ -63,7 +63,7 @@ class Shape(NamedTuple):
     """For each frequent word of the query, the number of stored words that are looked up for each candidate."""
     has_alternatives: bool
     """True if a skill may have several words for one word of the query. The best one then counts."""
-    goes_on: bool
+    has_cursor: bool
     rows: int
 
 
@@ -77,7 +77,7 @@ def ranking_of(filters: Filters, meanings: Sequence[Meaning], after: tuple[int, 
 
     The columns are skill_id, name, points and copies.
     """
-    parts = _Parts(filters.sight.dialect)
+    parts = _Parts(filters.visibility_shape.dialect)
     for number, one in sorted(enumerate(meanings), key=lambda numbered: (numbered[1].rows, numbered[0])):
         parts.add(number, one)
     parts.given["total"] = sum(one.weight for one in meanings)
@@ -234,7 +234,7 @@ def _range(filters: Filters, place: int, rows: int) -> Select[Any]:
 
 def _texts(shape: Shape, place: int) -> Select[Any]:
     """Return the skills whose text has a word if they are few; else the first of them."""
-    matching = texts_with(shape.filters.sight.dialect, f"text_words_{place}").subquery(f"matching_{place}")
+    matching = texts_with(shape.filters.visibility_shape.dialect, f"text_words_{place}").subquery(f"matching_{place}")
     one = skills.alias(f"of_text_{place}")
     found = select(*_columns(one.c.id, one.c.name, "text", place, _number(IN_TEXT)))
     found = found.join_from(matching, one, one.c.id == matching.c.skill_id)
@@ -272,7 +272,7 @@ def _collapsed(ranked: Any) -> Any:
 def _page(numbered: Any, shape: Shape) -> Select[Any]:
     columns = (numbered.c.skill_id, numbered.c.name, numbered.c.points, numbered.c.copies)
     page = select(*columns).where(numbered.c.place == _number(1))
-    if shape.goes_on:
+    if shape.has_cursor:
         same = and_(numbered.c.points == bound("after_points"), numbered.c.name > bound("after_name"))
         page = page.where(or_(numbered.c.points < bound("after_points"), same))
     return page.order_by(numbered.c.points.desc(), numbered.c.name).limit(_number(shape.rows))
@@ -285,7 +285,7 @@ def _number(value: int) -> ColumnElement[int]:
 
 def _narrowed(rows: Select[Any], filters: Filters, of: Any, skill_id: Any) -> Select[Any]:
     """Restrict rows to visible skills that pass the filters. `of` has their name and visibility."""
-    rows = rows.where(*is_seen(filters.sight, of, skill_id))
+    rows = rows.where(*is_seen(filters.visibility_shape, of, skill_id))
     if filters.namespace:
         rows = rows.where(of.c.name >= bound("below"), of.c.name < bound("past"))
     if filters.kind or filters.namespace:

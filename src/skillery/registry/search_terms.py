@@ -27,7 +27,7 @@ from skillery.formats.spellings import (
 )
 from skillery.formats.stems import stem_of
 from skillery.formats.words import Term, beginning_of
-from skillery.registry.search_visibility import Seen, Sight, is_seen
+from skillery.registry.search_visibility import VisibilityShape, VisibleSkills, is_seen
 
 MOST_COUNTED = 4096
 """Limit on the counted postings of a word. More make no difference."""
@@ -70,14 +70,14 @@ class Meaning(msgspec.Struct, frozen=True, array_like=True):
         return [*found, self.prefix] if self.prefix else found
 
 
-def understand(connection: Connection, seen: Seen, terms: Sequence[Term]) -> list[Meaning]:
+def meanings_of(connection: Connection, visible: VisibleSkills, terms: Sequence[Term]) -> list[Meaning]:
     """Return the meaning of each word, without words that no visible skill has."""
     joined = _joined(terms)
     asked = [*(term.word for term in terms), *(word for words in joined.values() for word in words)]
-    counts = count_postings(connection, seen, asked)
-    looked_up = [_look_up(connection, seen, term, counts, joined[term.spelt]) for term in terms]
-    in_texts = _count_texts(connection, seen, looked_up)
-    meanings = [_meaning(connection, seen, one, in_texts.get(one.term.word, 0)) for one in looked_up]
+    counts = count_postings(connection, visible, asked)
+    looked_up = [_look_up(connection, visible, term, counts, joined[term.spelt]) for term in terms]
+    in_texts = _count_texts(connection, visible, looked_up)
+    meanings = [_meaning(connection, visible, one, in_texts.get(one.term.word, 0)) for one in looked_up]
     return [one for one in meanings if one.words or one.texts != "none"]
 
 
@@ -96,21 +96,21 @@ class _LookedUp(msgspec.Struct, frozen=True):
 
 
 def _look_up(
-    connection: Connection, seen: Seen, term: Term, counts: Mapping[str, int], joined: Sequence[str]
+    connection: Connection, visible: VisibleSkills, term: Term, counts: Mapping[str, int], joined: Sequence[str]
 ) -> _LookedUp:
     found = {word: counts[word] for word in (term.word, *joined) if counts[word]}
     if found or not term.is_last:
         return _LookedUp(term, found, EXACT, "")
-    begun = _begun(connection, seen, term.spelt)
+    begun = _begun(connection, visible, term.spelt)
     is_open = not begun and len(term.spelt) >= _LEAST_OF_TEXT_PREFIX
     return _LookedUp(term, begun, UNFINISHED, term.spelt if is_open else "")
 
 
-def _meaning(connection: Connection, seen: Seen, one: _LookedUp, in_texts: int) -> Meaning:
+def _meaning(connection: Connection, visible: VisibleSkills, one: _LookedUp, in_texts: int) -> Meaning:
     words, rows = dict.fromkeys(one.found, one.counts), one.rows
     is_begun = bool(one.found) and one.counts == UNFINISHED
     if rows + in_texts <= _RARE and not is_begun and may_be_misspelt(one.term.spelt):
-        near = _corrections(connection, seen, one.term, rows + in_texts)
+        near = _corrections(connection, visible, one.term, rows + in_texts)
         words |= dict.fromkeys(near, CORRECTED)
         rows += sum(near.values())
     texts: Texts = "few" if 0 < in_texts <= MOST_TEXTS else "first" if in_texts and not rows else "none"
@@ -133,51 +133,53 @@ def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
 # -- how often ---------------------------------------------------------------------------------------------------
 
 
-def count_postings(connection: Connection, seen: Seen, words: Sequence[str]) -> dict[str, int]:
+def count_postings(connection: Connection, visible: VisibleSkills, words: Sequence[str]) -> dict[str, int]:
     """Return how many visible postings each word has, up to MOST_COUNTED."""
     asked = list(dict.fromkeys(words))
     if not asked:
         return {}
     given = {f"word_{place}": word for place, word in enumerate(asked)}
-    statement = _counting(len(asked), seen.sight)
-    (row,) = statement.rows(connection, **given, **seen.parameters)
+    statement = _counting(len(asked), visible.visibility_shape)
+    (row,) = statement.rows(connection, **given, **visible.parameters)
     return dict(zip(asked, row, strict=True))
 
 
 @lru_cache(_KEPT)
-def _counting(words: int, sight: Sight) -> Statement:
-    return Statement(select(*(_count(f"word_{place}", sight) for place in range(words))))
+def _counting(words: int, visibility_shape: VisibilityShape) -> Statement:
+    return Statement(select(*(_count(f"word_{place}", visibility_shape) for place in range(words))))
 
 
-def _count(name: str, sight: Sight) -> Any:
+def _count(name: str, visibility_shape: VisibilityShape) -> Any:
     some: Select[Any] = select(literal_column("1").label("one")).where(search_postings.c.word == bound(name))
-    some = some.where(*is_seen(sight, search_postings, search_postings.c.skill_id))
+    some = some.where(*is_seen(visibility_shape, search_postings, search_postings.c.skill_id))
     limited = some.limit(literal_column(str(MOST_COUNTED))).subquery()
     return select(func.count()).select_from(limited).scalar_subquery()
 
 
-def _count_texts(connection: Connection, seen: Seen, looked_up: Sequence[_LookedUp]) -> dict[str, int]:
+def _count_texts(connection: Connection, visible: VisibleSkills, looked_up: Sequence[_LookedUp]) -> dict[str, int]:
     """Return how many visible texts contain each word with few postings, up to MOST_TEXTS + 1."""
     rare = [one for one in looked_up if one.rows <= MOST_TEXTS]
     if not rare:
         return {}
     dialect = connection.dialect.name
     given = {f"text_{place}": text_query(dialect, one.term.word, one.prefix) for place, one in enumerate(rare)}
-    (row,) = _counting_texts(dialect, len(rare), seen.sight).rows(connection, **given, **seen.parameters)
+    (row,) = _counting_texts(dialect, len(rare), visible.visibility_shape).rows(
+        connection, **given, **visible.parameters
+    )
     return {one.term.word: count for one, count in zip(rare, row, strict=True)}
 
 
 @lru_cache(_KEPT)
-def _counting_texts(dialect: str, words: int, sight: Sight) -> Statement:
-    return Statement(select(*(_count_of_texts(dialect, place, sight) for place in range(words))))
+def _counting_texts(dialect: str, words: int, visibility_shape: VisibilityShape) -> Statement:
+    return Statement(select(*(_count_of_texts(dialect, place, visibility_shape) for place in range(words))))
 
 
-def _count_of_texts(dialect: str, place: int, sight: Sight) -> Any:
+def _count_of_texts(dialect: str, place: int, visibility_shape: VisibilityShape) -> Any:
     some = texts_with(dialect, f"text_{place}")
-    if sight.view is not None:
+    if visibility_shape.view is not None:
         found = some.subquery("found")
         some = select(found.c.skill_id).join_from(found, skills, skills.c.id == found.c.skill_id)
-        some = some.where(*is_seen(sight, skills, skills.c.id))
+        some = some.where(*is_seen(visibility_shape, skills, skills.c.id))
     limited = some.limit(literal_column(str(MOST_TEXTS + 1))).subquery()
     return select(func.count()).select_from(limited).scalar_subquery()
 
@@ -204,25 +206,28 @@ def text_query(dialect: str, word: str, prefix: str) -> str:
 # -- unfinished and misspelt words -------------------------------------------------------------------------------
 
 
-def _begun(connection: Connection, seen: Seen, beginning: str) -> dict[str, int]:
+def _begun(connection: Connection, visible: VisibleSkills, beginning: str) -> dict[str, int]:
     """Return stems of visible words with this beginning, the shortest words first, with their postings."""
     if not is_known_spelling(beginning):
         return {}
     given = {"piece": WHOLE, "low": beginning, "high": beginning + "\U0010ffff"}
-    rows = _beginning(seen.sight).rows(connection, **given, **seen.parameters)
-    return _counted(connection, seen, [stem for _, stem in rows])
+    rows = _beginning(visible.visibility_shape).rows(connection, **given, **visible.parameters)
+    return _counted(connection, visible, [stem for _, stem in rows])
 
 
 @lru_cache(_KEPT)
-def _beginning(sight: Sight) -> Statement:
+def _beginning(visibility_shape: VisibilityShape) -> Statement:
     word = search_spellings.c.word
     begun = select(word, search_spellings.c.stem).where(
-        search_spellings.c.piece == bound("piece"), word >= bound("low"), word < bound("high"), _is_used(sight)
+        search_spellings.c.piece == bound("piece"),
+        word >= bound("low"),
+        word < bound("high"),
+        _is_used(visibility_shape),
     )
     return Statement(begun.order_by(func.length(word), word).limit(literal_column(str(_MOST_UNFINISHED))))
 
 
-def _corrections(connection: Connection, seen: Seen, term: Term, found: int) -> dict[str, int]:
+def _corrections(connection: Connection, visible: VisibleSkills, term: Term, found: int) -> dict[str, int]:
     """Return stems of the nearest visible words, with their postings.
 
     If the word itself exists, only much more frequent words count.
@@ -231,16 +236,16 @@ def _corrections(connection: Connection, seen: Seen, term: Term, found: int) -> 
     pieces = pieces_of(term.spelt)
     given: dict[str, Any] = {f"piece_{place}": piece for place, piece in enumerate(pieces)}
     given |= {"low": len(term.spelt) - most, "high": len(term.spelt) + most}
-    rows = _near(len(pieces), seen.sight).rows(connection, **given, **seen.parameters)
+    rows = _near(len(pieces), visible.visibility_shape).rows(connection, **given, **visible.parameters)
     far = [(distance(term.spelt, word, most), stem) for word, stem, _ in rows if stem != term.word]
     nearest = min((one for one, _ in far), default=most + 1)
     stems = [stem for one, stem in far if one == nearest <= most]
-    counted = _counted(connection, seen, stems[:_MOST_CORRECTIONS])
+    counted = _counted(connection, visible, stems[:_MOST_CORRECTIONS])
     return {stem: count for stem, count in counted.items() if count >= max(1, found * _TIMES_AS_OFTEN)}
 
 
 @lru_cache(_KEPT)
-def _near(pieces: int, sight: Sight) -> Statement:
+def _near(pieces: int, visibility_shape: VisibilityShape) -> Statement:
     columns = search_spellings.c
     shared = func.count().label("shared")
     some = (
@@ -250,17 +255,17 @@ def _near(pieces: int, sight: Sight) -> Statement:
         .group_by(columns.word, columns.stem)
         .having(shared >= literal_column("2"))
     ).subquery("near")
-    near = select(some).where(_is_used(sight, some.c.stem)).order_by(some.c.shared.desc(), some.c.word)
+    near = select(some).where(_is_used(visibility_shape, some.c.stem)).order_by(some.c.shared.desc(), some.c.word)
     return Statement(near.limit(literal_column(str(_MOST_NEAR))))
 
 
-def _is_used(sight: Sight, stem: Any = search_spellings.c.stem) -> Any:
+def _is_used(visibility_shape: VisibilityShape, stem: Any = search_spellings.c.stem) -> Any:
     """Return the condition that a visible skill has the word."""
     some: Select[Any] = select(literal_column("1")).where(search_postings.c.word == stem)
-    some = some.where(*is_seen(sight, search_postings, search_postings.c.skill_id))
+    some = some.where(*is_seen(visibility_shape, search_postings, search_postings.c.skill_id))
     return some.exists()
 
 
-def _counted(connection: Connection, seen: Seen, stems: Sequence[str]) -> dict[str, int]:
-    counts = count_postings(connection, seen, stems)
+def _counted(connection: Connection, visible: VisibleSkills, stems: Sequence[str]) -> dict[str, int]:
+    counts = count_postings(connection, visible, stems)
     return {stem: count for stem, count in counts.items() if count}

@@ -24,7 +24,7 @@ FEW = 1000
 _KEPT = 64
 
 
-class Sight(NamedTuple):
+class VisibilityShape(NamedTuple):
     """The values that determine the text of the condition."""
 
     dialect: str
@@ -32,32 +32,36 @@ class Sight(NamedTuple):
     is_few: bool
 
 
-class Seen(NamedTuple):
+class VisibleSkills(NamedTuple):
     """The visibility condition of an identity: its shape and its parameters."""
 
-    sight: Sight
+    visibility_shape: VisibilityShape
     parameters: dict[str, Any]
 
 
-def seen_by(connection: Connection, identity: Identity) -> Seen:
+def seen_by(connection: Connection, identity: Identity) -> VisibleSkills:
     """Return the visibility condition of the identity as of now."""
     dialect, view = connection.dialect.name, view_of(identity)
     if view is None:
-        return Seen(Sight(dialect, None, False), {})
+        return VisibleSkills(VisibilityShape(dialect, None, False), {})
     given = parameters(identity)
     ids = sorted({row[0] for row in _first(view).rows(connection, **given)})
     if len(ids) > FEW:
-        return Seen(Sight(dialect, view, False), given)
-    return Seen(Sight(dialect, view, True), {"seen_ids": ids if dialect == "postgresql" else _json(ids)})
+        return VisibleSkills(VisibilityShape(dialect, view, False), given)
+    return VisibleSkills(
+        VisibilityShape(dialect, view, True), {"seen_ids": ids if dialect == "postgresql" else _json(ids)}
+    )
 
 
-def is_seen(sight: Sight, rows: FromClause, skill_id: ColumnElement[int]) -> list[ColumnElement[bool]]:
+def is_seen(
+    visibility_shape: VisibilityShape, rows: FromClause, skill_id: ColumnElement[int]
+) -> list[ColumnElement[bool]]:
     """Return the conditions on rows with `name` and `visibility` of a skill; none if the identity sees every skill."""
-    if sight.view is None:
+    if visibility_shape.view is None:
         return []
-    if not sight.is_few:
-        return [sees_each(sight.view, rows, skill_id)]
-    if sight.dialect == "postgresql":
+    if not visibility_shape.is_few:
+        return [sees_each(visibility_shape.view, rows, skill_id)]
+    if visibility_shape.dialect == "postgresql":
         return [skill_id == func.any(bound("seen_ids"))]
     values: Select[Any] = select(literal_column("value")).select_from(func.json_each(bound("seen_ids")))
     return [skill_id.in_(values)]

@@ -14,7 +14,7 @@ from skillery.backends import Identity, Storage
 from skillery.database.tables import objects, skill_files, skill_versions, skills
 from skillery.formats.agent_skill import AgentSkill, agent_skill
 from skillery.formats.skill_md import FILE as SKILL_MD
-from skillery.formats.skill_uris import agent_name, folder_of, places_of, uri_of
+from skillery.formats.skill_uris import agent_name, folder_of, skill_paths_of, uri_of
 from skillery.registry.visibility import sees_skill
 
 _KEPT = 512
@@ -58,9 +58,9 @@ def find_folder(
     connection: Connection, identity: Identity, storage: Storage, segments: tuple[str, ...]
 ) -> tuple[SkillFolder, str] | None:
     """Return the skill whose folder contains a URI, and the path in it; None if the identity sees no such skill."""
-    places = places_of(segments)
-    seen = seen_named(connection, identity, [place.name for place in places])
-    for name, rest in places:
+    candidates = skill_paths_of(segments)
+    seen = seen_named(connection, identity, [candidate.name for candidate in candidates])
+    for name, rest in candidates:
         if name in seen:
             return open_folders(connection, identity, storage, [(name, seen[name])])[0], "/".join(rest)
     return None
@@ -185,8 +185,8 @@ def _in_other_folders(
         folder = folder_of(name)
         for file in files:
             if "/" in file.path:
-                places = places_of((*folder, *file.path.split("/")))
-                longer = [place.name for place in places if len(place.name) > len(name)]
+                candidates = skill_paths_of((*folder, *file.path.split("/")))
+                longer = [candidate.name for candidate in candidates if len(candidate.name) > len(name)]
                 if longer:
                     may_be[name, file.path] = longer
     seen = seen_named(connection, identity, {name for names in may_be.values() for name in names})

@@ -16,7 +16,7 @@ from skillery.database import in_utc
 from skillery.database.tables import waivers
 from skillery.errors import InvalidParams, WaiverNotFound
 from skillery.formats.semver import Version
-from skillery.formats.timestamps import shown_moment
+from skillery.formats.timestamps import timestamp_text
 from skillery.identity import access
 from skillery.registry.checks import CheckFinding, WaiverNote
 from skillery.registry.cursors import make_cursor, read_cursor
@@ -79,8 +79,8 @@ def waive_finding(
     }
     connection.execute(insert(waivers).values(**values))
     waiver = _find(connection, identity, str(values["waiver"]))
-    told = ("id", "rule", "file", "version", "reason", "until")
-    after = {key: value for key in told if (value := getattr(waiver, key)) is not None}
+    logged_fields = ("id", "rule", "file", "version", "reason", "until")
+    after = {key: value for key in logged_fields if (value := getattr(waiver, key)) is not None}
     audit.record(connection, identity, "waive_finding", name, after=after)
     return waiver
 
@@ -121,7 +121,9 @@ def list_waivers(
     return {"waivers": page, "next_cursor": more}
 
 
-def judge(connection: Connection, name: str, version: Version, findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
+def apply_waivers(
+    connection: Connection, name: str, version: Version, findings: Sequence[Finding]
+) -> tuple[CheckFinding, ...]:
     """Return the findings of a version, each error with its live waiver if there is one."""
     if not any(one.severity == "error" for one in findings):
         return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
@@ -184,8 +186,8 @@ def _waiver(row: Any, now: datetime) -> Waiver:
         status="revoked" if row.revoked_at else "expired" if expired else "live",
         by=row.identity,
         kind=row.identity_kind,
-        at=shown_moment(row.created_at) or "",
-        until=shown_moment(until),
+        at=timestamp_text(row.created_at) or "",
+        until=timestamp_text(until),
         revoked_by=row.revoked_by,
-        revoked_at=shown_moment(row.revoked_at),
+        revoked_at=timestamp_text(row.revoked_at),
     )
