@@ -4,7 +4,8 @@ Reading is lenient, storing is strict: the report lists every repair, and the st
 """
 
 from skillery.importing.entries import ImportLimits
-from skillery.importing.importer import Importer, ImportOptions
+from skillery.importing.importer import Importer
+from skillery.importing.options import ImportOptions
 from skillery.importing.reports import Begun, SkillReport, Summary
 
 __all__ = ["Begun", "ImportLimits", "ImportOptions", "Importer", "SkillReport", "Summary"]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Literal
 
 import msgspec
 
+from skillery.errors import SkilleryError
 from skillery.formats.repairs import Repair
+from skillery.importing.entries import shown
+from skillery.importing.finder import FoundSkill
 from skillery.importing.left_out import LeftOut
+from skillery.importing.nested_skills import nested_in
+from skillery.importing.preparation import PreparedSkill
 from skillery.registry import CheckedExample, CheckFinding, Removed
 
+log = logging.getLogger(__name__)
 Outcome = Literal["published", "draft", "unchanged", "checked", "merged", "overridden", "refused"]
 """`checked` is a skill that a dry run would publish. `merged` is a link to a skill, or a copy of one, that is imported
 under another path. `overridden` is a different skill whose name a later folder of the command line has too."""
@@ -75,3 +82,31 @@ class Summary(msgspec.Struct, frozen=True):
     """The source that the import belongs to."""
     not_taken_over: tuple[str, ...] = ()
     """Names that the import should take over, and that no skill of the tree has."""
+
+
+def report_of(prepared: PreparedSkill, outcome: Outcome, **fields: Any) -> SkillReport:
+    """Return the report of a skill that was read. `fields` are added, or replace those of the skill."""
+    return SkillReport(
+        **{
+            "path": shown(prepared.found.root),
+            "outcome": outcome,
+            "stated": shown(prepared.stated),
+            "files": len(prepared.files),
+            "size_bytes": prepared.size_bytes,
+            "repairs": prepared.repairs,
+            "left_out": prepared.found.left_out,
+            **nested_in(prepared.found, prepared.skill_md.body),
+            **fields,
+        }
+    )
+
+
+def refusal_of(found: FoundSkill, prepared: PreparedSkill | None, error: Exception, name: str = "") -> SkillReport:
+    """Return the report of a refused skill. `prepared` is None if the skill could not be read."""
+    if not isinstance(error, SkilleryError):
+        log.error("a skill could not be imported", exc_info=error)
+    if prepared is not None:
+        return report_of(prepared, "refused", name=name, error=error)
+    return SkillReport(
+        path=shown(found.root), outcome="refused", left_out=found.left_out, error=error, **nested_in(found)
+    )
