@@ -57,7 +57,15 @@ from skillery.maintenance.garbage import (
     unused_environments,
 )
 from skillery.plugins import Plugins
-from skillery.publishing import CompilePool, ExampleRuns, Publisher, PublishingRules, ToolMaker, Undeclared
+from skillery.publishing import (
+    BundleChecks,
+    CompilePool,
+    ExampleRuns,
+    Publisher,
+    PublishingRules,
+    ToolMaker,
+    Undeclared,
+)
 from skillery.registry import cursor_key
 from skillery.runs import Runner
 from skillery.runs.cache import Cache
@@ -155,20 +163,20 @@ def _services(
     exports = Exports(database, storage, settings.index_skills)
     preparing = FactsPreparation(exports)
     bundles = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
-    publisher = Publisher(
+    events = PreparingEvents(plugins.events, preparing)
+    checks = BundleChecks(
         database,
         storage,
-        PreparingEvents(plugins.events, preparing),
+        events,
         bundles,
-        _publishing_rules(settings),
         msgspec.structs.asdict(settings.max_limits),
         ExampleRuns(runner, cache, settings.publishing.examples_seconds),
-        quotas,
         packages.locks,
-        packages.environments,
         compilers,
         Undeclared(compilers, packages.locks, parts.named, settings.packages.infer),
     )
+    rules = _publishing_rules(settings)
+    publisher = Publisher(database, storage, events, checks, rules, quotas, packages.environments)
     return Services(
         database=database,
         storage=storage,

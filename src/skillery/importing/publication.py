@@ -75,7 +75,7 @@ class SkillPublication:
         """Publish a skill, or check it in a dry run, and return its report. Raise the errors of `Publisher.publish`."""
         # Checked first: the answer about existing skills depends on it.
         access.require_namespace(self._identity, "publish", named.name)
-        mode = self._options.packages or self._publisher.undeclared.mode
+        mode = self._options.packages or self._publisher.checks.undeclared.mode
         if mode != "lock" and (same := await self._stored(prepared, named)) is not None:
             return await self._unchanged(prepared, named, same)
         runtime, prepared = await self._runtime(prepared)
@@ -106,7 +106,7 @@ class SkillPublication:
         """Return the version that already has the same files."""
         imported = named.imported
         # A copy of another source's skill stays unchanged, whatever packages are inferred for it.
-        packages = (self._options.packages or self._publisher.undeclared.mode) if named.owns else None
+        packages = (self._options.packages or self._publisher.checks.undeclared.mode) if named.owns else None
         if imported is not None and _is_unchanged(prepared, imported, packages):
             return _StoredVersion(
                 imported.name, imported.version, imported.digest or "", imported.status or "", named.owns
@@ -143,7 +143,7 @@ class SkillPublication:
         """Return the undeclared packages, and the skill with a source digest that includes the inferred packages."""
         table = (prepared.manifest or {}).get("runtime", runtime)
         declared = cast(Sequence[str], table.get("dependencies", ()))
-        undeclared = self._publisher.undeclared
+        undeclared = self._publisher.checks.undeclared
         scan = await undeclared.infer(self._identity.name, prepared.files, declared, self._options.packages)
         return scan, prepared._replace(source_digest=with_packages(prepared.source_digest, scan.packages))
 
@@ -158,7 +158,7 @@ class SkillPublication:
             return {}, _with_warnings(prepared)
         given = next((file.content for file in prepared.files if file.path == LOCK), None)
         try:
-            await self._publisher.check_needs(self._identity, needs.dependencies, needs.requires_python, given)
+            await self._publisher.checks.check_needs(self._identity, needs.dependencies, needs.requires_python, given)
         except (InvalidParams, Refused) as error:
             what = ", ".join(
                 [*needs.dependencies[:MOST_NAMED], *(["…"] if len(needs.dependencies) > MOST_NAMED else [])]

@@ -3,6 +3,7 @@
 All checks come before all writes, and all rows are written in one transaction.
 """
 
+from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.compile_pool import CompileLimits, CompilePool
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.folders import SkillFolder, read_skill_folder
@@ -13,6 +14,7 @@ from skillery.publishing.undeclared import Undeclared
 from skillery.publishing.undeclared_findings import ImportScan, Mode
 
 __all__ = [
+    "BundleChecks",
     "CheckedSkill",
     "CompileLimits",
     "CompilePool",

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection
 
-from skillery import audit
-from skillery.backends import Events, Finding, Identity, Publication, PublishedFile, Storage
+from skillery.backends import Events, Identity, Storage
 from skillery.contents.store import is_inline, put_large
 from skillery.contents.uploads import Uploading
 from skillery.database import Database
-from skillery.environments import Environments, Locks, check_python
-from skillery.errors import NotFound, Refused, SkilleryError
-from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, begin_bundle
-from skillery.formats.examples import read_examples
-from skillery.formats.manifest import parse_manifest
+from skillery.environments import Environments
+from skillery.errors import NotFound, SkilleryError
+from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact, Latest
-from skillery.identity import access
 from skillery.identity.quotas import Quotas
-from skillery.publishing.compile_pool import CompilePool
-from skillery.publishing.example_runs import ExampleRuns, Subject
+from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, as_found, publication_of, refuse
 from skillery.publishing.file_matches import holds
-from skillery.publishing.package_locks import dependencies_of, lock_of, with_lock, with_toml_lines
+from skillery.publishing.package_locks import lock_of
 from skillery.publishing.rules import PublishingRules
-from skillery.publishing.undeclared import Undeclared
 from skillery.publishing.undeclared_findings import ImportScan
 from skillery.registry import (
     CheckedExample,
@@ -40,24 +34,15 @@ from skillery.registry import (
     Checks,
     NewVersion,
     VersionRow,
-    apply_waivers,
     approve_version,
     checks_of,
-    compare_permissions,
-    files_of,
     find_approvable,
     insert_version,
     resolve,
-    version_if_taken,
-    with_examples,
 )
-from skillery.registry.files import read_file
 from skillery.registry.index_names import index_name_warning
 
 log = logging.getLogger(__name__)
-
-MOST_FINDINGS = 500
-"""Limit on the findings stored with a version. Errors without a waiver come first."""
 
 
 class CheckedSkill(msgspec.Struct, frozen=True):
@@ -87,15 +72,6 @@ class Published(NamedTuple):
     examples: tuple[CheckedExample, ...] = ()
 
 
-class _RegistryState(NamedTuple):
-    """The registry's state before a version is added."""
-
-    taken: NewVersion | None
-    diff: PermissionsDiff
-    scan: ImportScan | None
-    """The result about undeclared packages, if the lock needed one."""
-
-
 class Publisher:
     """Publishes bundles into the registry."""
 
@@ -104,29 +80,18 @@ class Publisher:
         database: Database,
         storage: Storage,
         events: Events,
-        limits: BundleLimits,
+        checks: BundleChecks,
         rules: PublishingRules,
-        most_of: Mapping[str, float],
-        examples: ExampleRuns,
         quotas: Quotas,
-        locks: Locks,
         environments: Environments,
-        compilers: CompilePool,
-        undeclared: Undeclared,
     ) -> None:
-        """`most_of` is the server's maximum of each limit that a skill can request."""
-        self.undeclared = undeclared
+        self.checks = checks
         self._database = database
         self._storage = storage
         self._events = events
-        self._limits = limits
         self._rules = rules
-        self._most_of = most_of
-        self._examples = examples
         self._quotas = quotas
-        self._locks = locks
         self._environments = environments
-        self._compilers = compilers
 
     async def create_skill(
         self,
@@ -171,18 +136,18 @@ class Publisher:
         rule are skipped.
         """
         rules = rules or self._rules
-        bundle, state = await self._check_bundle(identity, manifest, skill_md, files, scan)
+        bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
         if state.taken is not None:
             if also is not None:
                 await self._database.write(partial(_record_also, also, state.taken))
             return Published(state.taken, bundle.warnings)
-        publication = _publication(bundle, identity)
-        findings = await self._findings(publication, bundle, state.scan, identity)
-        _refuse(publication.name, publication.version, findings, ())
+        publication = publication_of(bundle, identity)
+        findings = await self.checks.findings(publication, bundle, state.scan, identity)
+        refuse(publication.name, publication.version, findings, ())
         checks = Checks(False, findings=findings[:MOST_FINDINGS])
         if rules.examples:
             permitted = rules.status_for(identity, state.diff) == "published"
-            checks = await self._run_examples(identity, bundle, checks, permitted)
+            checks = await self.checks.run_examples(identity, bundle, checks, permitted)
         quotas = quotas or self._quotas
         insert = partial(
             self._insert,
@@ -214,14 +179,13 @@ class Publisher:
         Findings are returned; other errors are raised as in create_skill. Only the runs of the examples are stored. For
         an existing version, its examples run again.
         """
-        bundle, state = await self._check_bundle(identity, manifest, skill_md, files, scan)
-        publication = _publication(bundle, identity)
-        findings = await self._findings(publication, bundle, state.scan, identity)
+        bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
+        publication = publication_of(bundle, identity)
+        findings = await self.checks.findings(publication, bundle, state.scan, identity)
         status = state.taken.status if state.taken else self._rules.status_for(identity, state.diff)
         # Nothing is published, so no run gets the permissions of a published version.
-        subject = Subject(bundle.manifest, bundle.digest, publication.files)
-        tested = await self._examples.test(identity, subject, bundle.examples, permitted=False)
-        findings = (*findings, *_as_found(tested.findings))
+        tested = await self.checks.test_examples(identity, bundle)
+        findings = (*findings, *as_found(tested.findings))
         shared = await self._database.read(partial(index_name_warning, identity=identity, name=publication.name))
         return CheckedSkill(
             ok=not any(finding.refuses for finding in findings),
@@ -234,19 +198,6 @@ class Publisher:
             examples=tested.examples,
             permissions_diff=state.diff,
         )
-
-    async def check_needs(
-        self, identity: Identity, dependencies: Sequence[str], requires_python: str, lock: bytes | None
-    ) -> None:
-        """Raise the errors that a version with these needs and its own lock would get.
-
-        The results are cached for publishing.
-        """
-        check_python(requires_python)
-        if dependencies and lock is not None:
-            await self._locks.verify(dependencies, lock, identity.name)
-        elif dependencies:
-            await self._locks.make(dependencies, identity.name)
 
     async def find_stored(
         self, identity: Identity, name: str, version: Version | None, files: Sequence[BundleFile]
@@ -268,12 +219,12 @@ class Publisher:
         """Approve a version as the registry does, then report the publication to the `after_publish` hooks."""
         look = partial(find_approvable, identity=identity, name=name, version=version, digest=digest)
         row = await self._database.read(look)
-        checks = await self._run_waiting_examples(identity, row) if checks_of(row.checks_json).waiting else None
+        checks = await self.checks.run_waiting_examples(identity, row) if checks_of(row.checks_json).waiting else None
         work = partial(
             approve_version, identity=identity, name=name, version=version, digest=digest, note=note, checks=checks
         )
         approved = await self._database.write(work)
-        stored = partial(self._stored_publication, identity=identity, name=name, version=version)
+        stored = partial(self.checks.stored_publication, identity=identity, name=name, version=version)
         try:
             publication = await asyncio.to_thread(self._database.read_now, stored)
         except SkilleryError:
@@ -282,108 +233,6 @@ class Publisher:
         else:
             await self._events.after_publish(publication)
         return approved
-
-    # -- looking -------------------------------------------------------------------------------------------------
-
-    async def _check_bundle(
-        self,
-        identity: Identity,
-        manifest: Mapping[str, Any],
-        skill_md: str | SkillMd,
-        files: Sequence[BundleFile],
-        scan: ImportScan | None,
-    ) -> tuple[Bundle, _RegistryState]:
-        lenient = isinstance(skill_md, SkillMd)
-        begun = await asyncio.to_thread(
-            begin_bundle, manifest, skill_md, files, self._limits, skip_broken_tools=lenient
-        )
-        problems = await self._compilers.check(identity.name, begun.sources)
-        bundle = await asyncio.to_thread(begun.finish, problems)
-        bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
-        # Checked first: the answer about existing versions depends on it.
-        access.require_namespace(identity, "publish", bundle.manifest.name)
-        infer = partial(self._infer, identity, bundle, scan)
-        with with_toml_lines(files):
-            bundle, found = await with_lock(
-                self._database, self._storage, self._locks, self._limits, bundle, identity.name, infer
-            )
-
-        def look(connection: Connection) -> _RegistryState:
-            taken = version_if_taken(connection, bundle=bundle, identity=identity)
-            return _RegistryState(taken, compare_permissions(connection, bundle.manifest), found or scan)
-
-        return bundle, await self._database.read(look)
-
-    async def _infer(self, identity: Identity, bundle: Bundle, scan: ImportScan | None) -> ImportScan:
-        if scan is not None:
-            return scan
-        return await self.undeclared.infer(identity.name, bundle.files, dependencies_of(bundle))
-
-    async def _findings(
-        self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity
-    ) -> tuple[CheckFinding, ...]:
-        """Return the findings of plugins and about undeclared packages, waivers applied, refusing ones first."""
-        scan = scan or await self.undeclared.scan(identity.name, bundle.files)
-        called = bundle.manifest.called
-        undeclared = await self.undeclared.findings(scan, called.entrypoint if called else "", lock_of(bundle))
-        findings = (*await self._events.before_publish(publication), *undeclared)
-        if not findings:
-            return ()
-        version = bundle.manifest.version
-        judged = await self._database.read(
-            partial(apply_waivers, name=publication.name, version=version, findings=findings)
-        )
-        return tuple(sorted(judged, key=lambda finding: not finding.refuses))
-
-    async def _run_examples(self, identity: Identity, bundle: Bundle, checks: Checks, permitted: bool) -> Checks:
-        """Return the checks with the results of the examples. Raise Refused, Busy, Unavailable."""
-        if not bundle.examples.read:
-            return checks
-        manifest = bundle.manifest
-        subject = Subject(manifest, bundle.digest, _published(bundle.files))
-        if permitted and any(example.needs_permissions for example in bundle.examples.read):
-            await self._database.write(partial(_audit_permitted_examples, identity=identity, bundle=bundle))
-        tested = await self._examples.test(identity, subject, bundle.examples, permitted=permitted)
-        _refuse(manifest.name, str(manifest.version), _as_found(tested.findings), tested.examples)
-        return with_examples(checks, tested.examples)
-
-    async def _run_waiting_examples(self, identity: Identity, row: VersionRow) -> Checks:
-        """Run the examples that need permissions, as the approving reviewer, and return the checks."""
-        stored = partial(self._stored_publication, identity=identity, name=row.name, version=Version.parse(row.version))
-        publication = await asyncio.to_thread(self._database.read_now, stored)
-        toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
-        manifest = parse_manifest(publication.manifest, has_tools=row.kind == "action")
-        examples = read_examples(manifest, frozenset(file.path for file in publication.files), toml)
-        checks = checks_of(row.checks_json)
-        subject = Subject(manifest, row.digest, publication.files)
-        tested = await self._examples.test(identity, subject, examples, permitted=True, known=checks.examples)
-        _refuse(row.name, row.version, _as_found(tested.findings), tested.examples)
-        return with_examples(checks, tested.examples)
-
-    def _stored_publication(
-        self, connection: Connection, identity: Identity, name: str, version: Version
-    ) -> Publication:
-        row = resolve(connection, identity, name, Exact(version))
-        return Publication(
-            name=row.name,
-            version=row.version,
-            digest=row.digest,
-            manifest=msgspec.json.decode(row.manifest_json),
-            files=tuple(
-                PublishedFile(file.path, read_file(connection, self._storage, row, file.path), file.executable)
-                for file in files_of(connection, row.version_id)
-            ),
-            identity=Identity(row.publisher, row.publisher_kind),
-        )
-
-    def _limit_warnings(self, bundle: Bundle) -> Iterator[str]:
-        runtime = bundle.manifest.runtime
-        for key, value in (runtime.limits if runtime else {}).items():
-            if value > self._most_of[key]:
-                yield (
-                    f"runtime.limits.{key} is {value}, above this server's maximum of {self._most_of[key]} "
-                    f"(max_limits.{key}): its runs get {self._most_of[key]}"
-                )
 
     async def _store(self, bundle: Bundle, insert: Callable[[Connection], NewVersion]) -> NewVersion:
         """Store large files first and rows last: a crash leaves an unused file, never a version without its files."""
@@ -438,44 +287,3 @@ class Publisher:
 
 def _record_also(also: Also, created: NewVersion, connection: Connection) -> None:
     also(connection, created)
-
-
-def _audit_permitted_examples(connection: Connection, identity: Identity, bundle: Bundle) -> None:
-    """Record the run of examples with permissions before it starts: a refused version leaves no other trace."""
-    manifest = bundle.manifest
-    network = [pattern.text for pattern in manifest.permissions.network]
-    after = {"digest": bundle.digest, "network": network, "secrets": list(manifest.permissions.secrets)}
-    audit.record(connection, identity, "run_examples", f"{manifest.name}@{manifest.version}", after=after)
-
-
-def _refuse(name: str, version: str, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]) -> None:
-    """Raise Refused if a finding refuses the version."""
-    refusing = [finding for finding in findings if finding.refuses]
-    if not refusing:
-        return
-    more = f" (and {len(refusing) - 1} more)" if len(refusing) > 1 else ""
-    raise Refused(
-        f"'{name}' {version} is refused: {refusing[0].message}{more}",
-        hint="Fix the findings and publish again; nothing was stored.",
-        findings=findings[:MOST_FINDINGS],
-        **({"examples": examples} if examples else {}),
-    )
-
-
-def _as_found(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
-    return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
-
-
-def _published(files: Sequence[BundleFile]) -> tuple[PublishedFile, ...]:
-    return tuple(PublishedFile(file.path, file.content, file.executable) for file in files)
-
-
-def _publication(bundle: Bundle, identity: Identity) -> Publication:
-    return Publication(
-        name=bundle.manifest.name,
-        version=str(bundle.manifest.version),
-        digest=bundle.digest,
-        manifest=bundle.manifest.raw,
-        files=_published(bundle.files),
-        identity=identity,
-    )
