@@ -22,7 +22,8 @@ from skillery.database.tables import exports
 from skillery.exports import Exports, Index
 from skillery.exports.facts import MAKER
 from skillery.formats.agent_skill import agent_skill_problems, index_name
-from skillery.formats.bundle import BundleFile, make_bundle
+from skillery.formats.bundle import BundleFile
+from skillery.formats.unfinished_bundle import make_bundle
 from skillery.identity.quotas import Quotas
 from skillery.registry import insert_version
 from tests.conftest import Rpc, Server, manifest, skill_files

@@ -15,12 +15,13 @@ from skillery.backends import Events, Finding, Identity, Publication, PublishedF
 from skillery.database import Database
 from skillery.environments import Locks, check_python
 from skillery.errors import Refused
-from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, begin_bundle
+from skillery.formats.bundle import Bundle, BundleFile, BundleLimits
 from skillery.formats.examples import read_examples
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
+from skillery.formats.unfinished_bundle import begin_bundle
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.publishing.compile_pool import CompilePool

@@ -11,10 +11,11 @@ from skillery.backends import Finding
 from skillery.environments import Locks
 from skillery.environments.named import NamedEnvironments, pins_of
 from skillery.errors import PackagesNotOffered, Refused, UnresolvableDependencies
-from skillery.formats.bundle import MAX_CHECKED_BYTES, BundleFile
+from skillery.formats.bundle import BundleFile
 from skillery.formats.import_names import providers_of
 from skillery.formats.imports import Import, own_modules
 from skillery.formats.requirements import package_of, read_lock
+from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
 from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.undeclared_findings import ImportScan, Missing, Mode, findings_of, is_provided
 
