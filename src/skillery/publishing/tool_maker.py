@@ -35,7 +35,7 @@ from skillery.publishing.publisher import Publisher
 from skillery.registry import NewVersion, yank_version
 from skillery.registry.resolution import find_skill
 from skillery.registry.session_tools import define_session_tool, remove_session_tool
-from skillery.registry.tools import find_offered, near_names
+from skillery.registry.tool_lookup import find_offered, near_names
 from skillery.registry.visibility import sees_version
 
 FIRST = "1.0.0"

@@ -52,7 +52,8 @@ from skillery.registry.resources import (
     read_resource,
 )
 from skillery.registry.search import search_skills
-from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tools
+from skillery.registry.tool_listings import list_tools
+from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
 from skillery.registry.versions import ages, cursor_after_version, find_version, list_versions
 from skillery.registry.visibility import Visibility
