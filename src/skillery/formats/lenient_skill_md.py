@@ -8,21 +8,16 @@ is linear in their number.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
-
-import yaml
+from typing import NamedTuple
 
 from skillery.errors import InvalidBundle
 from skillery.formats.json_values import text_problem
+from skillery.formats.lenient_yaml import ENTRY, NotYaml, SkillMdRepairs, read_yaml, with_quotes
 from skillery.formats.repairs import Repair, Repairs
 from skillery.formats.skill_md import (
-    FILE,
-    MAX_DEPTH,
     MAX_FRONTMATTER_BYTES,
-    Builder,
     SkillMd,
     head_of,
     parse_skill_md,
@@ -36,15 +31,6 @@ MAX_LEADING_LINES = 20
 _FENCE = re.compile(r"-{3,}")
 _END = re.compile(r"-{3,}|\.\.\.")
 _KEY = re.compile(r"(?P<key>[^\s#:\-\[\]{},&*!|>'\"%@`][^:\n]{0,127}?|\"[^\"\n]{1,127}\"|'[^'\n]{1,127}')\s*:(?=\s|$)")
-_ENTRY = re.compile(
-    r"(?P<indent>[ ]*(?:-[ ]+)?)(?P<key>[A-Za-z0-9_][A-Za-z0-9_ .-]{0,127}?):[ ]+(?P<value>\S[^\n]*)(?P<end>\n?)"
-)
-"""A `key: value` line. The value includes trailing blanks, which `_value_of` removes.
-
-An expression that excludes them takes quadratic time and holds the interpreter lock, so other threads would wait.
-"""
-_COLON = re.compile(r":(?:\s|$)")
-_BLOCK_STARTS = re.compile(r"[|>][-+0-9]*\s*(?:#.*)?")
 _UNREADABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that YAML never allows."""
 _FENCED = re.compile(r"(?:`{3,}|~{3,})\s*[A-Za-z]*")
@@ -61,7 +47,7 @@ class ReadSkillMd(NamedTuple):
 def read_skill_md(data: bytes) -> ReadSkillMd:
     """Return the parsed file. Never raises. All scalars of the frontmatter are strings as written, as in the strict
     reader."""
-    repairs = _SkillMdRepairs()
+    repairs = SkillMdRepairs()
     text = _text(data, repairs)
     if "\r" in text[: MAX_FRONTMATTER_BYTES * 2]:
         repairs.note("line_ends", "the lines end in CR LF; they are read as LF")
@@ -72,13 +58,6 @@ def read_skill_md(data: bytes) -> ReadSkillMd:
     if not skill_md.frontmatter:
         skill_md = _repaired(text, repairs)
     return ReadSkillMd(skill_md, text, repairs.all())
-
-
-class _SkillMdRepairs(Repairs):
-    """Repairs of SKILL.md."""
-
-    def note(self, code: str, message: str, line: int | None = None, file: str | None = FILE) -> None:
-        super().note(code, message, line, file)
 
 
 # -- bytes to text ---------------------------------------------------------------------------------------------------
@@ -179,12 +158,12 @@ def _end(lines: list[str], start: int, repairs: Repairs) -> tuple[int, int]:
 def _frontmatter(lines: list[str], first_line: int, repairs: Repairs) -> dict[str, object]:
     """Return the frontmatter. `first_line` is the number of its first line in the file, counted from 1."""
     lines = _cut(_readable(lines, first_line, repairs), first_line, repairs)
-    read = _as_yaml("".join(lines), first_line, repairs)
+    read = read_yaml("".join(lines), first_line, repairs)
     if isinstance(read, dict):
         return read
-    quoted_lines = list(_with_quotes(lines))
-    tried = _SkillMdRepairs()
-    again = _as_yaml("".join(quoted_lines), first_line, tried) if quoted_lines != lines else None
+    quoted_lines = list(with_quotes(lines))
+    tried = SkillMdRepairs()
+    again = read_yaml("".join(quoted_lines), first_line, tried) if quoted_lines != lines else None
     if not isinstance(again, dict):
         return _key_by_key(lines, first_line, repairs)
     for number, (line, now) in enumerate(zip(lines, quoted_lines, strict=True)):
@@ -196,7 +175,7 @@ def _frontmatter(lines: list[str], first_line: int, repairs: Repairs) -> dict[st
 
 
 def _note_quoted(line: str, number: int, repairs: Repairs) -> None:
-    match = _ENTRY.fullmatch(line)
+    match = ENTRY.fullmatch(line)
     key = match["key"] if match else ""
     repairs.note("unquoted_value", f"the value of {quoted(key)} needs quotes in YAML; it is read as written", number)
 
@@ -231,133 +210,14 @@ def _cut(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
     return lines
 
 
-class _NotYaml(NamedTuple):
-    why: str
-    line: int | None
-
-
-def _as_yaml(source: str, first_line: int, repairs: Repairs) -> dict[str, object] | _NotYaml:
-    """Return the parsed mapping, or why the source is no YAML. Repairs are noted only if it can be read."""
-    builder = _LenientBuilder(source, first_line)
-    try:
-        read = builder.mapping()
-    except InvalidBundle as error:
-        return _NotYaml(error.message, error.data.get("line"))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        return _NotYaml(str(error.problem or error.context), mark.line + first_line if mark else None)
-    except (yaml.YAMLError, ValueError, OverflowError, IndexError, RecursionError) as error:
-        return _NotYaml(type(error).__name__, None)
-    for repair in builder.repairs.listed:
-        repairs.note(repair.code, repair.message, repair.line)
-    return read
-
-
-class _LenientBuilder(Builder):
-    """A builder that reads and notes what the strict builder refuses."""
-
-    def __init__(self, source: str, first_line: int) -> None:
-        super().__init__(source)
-        self.first_line = first_line
-        self.repairs = _SkillMdRepairs()
-
-    def value(self, event: yaml.Event, depth: int) -> object:
-        line = self.line(event)
-        if isinstance(event, yaml.AliasEvent):
-            self.repairs.note("yaml_alias", f"the alias '*{printable(str(event.anchor), 64)}' is read as text", line)
-            return f"*{event.anchor}"
-        if getattr(event, "anchor", None) is not None:
-            self.repairs.note("yaml_anchor", "a YAML anchor is ignored", line)
-        # An untagged value has tag None; "!" on a scalar only marks it as text.
-        if getattr(event, "tag", None) is not None:
-            self.repairs.note("yaml_tag", f"the YAML tag {quoted(str(getattr(event, 'tag', '')))} is ignored", line)
-        if depth > MAX_DEPTH:
-            # Deeper levels are not even scanned: that would take quadratic time.
-            self.refuse(f"is nested deeper than {MAX_DEPTH} levels", line)
-        if isinstance(event, yaml.MappingStartEvent):
-            return self.items(depth)
-        if isinstance(event, yaml.SequenceStartEvent):
-            return self.entries(depth)
-        return _text_of_scalar(event)
-
-    def items(self, depth: int) -> dict[str, object]:
-        items: dict[str, object] = {}
-        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
-            key, line = self.value(event, depth + 1), self.line(event)
-            if not isinstance(key, str):
-                self.repairs.note("odd_key", "a key is not a string; it is read as JSON", line)
-                key = json.dumps(key, ensure_ascii=False)
-            if key in items:
-                self.repairs.note("duplicate_key", f"the key {quoted(key)} occurs twice; the last value is used", line)
-            items[key] = self.value(next(self.events), depth + 1)
-        return items
-
-    def line(self, event: yaml.Event) -> int | None:
-        return event.start_mark.line + self.first_line if event.start_mark else None
-
-    def refuse(self, message: str, line: int | None) -> NoReturn:
-        raise InvalidBundle(message, line=line)
-
-
-def _text_of_scalar(event: yaml.Event) -> str:
-    text = event.value if isinstance(event, yaml.ScalarEvent) else ""
-    return re.sub("[\x00\ud800-\udfff]", "\ufffd", text)
-
-
-def _with_quotes(lines: list[str]) -> Iterator[str]:
-    """Yield the lines, with quotes around the values that YAML cannot parse. Block values stay unchanged."""
-    block: int | None = None
-    for line in lines:
-        indent = len(line) - len(line.lstrip(" "))
-        if block is not None and (not line.strip() or indent > block):
-            yield line
-            continue
-        block = None
-        match = _ENTRY.fullmatch(line)
-        if match and _BLOCK_STARTS.fullmatch(_value_of(match)):
-            block = indent
-        yield _quoted_line(match) if match and _needs_quotes(_value_of(match)) else line
-
-
-def _value_of(match: re.Match[str]) -> str:
-    return match["value"].rstrip(" \r")
-
-
-def _quoted_line(match: re.Match[str]) -> str:
-    return f"{match['indent']}{match['key']}: {json.dumps(_value_of(match), ensure_ascii=False)}{match['end']}"
-
-
-def _needs_quotes(value: str) -> bool:
-    if _BLOCK_STARTS.fullmatch(value):
-        return False
-    if value[0] in "\"'":
-        return not _closes(value)
-    if value[0] in "[{":
-        return value[-1] not in "]}" or not _is_flow(value)
-    return (
-        value[0] in "@`%&*!|>]},?" or value.startswith("- ") or ": " in value or value.endswith(":") or ":\t" in value
-    )
-
-
-def _closes(value: str) -> bool:
-    """Return whether a quoted value ends at its closing quote, or may continue on the next line."""
-    quote = value[0]
-    body = r"(?:[^\"\\]|\\.)*+\"" if quote == '"' else r"(?:[^']|'')*+'"
-    return bool(re.fullmatch(rf"{quote}{body}\s*(?:#.*)?", value)) or quote not in value[1:]
-
-
-def _is_flow(value: str) -> bool:
-    return isinstance(_as_yaml(f"x: {value}\n", 1, Repairs()), dict)
-
-
 # -- key by key ------------------------------------------------------------------------------------------------------
 
 
 def _key_by_key(lines: list[str], first_line: int, repairs: Repairs) -> dict[str, object]:
     """Return the frontmatter, with each top-level key parsed by itself: one broken value spoils no other."""
     read: dict[str, object] = {}
-    why = _as_yaml("".join(lines), first_line, _SkillMdRepairs())
-    where = why.line if isinstance(why, _NotYaml) else None
+    why = read_yaml("".join(lines), first_line, SkillMdRepairs())
+    where = why.line if isinstance(why, NotYaml) else None
     repairs.note("broken_yaml", f"the frontmatter is not YAML ({_why(why)}); it is read key by key", where)
     for number, block in _blocks(lines):
         line = first_line + number
@@ -376,7 +236,7 @@ def _key_by_key(lines: list[str], first_line: int, repairs: Repairs) -> dict[str
 
 
 def _why(why: object) -> str:
-    return printable(why.why, 120) if isinstance(why, _NotYaml) else "not a mapping of keys to values"
+    return printable(why.why, 120) if isinstance(why, NotYaml) else "not a mapping of keys to values"
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
@@ -391,9 +251,9 @@ def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _block_value(key: str, block: list[str], value_at: int, line: int, repairs: Repairs) -> object:
-    for tried in (block, list(_with_quotes(block))):
-        found_repairs = _SkillMdRepairs()
-        read = _as_yaml("".join(tried), line, found_repairs)
+    for tried in (block, list(with_quotes(block))):
+        found_repairs = SkillMdRepairs()
+        read = read_yaml("".join(tried), line, found_repairs)
         if isinstance(read, dict) and list(read) == [key]:
             for repair in found_repairs.listed:
                 repairs.note(repair.code, repair.message, repair.line)
