@@ -187,8 +187,16 @@ async def _several(means: HostCapabilities, job: Job, times: int) -> None:
 def _memory() -> float:
     """Megabytes of all processes of the engine, what they share counted once, without the files that all processes of
     this machine share."""
-    rolled = [Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() for pid in descendants(os.getpid())]
+    rolled = [_rolled_up(pid) for pid in descendants(os.getpid())]
     return sum(int(line.split()[1]) for lines in rolled for line in lines if line.startswith("Pss_Anon:")) * 1024 / 1e6
+
+
+def _rolled_up(pid: int) -> list[str]:
+    """Return the lines of smaps_rollup, none if the process has ended since it was listed."""
+    try:
+        return Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 async def _idle_ms() -> float:

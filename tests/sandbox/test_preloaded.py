@@ -309,6 +309,10 @@ async def test_killed_at_any_moment_it_costs_its_own_runs_at_most(tmp_path: Path
                 os.kill(pid, signal.SIGKILL)
         outcome = await run
         assert outcome.failure is not None
+        # A process that is still dying could take the next run: its code may have started, so the run is not repeated.
+        async with asyncio.timeout(10):
+            while mine & descendants(os.getpid()):
+                await asyncio.sleep(0.01)
         for _ in range(3):  # cold
             assert not await trial.value(IS_WARM, packages=(mount,), preload=("counts",))
         assert kept(trial)["counts"].state == "failed"

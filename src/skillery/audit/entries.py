@@ -14,7 +14,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from skillery.backends import Identity
 from skillery.context.request import current
-from skillery.database import before_commit
+from skillery.database import Change, Statement, before_commit
 from skillery.database.tables import audit, audit_head
 from skillery.errors import Unavailable
 
@@ -23,9 +23,9 @@ NOTHING_BEFORE = "0" * 64
 """What the first entry has for the hash of the one before it."""
 LONGEST = 255
 
-_HEAD = select(audit_head.c.seq, audit_head.c.hash).with_for_update()
-_ADD = insert(audit)
-_MOVE_HEAD = update(audit_head)
+_HEAD = Statement(select(audit_head.c.seq, audit_head.c.hash).with_for_update())
+_ADD = Change(insert(audit), [column.name for column in audit.c])
+_MOVE_HEAD = Change(update(audit_head), ("seq", "hash"))
 
 
 class Actor(Protocol):
@@ -128,21 +128,21 @@ def entry_of(actor: Actor | None, action: str, subject: str, **more: Any) -> Ent
 
 def append(connection: Connection, entries: Sequence[Entry]) -> None:
     """Chain entries to the last one. Until the transaction ends others wait at the head: two never follow on one."""
-    found = connection.execute(_HEAD).one_or_none()
-    if found is None:
+    found = _HEAD.rows(connection)
+    if not found:
         raise Unavailable(
             "the head of the audit trail is gone, so nothing can be recorded, and nothing is changed unrecorded",
             hint="Its admin has to look into it: skillery audit verify.",
         )
-    seq, previous = found
+    [(seq, previous)] = found
     rows = []
     for entry in entries:
         seq += 1
         digest = hash_of(seq, previous, msgspec.structs.astuple(entry))
         rows.append({"seq": seq, "previous": previous, "hash": digest, **msgspec.structs.asdict(entry)})
         previous = digest
-    connection.execute(_ADD, rows)
-    connection.execute(_MOVE_HEAD, {"seq": seq, "hash": previous})
+    _ADD.run_many(connection, rows)
+    _MOVE_HEAD.run(connection, seq=seq, hash=previous)
 
 
 def hash_of(seq: int, previous: str, fields: Sequence[Any]) -> str:

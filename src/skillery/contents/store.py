@@ -21,7 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Storage, Upload
 from skillery.contents.uploads import uploading
-from skillery.database import Database
+from skillery.database import Change, Database
 from skillery.database.tables import objects
 from skillery.errors import ContentMissing
 
@@ -101,11 +101,13 @@ class Incoming:
             self._decoder = None
 
 
-# Built once: SQLAlchemy then finds them compiled, which is most of what a small write costs.
-_RECORD = {
-    dialect.__name__.rpartition(".")[2]: dialect.insert(objects).on_conflict_do_nothing(index_elements=["sha256"])
-    for dialect in (sqlite, postgresql)
-}
+_RECORD = Change(
+    {
+        dialect.__name__.rpartition(".")[2]: dialect.insert(objects).on_conflict_do_nothing(index_elements=["sha256"])
+        for dialect in (sqlite, postgresql)
+    },
+    ("sha256", "size_bytes", "data"),
+)
 
 
 def record(connection: Connection, contents: Iterable[tuple[str, int, bytes | None]]) -> None:
@@ -113,7 +115,7 @@ def record(connection: Connection, contents: Iterable[tuple[str, int, bytes | No
     # In one order for everybody: two publishers of the same contents would else wait for each other on Postgres.
     ordered = sorted(contents, key=lambda content: content[0])
     rows = [{"sha256": sha256, "size_bytes": size, "data": data} for sha256, size, data in ordered]
-    connection.execute(_RECORD[connection.dialect.name], rows)
+    _RECORD.run_many(connection, rows)
 
 
 def put_large(storage: Storage, sha256: str, content: bytes) -> None:

@@ -40,6 +40,7 @@ BUSY_TIMEOUT_SECONDS = 30
 _last_work: ContextVar[list[Callable[[Connection], object]]] = ContextVar("last_work")
 FOREIGN_KEY_VIOLATION = "23503"
 MOST_TRIES = 5
+DIALECTS = ("sqlite", "postgresql")
 MOST_SHARING = 16
 
 
@@ -69,31 +70,51 @@ class Statement:
 
 
 class Change:
-    """As Statement, for the few writes that every run makes: in the transaction of the connection it is given.
+    """An insert or update that is compiled once, for the writes of every run and of every published version.
 
-    `columns` are what it sets; its parameters are these, and those that its conditions name.
+    `columns` are the columns that the statement sets. The parameters of a call are these columns and the parameters of
+    the statement's conditions. The statement runs in the transaction of the connection.
     """
 
-    def __init__(self, statements: Mapping[str, Insert | Update], columns: Sequence[str]) -> None:
-        """The statement for each dialect."""
-        self._statements = statements
+    def __init__(self, statement: Insert | Update | Mapping[str, Insert | Update], columns: Sequence[str] = ()) -> None:
+        """Take one statement for both databases, or one for each dialect."""
+        self._statements = statement if isinstance(statement, Mapping) else dict.fromkeys(DIALECTS, statement)
         self._columns = columns
         self._compiled: dict[str, tuple[str, dict[str, Any]]] = {}
 
-    def run(self, connection: Connection, **parameters: Any) -> None:
+    def run(self, connection: Connection, **parameters: Any) -> int:
+        """Run the statement. Return the number of rows that it changed."""
+        return int(self._execute(connection, "execute", self._values(connection, parameters)).rowcount)
+
+    def run_many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Run the statement once for each row of parameters."""
+        if rows:
+            self._execute(connection, "executemany", [self._values(connection, row) for row in rows])
+
+    def returned(self, connection: Connection, **parameters: Any) -> Any:
+        """Run a statement with RETURNING for one row. Return the row."""
+        return self._execute(connection, "execute", self._values(connection, parameters)).fetchone()
+
+    def _values(self, connection: Connection, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        constants = self._sql(connection)[1]
+        if connection.dialect.name == "sqlite":
+            return constants | {name: _stored(value) for name, value in parameters.items()}
+        return constants | dict(parameters)
+
+    def _execute(self, connection: Connection, method: str, values: Any) -> Any:
+        raw: Any = connection.connection.driver_connection
+        try:
+            return getattr(raw.cursor(), method)(self._sql(connection)[0], values)
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise _meaning(error) from error
+
+    def _sql(self, connection: Connection) -> tuple[str, dict[str, Any]]:
         dialect = connection.dialect
         if dialect.name not in self._compiled:
             compiled = self._statements[dialect.name].compile(dialect=dialect, column_keys=list(self._columns))
             constants = {name: value for name, value in compiled.params.items() if value is not None}
             self._compiled[dialect.name] = str(compiled), constants
-        sql, constants = self._compiled[dialect.name]
-        if dialect.name == "sqlite":
-            parameters = {name: _stored(value) for name, value in parameters.items()}
-        raw: Any = connection.connection.driver_connection
-        try:
-            raw.execute(sql, constants | parameters)
-        except dialect.loaded_dbapi.Error as error:
-            raise _meaning(error) from error
+        return self._compiled[dialect.name]
 
 
 def _stored(value: Any) -> Any:
@@ -246,8 +267,8 @@ class Database:
         for number in range(1, MOST_TRIES + 1):
             try:
                 return self._try(work)
-            except exc.IntegrityError as error:
-                is_swept = getattr(error.orig, "sqlstate", None) == FOREIGN_KEY_VIOLATION
+            except (exc.IntegrityError, self.engine.dialect.loaded_dbapi.IntegrityError) as error:
+                is_swept = getattr(getattr(error, "orig", error), "sqlstate", None) == FOREIGN_KEY_VIOLATION
                 if not is_swept or number == MOST_TRIES:
                     raise
         raise AssertionError("the last try returns or raises")

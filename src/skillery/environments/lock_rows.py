@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, bindparam, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Storage
 from skillery.contents.store import open_content
+from skillery.database import Statement
 from skillery.database.tables import locks, skill_files, skill_versions, skills
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
+
+_LOCK_OF_VERSION = Statement(
+    select(skill_versions.c.digest, skill_files.c.sha256)
+    .join(skills, skills.c.id == skill_versions.c.skill_id)
+    .outerjoin(skill_files, (skill_files.c.version_id == skill_versions.c.id) & (skill_files.c.path == LOCK))
+    .where(skills.c.name == bindparam("name"), skill_versions.c.precedence == bindparam("precedence"))
+)
 
 
 def find_lock(connection: Connection, key: str, made_after: datetime) -> bytes | None:
@@ -36,15 +44,15 @@ def forget_locks(connection: Connection, made_before: datetime) -> int:
 
 
 def lock_of_version(connection: Connection, storage: Storage, name: str, version: Version) -> tuple[str, bytes | None]:
-    """Digest and lock of a version that is there already, whoever may see it; "" where there is none. Blocking: a large
-    lock lies in the storage."""
-    row = connection.execute(
-        select(skill_versions.c.digest, skill_files.c.sha256)
-        .join(skills, skills.c.id == skill_versions.c.skill_id)
-        .outerjoin(skill_files, (skill_files.c.version_id == skill_versions.c.id) & (skill_files.c.path == LOCK))
-        .where(skills.c.name == name, skill_versions.c.precedence == version.precedence)
-    ).one_or_none()
-    if row is None or row.sha256 is None:
-        return ("" if row is None else row.digest), None
-    with open_content(connection, storage, row.sha256) as stream:
-        return row.digest, stream.read()
+    """Return the digest and the lock of a version, whoever may see it; "" if there is no such version.
+
+    Blocking: a large lock lies in the storage.
+    """
+    rows = _LOCK_OF_VERSION.rows(connection, name=name, precedence=version.precedence)
+    if not rows:
+        return "", None
+    [(digest, sha256)] = rows
+    if sha256 is None:
+        return digest, None
+    with open_content(connection, storage, sha256) as stream:
+        return digest, stream.read()

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Insert, String, and_, bindpara
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Identity
-from skillery.database import Statement
+from skillery.database import Change, Statement
 from skillery.database.tables import import_aliases, skill_versions, skills
 from skillery.errors import NameTaken
 from skillery.formats.semver import Version
@@ -206,7 +206,7 @@ def record_import(connection: Connection, created: NewVersion, identity: Identit
         "identity": identity.name,
         "imported_at": datetime.now(UTC),
     }
-    connection.execute(_UPSERT[connection.dialect.name], values)
+    _UPSERT.run(connection, **values)
 
 
 def mark_absent(connection: Connection, namespace: str, source: str, is_present: Callable[[str], bool]) -> None:
@@ -235,4 +235,7 @@ def _upsert(insert: Any) -> Insert:
     return upsert
 
 
-_UPSERT = {dialect.__name__.rpartition(".")[2]: _upsert(dialect.insert) for dialect in (sqlite, postgresql)}
+_UPSERT = Change(
+    {dialect.__name__.rpartition(".")[2]: _upsert(dialect.insert) for dialect in (sqlite, postgresql)},
+    [column.name for column in import_aliases.c],
+)

@@ -26,18 +26,18 @@ from sqlalchemy import (
 )
 
 from skillery.backends import Identity
-from skillery.database import Statement, take_turns
+from skillery.database import Change, Statement, take_turns
 from skillery.database.tables import exports, index_names, skill_versions, skills
 from skillery.errors import SkillNotFound
 from skillery.formats.agent_skill import index_name
 from skillery.registry.visibility import is_own, parameters, seen_by_name, sees_skill, view_of
 
-_CLAIMED = (
+_CLAIMED = Statement(
     select(skills.c.name, index_names.c.id)
     .outerjoin_from(skills, index_names, index_names.c.skill_id == skills.c.id)
     .where(skills.c.id == bindparam("skill_id"))
 )
-_CLAIM = insert(index_names)
+_CLAIM = Change(insert(index_names), ("index_name", "skill_id"))
 _HOLDER = Statement(
     select(skills.c.id, skills.c.name, skills.c.visibility)
     .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
@@ -84,13 +84,13 @@ class Listed(NamedTuple):
 
 def claim_index_name(connection: Connection, skill_id: int) -> None:
     """Reserve the index name of a skill. Call this function in the transaction that publishes."""
-    name, claimed = connection.execute(_CLAIMED, {"skill_id": skill_id}).one()
+    [(name, claimed)] = _CLAIMED.rows(connection, skill_id=skill_id)
     if claimed is not None:
         return
     wanted = index_name(name)
     # Ids are assigned before they are committed: without turns, a later id could commit first.
     take_turns(connection, "index name", wanted)
-    connection.execute(_CLAIM, {"index_name": wanted, "skill_id": skill_id})
+    _CLAIM.run(connection, index_name=wanted, skill_id=skill_id)
 
 
 def index_name_warning(connection: Connection, identity: Identity, name: str) -> str | None:

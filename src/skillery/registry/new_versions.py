@@ -12,10 +12,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from skillery import audit
 from skillery.backends import Identity
 from skillery.contents.store import is_inline, record
-from skillery.database import Statement
+from skillery.database import Change, Statement
 from skillery.database.tables import RESOLVABLE, skill_files, skill_versions, skills
 from skillery.errors import NameTaken, VersionExists
-from skillery.formats.bundle import Bundle
+from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas, check_bundle
@@ -50,22 +50,24 @@ _SKILL_WITH_VERSIONS = Statement(
         skills.c.name == bindparam("name"), exists().where(skill_versions.c.skill_id == skills.c.id)
     )
 )
-_ADD_SKILL = {
-    dialect.__name__.rpartition(".")[2]: dialect.insert(skills)
-    .on_conflict_do_nothing(index_elements=["name"])
-    .execution_options(preserve_rowcount=True)
-    for dialect in (sqlite, postgresql)
-}
-_LOCK_SKILL = select(skills.c.id).where(skills.c.name == bindparam("skill_name")).with_for_update()
-_ADD_VERSION = insert(skill_versions)
-_ADD_FILES = insert(skill_files)
+_ADD_SKILL = Change(
+    {
+        dialect.__name__.rpartition(".")[2]: dialect.insert(skills).on_conflict_do_nothing(index_elements=["name"])
+        for dialect in (sqlite, postgresql)
+    },
+    ("name", "created_at", "visibility"),
+)
+_LOCK_SKILL = Statement(select(skills.c.id).where(skills.c.name == bindparam("name")).with_for_update())
+_VERSION_COLUMNS = tuple(column.name for column in skill_versions.c if column.name not in {"id", "standing_json"})
+_ADD_VERSION = Change(insert(skill_versions).returning(skill_versions.c.id), _VERSION_COLUMNS)
+_ADD_FILES = Change(insert(skill_files), ("version_id", "path", "sha256", "size_bytes", "executable"))
 _NEWEST = (
     select(skill_versions.c.id, skill_versions.c.namespace)
     .where(skill_versions.c.skill_id == bindparam("id"), skill_versions.c.status.in_(RESOLVABLE))
     .order_by(skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc())
     .limit(1)
 )
-_POINT = (
+_POINT = Change(
     update(skills)
     .where(skills.c.id == bindparam("skill_id"))
     .values(latest_version_id=bindparam("latest"), namespace=bindparam("in_namespace"))
@@ -151,21 +153,9 @@ def insert_version(
     values = _version_values(bundle, identity, skill_id, status, datetime.now(UTC))
     values["checks_json"] = checks_json(checks)
     values["made_by"] = made_by
-    version_id = connection.execute(_ADD_VERSION, values).inserted_primary_key[0]  # type: ignore[index]  # one row, one key
+    version_id = int(_ADD_VERSION.returned(connection, **values)[0])
     record(connection, [(file.sha256, file.size, inline.get(file.sha256)) for file in bundle.files])
-    connection.execute(
-        _ADD_FILES,
-        [
-            {
-                "version_id": version_id,
-                "path": file.path,
-                "sha256": file.sha256,
-                "size_bytes": file.size,
-                "executable": file.executable,
-            }
-            for file in bundle.files
-        ],
-    )
+    _ADD_FILES.run_many(connection, [_file_values(version_id, file) for file in bundle.files])
     add_tools(connection, version_id, skill_id, bundle)
     record_runs(connection, version_id, checks)
     if not is_new:
@@ -194,7 +184,7 @@ def point_to_latest(connection: Connection, skill_id: int) -> None:
 
 def _point_to(connection: Connection, skill_id: int, version_id: int, namespace: str) -> None:
     """Make this version the latest one of the skill."""
-    connection.execute(_POINT, {"skill_id": skill_id, "latest": version_id, "in_namespace": namespace})
+    _POINT.run(connection, skill_id=skill_id, latest=version_id, in_namespace=namespace)
     claim_index_name(connection, skill_id)
     index_latest(connection, skill_id, version_id)
     offer_latest(connection, skill_id, version_id)
@@ -206,10 +196,19 @@ def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> tu
     The row is locked until the transaction ends, so that two publishers of one skill take turns. SQLite has one writer
     at a time anyway.
     """
-    values = {"name": name, "created_at": datetime.now(UTC), "visibility": visibility}
-    added = connection.execute(_ADD_SKILL[connection.dialect.name], values).rowcount
-    skill_id: int = connection.execute(_LOCK_SKILL, {"skill_name": name}).scalar_one()
+    added = _ADD_SKILL.run(connection, name=name, created_at=datetime.now(UTC), visibility=visibility)
+    [(skill_id,)] = _LOCK_SKILL.rows(connection, name=name)
     return skill_id, added == 1
+
+
+def _file_values(version_id: int, file: BundleFile) -> dict[str, object]:
+    return {
+        "version_id": version_id,
+        "path": file.path,
+        "sha256": file.sha256,
+        "size_bytes": file.size,
+        "executable": file.executable,
+    }
 
 
 def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: str, now: datetime) -> dict[str, object]:

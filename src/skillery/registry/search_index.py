@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, and_, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Text, and_, bindparam, delete, func, insert, literal_column, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import ARRAY
 
+from skillery.database import Change, Statement
 from skillery.database.tables import (
     objects,
     search_postings,
@@ -30,8 +33,10 @@ _NAMED_INSIDE = (SKILL_MD, "skill.toml")
 """Files that differ between copies, because they contain the name."""
 _LONG_TAG = 100
 
-_INDEXED = select(search_words.c.version_id).where(search_words.c.skill_id == bindparam("of_skill"))
-_TEXTS = (
+_INDEXED = Statement(select(search_words.c.version_id).where(search_words.c.skill_id == bindparam("of_skill")))
+_ADD_WORDS = Change(insert(search_words), ("skill_id", "version_id", "copy_key", "words"))
+_ADD_POSTINGS = Change(insert(search_postings), ("skill_id", "name", "visibility", "word", "loss"))
+_TEXTS = Statement(
     select(
         skills.c.name,
         skills.c.visibility,
@@ -44,17 +49,34 @@ _TEXTS = (
     .outerjoin(objects, objects.c.sha256 == skill_files.c.sha256)
     .where(skill_versions.c.id == bindparam("version_id"))
 )
-_FILES = (
+_FILES = Statement(
     select(skill_files.c.path, skill_files.c.sha256)
-    .where(skill_files.c.version_id == bindparam("version_id"), skill_files.c.path.not_in(_NAMED_INSIDE))
+    .where(skill_files.c.version_id == bindparam("version_id"), *(skill_files.c.path != one for one in _NAMED_INSIDE))
     .order_by(skill_files.c.path)
+)
+_word = search_spellings.c.word
+_GIVEN_WORDS = {
+    "sqlite": _word.in_(select(literal_column("value")).select_from(func.json_each(bindparam("words")))),
+    "postgresql": _word == func.any(bindparam("words", type_=ARRAY(Text()))),
+}
+_KNOWN_SPELLINGS = {
+    dialect: Statement(select(_word).where(search_spellings.c.piece == WHOLE, is_given))
+    for dialect, is_given in _GIVEN_WORDS.items()
+}
+_ADD_SPELLINGS = Change(
+    {
+        dialect.__name__.rpartition(".")[2]: dialect.insert(search_spellings).on_conflict_do_nothing()
+        for dialect in (sqlite, postgresql)
+    },
+    ("piece", "word", "stem"),
 )
 _DROP = [delete(table).where(table.c.skill_id == bindparam("of_skill")) for table in (search_words, search_postings)]
 
 
 def index_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
     """Index the skill by the words of this version; with None, remove it from the search."""
-    indexed = connection.scalar(_INDEXED, {"of_skill": skill_id})
+    rows = _INDEXED.rows(connection, of_skill=skill_id)
+    indexed = rows[0][0] if rows else None
     if indexed == version_id:
         return
     if indexed is not None:
@@ -100,21 +122,19 @@ def indexed(name: str, description: str, tags: Sequence[str], body: str, files: 
 
 def add_rows(connection: Connection, skill_id: int, version_id: int, name: str, visibility: str, row: Indexed) -> None:
     """Insert the search rows of a skill that has none yet."""
-    values = {"skill_id": skill_id, "version_id": version_id, "copy_key": row.copy_key, "words": row.words}
-    connection.execute(insert(search_words), values)
+    _ADD_WORDS.run(connection, skill_id=skill_id, version_id=version_id, copy_key=row.copy_key, words=row.words)
     common = {"skill_id": skill_id, "name": name, "visibility": visibility}
     postings = [{**common, "word": word, "loss": loss} for word, loss in row.losses.items()]
-    connection.execute(insert(search_postings), postings)
+    _ADD_POSTINGS.run_many(connection, postings)
     _add_spellings(connection, row.spellings)
 
 
 def _add(connection: Connection, skill_id: int, version_id: int) -> None:
-    found = connection.execute(_TEXTS, {"version_id": version_id}).one()
-    files = [(path, sha256) for path, sha256 in connection.execute(_FILES, {"version_id": version_id})]
-    summary: dict[str, Any] = msgspec.json.decode(found.summary_json)
-    body = body_in(found.skill_md_start, found.data)
-    row = indexed(found.name, summary["description"], summary["tags"], body, files)
-    add_rows(connection, skill_id, version_id, found.name, found.visibility, row)
+    [(name, visibility, summary_json, start, data)] = _TEXTS.rows(connection, version_id=version_id)
+    files = [(path, sha256) for path, sha256 in _FILES.rows(connection, version_id=version_id)]
+    summary: dict[str, Any] = msgspec.json.decode(summary_json)
+    row = indexed(name, summary["description"], summary["tags"], body_in(start, data), files)
+    add_rows(connection, skill_id, version_id, name, visibility, row)
 
 
 def _words(fields: Fields, body: str) -> str:
@@ -130,22 +150,12 @@ def _copy_key(description: str, body: str, files: Sequence[tuple[str, str]]) -> 
 
 def _add_spellings(connection: Connection, spellings: Mapping[str, str]) -> None:
     """Insert the pieces of the new words, sorted: two publishers of one new word then wait and do not deadlock."""
-    there = search_spellings.c.word.in_(list(spellings))
-    known = set(connection.scalars(select(search_spellings.c.word).where(search_spellings.c.piece == WHOLE, there)))
+    dialect = connection.dialect.name
+    words = list(spellings) if dialect == "postgresql" else msgspec.json.encode(list(spellings)).decode()
+    known = {row[0] for row in _KNOWN_SPELLINGS[dialect].rows(connection, words=words)}
     rows = [
         {"piece": piece, "word": word, "stem": spellings[word]}
         for word in sorted(spellings.keys() - known)
         for piece in sorted(stored_pieces(word))
     ]
-    if rows:
-        connection.execute(_add_unless_there(connection.dialect.name), rows)
-
-
-def _add_unless_there(dialect: str) -> Any:
-    if dialect == "postgresql":
-        from sqlalchemy.dialects import postgresql
-
-        return postgresql.insert(search_spellings).on_conflict_do_nothing()
-    from sqlalchemy.dialects import sqlite
-
-    return sqlite.insert(search_spellings).on_conflict_do_nothing()
+    _ADD_SPELLINGS.run_many(connection, rows)

@@ -13,6 +13,7 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
+    literal_column,
     select,
     update,
 )
@@ -25,7 +26,7 @@ from skillery.formats.tools_json import Tool
 from skillery.registry.visibility import View, sees_each
 
 _ADD = insert(tools)
-_ANY = select(tools.c.version_id).where(tools.c.skill_id == bindparam("of_skill")).limit(1)
+_ANY = Statement(select(tools.c.version_id).where(tools.c.skill_id == bindparam("of_skill")).limit(literal_column("1")))
 _WITHDRAW = update(tools).where(tools.c.skill_id == bindparam("of_skill"), tools.c.offered_since.is_not(None))
 _approved_at = (
     select(func.max(version_steps.c.created_at))
@@ -82,7 +83,7 @@ def add_tools(connection: Connection, version_id: int, skill_id: int, bundle: Bu
 
 def offer_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
     """Offer the tools of this version, and no other tools of the skill."""
-    if connection.scalar(_ANY, {"of_skill": skill_id}) is None:
+    if not _ANY.rows(connection, of_skill=skill_id):
         return
     connection.execute(_WITHDRAW.values(offered_since=None), {"of_skill": skill_id})
     if version_id is not None:

@@ -63,9 +63,8 @@ _FINISHED = (
     "network_json",
     "finished_at",
 )
-_DATABASES = ("sqlite", "postgresql")
-_START = Change(dict.fromkeys(_DATABASES, insert(runs)), _STARTED)
-_FINISH = Change(dict.fromkeys(_DATABASES, update(runs).where(runs.c.id == bindparam("run_id"))), _FINISHED)
+_START = Change(insert(runs), _STARTED)
+_FINISH = Change(update(runs).where(runs.c.id == bindparam("run_id")), _FINISHED)
 _limits = msgspec.json.Encoder()
 
 
