@@ -1,4 +1,4 @@
-"""What SKILL.md folders of others need of packages: `# /// script` blocks and requirements.txt, on their way in."""
+"""The packages that foreign SKILL.md folders need, read at import: `# /// script` blocks and requirements.txt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHOW = 'import sys\nimport frames\nprint(frames.VERSION, "".join(sys.argv[1:]))\
 
 
 def needs_of(**files: str | bytes) -> tuple[Needs, list[tuple[str | None, int | None, str]]]:
-    """Names of files with `__` for `/`."""
+    """Return the needs of files, given by names with `__` for `/`."""
     repairs = Repairs()
     named = {name.replace("__", "/"): text for name, text in files.items()}
     found = read_needs(

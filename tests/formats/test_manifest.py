@@ -1,4 +1,4 @@
-"""Manifests: everything wrong told at once, everything odd kept and named; and the arguments of a run."""
+"""Manifests: all problems in one error, all oddities kept as warnings; and the arguments of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SKILL.md: frontmatter that stays text, and YAML that is too clever is refused cheaply."""
+"""SKILL.md: frontmatter stays text, and YAML with other features is refused cheaply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools.json: what is meant as Skill Tools, which rules it breaks, and that nothing in it can do harm."""
+"""tools.json: which files count as Skill Tools, which rules they break, and that no content does harm."""
 
 from __future__ import annotations
 

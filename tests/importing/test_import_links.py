@@ -34,7 +34,7 @@ def made(root: Path, files: Files, links: Files | None = None) -> Path:
 
 
 def imported(server: Server, new_name: str, *arguments: object, code: int = 0) -> list[dict[str, Any]]:
-    """The answer for each path, by `skillery import --json`."""
+    """Return the answer of `skillery import --json` by path."""
     ended = skillery("import", *map(str, arguments), "--url", server.url, "--namespace", new_name, "--json")
     assert ended.code == code, ended.err
     answers: list[dict[str, Any]] = json.loads(ended.out)
