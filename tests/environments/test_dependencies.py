@@ -35,7 +35,7 @@ OTHER_LINES = r"""figures; os_name == 'posix\x27\n--no-binary :all:\nother\nfigu
         (["-r other.txt"], "runtime.dependencies[0]", "is not a requirement"),
         ([OTHER_LINES], "runtime.dependencies[0]", "has a backslash"),
         (["a; os_name == '\\ud800'"], "runtime.dependencies[0]", "has a backslash"),
-        ("pandas", "runtime.dependencies", "expected is an array"),
+        ("pandas", "runtime.dependencies", "expected an array"),
         (["a"] * 101, "runtime.dependencies", "at most 100"),
     ],
 )

@@ -139,12 +139,12 @@ def test_a_block_says_what_its_script_needs() -> None:
     [
         (BLOCK.replace('"frames>=1"', '"frames of mine"'), 5, "is not a requirement"),
         (BLOCK.replace('"frames>=1"', "1"), 4, "is not a string"),
-        (BLOCK.replace('">=3.8"', '"new"'), 3, "requires-python is no set of versions"),
+        (BLOCK.replace('">=3.8"', '"new"'), 3, "requires-python is not a set of versions"),
         (BLOCK.replace('"frames>=1"', '"frames'), 5, "is not TOML"),
         (BLOCK.replace("# ///\n", ""), 2, "is never closed"),
         (BLOCK + BLOCK, 11, "occurs twice"),
         ("# /// script\n" + "# \n#  {}\n" * 9_000 + "# ///\n", 1, "has over 16384 characters"),
-        ("# /// script\n# dependencies = 1\n# ///\n", 2, "are no list"),
+        ("# /// script\n# dependencies = 1\n# ///\n", 2, "are not a list"),
     ],
 )
 def test_what_is_wrong_with_a_block_names_its_line(text: str, line: int, words: str) -> None:

@@ -84,8 +84,8 @@ def test_a_byte_order_mark_does_not_matter() -> None:
         (b"null", "is null"),
         (b'{"tools": []}', "is an object"),
         (b'{"name": "x", "version": "1.0"}', "is an object"),
-        (b'["a", "b"]', "an array of other things"),
-        (b'[{"name": "a", "description": "b"}, 1]', "an array of other things"),
+        (b'["a", "b"]', "an array with values other than objects"),
+        (b'[{"name": "a", "description": "b"}, 1]', "an array with values other than objects"),
     ],
 )
 def test_anything_else_is_an_ordinary_file_and_says_why(data: bytes, words: str) -> None:
@@ -140,9 +140,9 @@ def test_names_are_unique_in_one_file() -> None:
         ("/etc/passwd", "is absolute"),
         ("scripts\\count.py", "a backslash"),
         ("", "is empty"),
-        ("scripts/a.rb", "no language"),
-        ("x", "no language"),
-        ("SKILL.md", "no language"),
+        ("scripts/a.rb", "no supported language"),
+        ("x", "no supported language"),
+        ("SKILL.md", "no supported language"),
         (["scripts/count.py"], "is an array"),
         (None, "is null"),
     ],

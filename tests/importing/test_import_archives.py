@@ -295,7 +295,7 @@ def test_a_zip_with_two_directories_is_refused(tmp_path: Path) -> None:
     short = data[at : at + 12] + struct.pack("<II", 0xFFFFFFFF, 0xFFFFFFFF) + data[at + 20 :]
     assert contents(data[:at] + record + locator + short, tmp_path) == contents(data, tmp_path)
     empty = data[at : at + 12] + bytes(8) + data[at + 20 :]
-    assert "two things" in refusal(data[:at] + record + locator + empty, tmp_path).message
+    assert "two different sizes" in refusal(data[:at] + record + locator + empty, tmp_path).message
 
 
 def test_a_directory_of_comments_is_not_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The identity of imported skills: source and path. Two sources never share a skill, and no skill is published twice."""
+"""The identity of imported skills: source and path. Two sources never share a skill; no skill is published twice."""
 
 from __future__ import annotations
 

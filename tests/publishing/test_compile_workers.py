@@ -48,7 +48,7 @@ def names(count: int) -> list[str]:
 
 
 def match_of(bound: list[str], again: list[str]) -> str:
-    """Return a pattern whose alternatives bind the same names in another order: the compiler sorts them name by name."""
+    """Return a pattern whose alternatives bind the same names in another order; the compiler sorts name by name."""
     return f"def main(args):\n match args:\n  case [{','.join(bound)}]|[{','.join(again)}]: pass\n"
 
 

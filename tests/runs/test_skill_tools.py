@@ -611,8 +611,8 @@ def test_sessions_end(database: Database) -> None:
         ({"persistent": True}, "persistent"),
         ({"language": "ruby"}, "language"),
         ({"namespace": "A"}, "namespace"),
-        ({"name": "a__b", "persistent": "true"}, "no name of a skill"),
-        ({"name": "a_", "persistent": "true"}, "no name of a skill"),
+        ({"name": "a__b", "persistent": "true"}, "not a valid skill name"),
+        ({"name": "a_", "persistent": "true"}, "not a valid skill name"),
     ],
 )
 def test_what_defines_nothing_is_refused(sqlite_rpc: Rpc, more: dict[str, Any], words: str) -> None:

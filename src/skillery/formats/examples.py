@@ -101,7 +101,7 @@ class _Reader(Shapes):
             self.problem("examples", f"is {kind_of(given)}, expected tables [[examples]], each {_FORM}")
             return ()
         if given and self.manifest.called is None:
-            self.problem("examples", "need a [runtime] with an entrypoint to run; remove them or add it")
+            self.problem("examples", "cannot run without [runtime]; remove them, or add an entrypoint")
         if len(given) > MAX_EXAMPLES:
             self.problem("examples", f"has {len(given)} entries, at most {MAX_EXAMPLES} are allowed")
             return ()
