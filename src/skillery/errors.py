@@ -1,7 +1,7 @@
-"""What can go wrong, in few kinds with speaking children.
+"""Errors that are reported to callers: few kinds, each with descriptive subclasses.
 
-The core raises these; only the API edge knows JSON-RPC codes and HTTP statuses. A message names the thing and the
-value, `hint` the way out; both are shown to callers, so neither ever holds a host path, SQL or a traceback.
+The core raises them; only the API edge knows JSON-RPC codes and HTTP statuses. The message names the thing and the
+value, `hint` the remedy. Callers see both, so neither contains a host path, SQL or a traceback.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 
 class SkilleryError(Exception):
-    """Base of everything that is reported to a caller.
+    """Base of all errors that are reported to a caller.
 
-    `type` is a stable snake_case word; `hint` a sentence that says what to do next; `data` further JSON-able fields
-    of `error.data`.
+    `type` is a stable snake_case word; `hint` is a sentence with the remedy; `data` contains further JSON values of
+    `error.data`.
     """
 
     type: ClassVar[str] = "error"
@@ -37,7 +37,7 @@ class NotAuthenticated(SkilleryError):
 
 
 class TooManyFailedLogins(NotAuthenticated):
-    """Too many logins from one address failed; the next that fails may do so after `retry_after_ms`."""
+    """Too many logins from one address failed. The address may try again after `retry_after_ms`."""
 
     type = "too_many_failed_logins"
 
@@ -71,13 +71,16 @@ class Busy(SkilleryError):
 
 
 class Refused(SkilleryError):
-    """A policy said no; `data["findings"]` says why, one object a finding."""
+    """A policy refused the request. `data["findings"]` lists the reasons, one object each."""
 
     type = "refused_by_policy"
 
 
 class Unavailable(SkilleryError):
-    """The host cannot do it now: a full disk, a lost database. Reported as an internal error with a clear word."""
+    """The host cannot serve the request now: a full disk, a lost database.
+
+    Reported as an internal error with a clear message.
+    """
 
     type = "unavailable"
 
@@ -86,7 +89,7 @@ class Unavailable(SkilleryError):
 
 
 class PackagesNotOffered(Refused):
-    """Skills that need packages, on a server that has none to give."""
+    """The skill needs packages, and this server offers none."""
 
     type = "packages_not_offered"
 
@@ -107,7 +110,7 @@ class VersionNotFound(NotFound):
 
 
 class LabelNotFound(NotFound):
-    """`data["labels"]` are those that the skill has."""
+    """The skill has no such label. `data["labels"]` lists its labels."""
 
     type = "label_not_found"
 
@@ -117,7 +120,7 @@ class FileNotInSkill(NotFound):
 
 
 class ResourceNotFound(NotFound):
-    """Nothing of that kind is at an address of MCP; `data["uri"]` is it."""
+    """No resource of the expected kind exists at an MCP URI; `data["uri"]` is the URI."""
 
     type = "resource_not_found"
 
@@ -135,7 +138,7 @@ class RunNotFound(NotFound):
 
 
 class ToolNotFound(NotFound):
-    """`data["near"]` are tools that the caller may have meant."""
+    """The tool does not exist. `data["near"]` lists tools that the caller may have meant."""
 
     type = "tool_not_found"
 
@@ -145,13 +148,13 @@ class WaiverNotFound(NotFound):
 
 
 class EnvironmentNotFound(NotFound):
-    """There is no named environment of that name, and no lock of that digest that the caller may see."""
+    """No environment has this name, or no lock that the caller may see has this digest."""
 
     type = "environment_not_found"
 
 
 class ContentMissing(NotFound):
-    """A storage backend holds nothing under this digest."""
+    """A storage backend has no content under this digest."""
 
     type = "content_missing"
 
@@ -161,25 +164,25 @@ class VersionExists(Conflict):
 
 
 class NameTaken(Conflict):
-    """By a skill that its publisher keeps to itself."""
+    """The name belongs to a skill that the caller may not see, or to another source."""
 
     type = "name_taken"
 
 
 class SourceUnclear(Conflict):
-    """An import into a default source whose earlier paths it mostly does not have."""
+    """An import into a default source that shares few of the source's earlier paths."""
 
     type = "source_unclear"
 
 
 class ToolProtected(Conflict):
-    """A tool that define_tool has not made: it is neither replaced nor removed."""
+    """The tool was not made by define_tool, so it is neither replaced nor removed."""
 
     type = "tool_protected"
 
 
 class IllegalStep(Conflict):
-    """`data["legal"]` names the methods that take a version on from its status."""
+    """The version's status does not allow the step. `data["legal"]` names the methods that are allowed."""
 
     type = "illegal_step"
 
@@ -189,13 +192,13 @@ class DigestDiffers(Conflict):
 
 
 class RunEnded(Conflict):
-    """What cannot be stopped any more; `data["status"]` says how it ended."""
+    """The run has ended and cannot be cancelled any more. `data["status"]` is its final status."""
 
     type = "run_ended"
 
 
 class IdempotencyKeyReused(Conflict):
-    """An Idempotency-Key that stands for another call."""
+    """The Idempotency-Key was already used for another call."""
 
     type = "idempotency_key_reused"
 
@@ -211,7 +214,7 @@ class InvalidIdempotencyKey(InvalidParams):
 
 
 class NotPublished(Conflict):
-    """A version to which nothing may point: a draft, a rejected or a yanked one."""
+    """A label may not point to this version: it is a draft, in review, rejected or yanked."""
 
     type = "not_published"
 
@@ -249,27 +252,34 @@ class InvalidCursor(InvalidParams):
 
 
 class InvalidManifest(InvalidParams):
-    """`data["problems"]` lists everything that is wrong: `{"path": "runtime.entrypoint", "message": …}` each,
-    with `file` and `line` where a file is meant."""
+    """`data["problems"]` lists all problems, each `{"path": "runtime.entrypoint", "message": …}`.
+
+    A problem in a file also has `file` and `line`.
+    """
 
     type = "invalid_manifest"
 
 
 class UnresolvableDependencies(InvalidManifest):
-    """`data["package"]` and `data["reason"]`: unsatisfiable, unknown_package, yanked or no_wheel."""
+    """The dependencies cannot be resolved.
+
+    `data["package"]` names the package; `data["reason"]` is unsatisfiable, unknown_package, yanked or no_wheel.
+    """
 
     type = "unresolvable_dependencies"
 
 
 class InvalidBundle(InvalidParams):
-    """As InvalidManifest, for the files of a bundle."""
+    """The files of a bundle are invalid. `data["problems"]` as in InvalidManifest."""
 
     type = "invalid_bundle"
 
 
 class InvalidArchive(InvalidParams):
-    """What was sent to be imported is no archive, a damaged one, or one that does what an archive of skills has no
-    reason to; `data["entry"]` is the path in it that shows so."""
+    """The uploaded file is no archive, or a damaged one, or contains entries that no archive of skills needs.
+
+    `data["entry"]` is the path of the entry concerned.
+    """
 
     type = "invalid_archive"
 
@@ -283,7 +293,7 @@ class BundleTooLarge(TooLarge):
 
 
 class ArchiveTooLarge(TooLarge):
-    """`data["entry"]` is the path in it that was one too many, where there is one."""
+    """The archive exceeds a limit. `data["entry"]` is the path of the entry that exceeds it, if one does."""
 
     type = "archive_too_large"
 
@@ -293,7 +303,7 @@ class BlobTooLarge(TooLarge):
 
 
 class InputFilesTooLarge(TooLarge):
-    """The files that a run was given do not fit into its workspace. `data`: `limit`, in bytes or in files."""
+    """The input files of a run do not fit into its workspace. `data`: `limit`, in bytes or in files."""
 
     type = "input_files_too_large"
 
@@ -305,31 +315,31 @@ class AnswerTooLarge(TooLarge):
 
 
 class TooManyValues(TooLarge):
-    """A request body holds more JSON values than the server decodes at once. `data`: `limit`."""
+    """A request body contains more JSON values than the server decodes at once. `data`: `limit`."""
 
     type = "too_many_values"
 
 
 class TooManyEscapes(TooLarge):
-    """The texts of a request body hold more escapes than the server decodes at once. `data`: `limit`."""
+    """The texts of a request body contain more escapes than the server decodes at once. `data`: `limit`."""
 
     type = "too_many_escapes"
 
 
 class QuotaExceeded(TooLarge):
-    """`data`: `quota` (its name), `used`, `limit`."""
+    """A quota is used up. `data`: `quota` (its name), `used`, `limit`."""
 
     type = "quota_exceeded"
 
 
 class RateLimited(Busy):
-    """One identity has started as many runs as it may for now. `data`: `quota` (its name), `used`, `limit`."""
+    """An identity has started its allowed number of runs for now. `data`: `quota` (its name), `used`, `limit`."""
 
     type = "rate_limited"
 
 
 class StorageFull(Unavailable):
-    """The same words whether the database or a storage found out, unless it has better ones."""
+    """The server has no space left. Database and storage use the same default message."""
 
     type = "storage_full"
 
@@ -347,8 +357,10 @@ class StorageFull(Unavailable):
 
 
 class SkillFailed(SkilleryError):
-    """A skill that the code of a run called has failed, with an exception or failure of type `failed_as`. The code is
-    told; no caller of the server ever is."""
+    """A skill that the code of a run called has failed, with an exception or failure of type `failed_as`.
+
+    Only the calling code gets this error, never a caller of the server.
+    """
 
     type = "skill_failed"
 
@@ -361,8 +373,8 @@ class SkillFailed(SkilleryError):
 
 
 class StartupError(Exception):
-    """The server (or command) does not start; the message is one line that says why and how to mend it."""
+    """The server or command cannot start. The message is one line with the reason and the remedy."""
 
 
 class SandboxUnavailable(StartupError):
-    """This host cannot enforce what the sandbox promises; nothing is run rather than run weaker."""
+    """This host cannot enforce the sandbox's guarantees. The server refuses to run code with weaker ones."""

@@ -1,4 +1,4 @@
-"""Settings: read once, frozen, passed down. Flags > environment `SKILLERY_*` > `skillery.toml` > defaults."""
+"""Settings: read once, frozen, passed down. Order: flags > environment `SKILLERY_*` > `skillery.toml` > defaults."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import platformdirs
 from skillery.errors import StartupError
 
 PREFIX = "SKILLERY_"
-TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - where commands and clients find theirs
+TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - the variable from which commands and clients read their token
 URL_VARIABLE = "SKILLERY_URL"
-"""Where clients find their server."""
+"""The variable from which clients read the URL of their server."""
 _NO_SETTINGS = frozenset({TOKEN_VARIABLE, URL_VARIABLE})
-SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of secrets, not one
+SECRET_PREFIX = "SKILLERY_SECRET_"  # noqa: S105 - the prefix of secrets, not a secret
 BACKENDS_PREFIX = "SKILLERY_BACKENDS_"
 ENVIRONMENTS_PREFIX = "SKILLERY_ENVIRONMENTS_"
 CONFIG_NAME = "skillery.toml"
@@ -30,7 +30,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a run gets when nobody asks for anything else."""
+    """Default limits of a run."""
 
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 300_000
     memory_mb: Positive = 512
@@ -48,7 +48,10 @@ class RunLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MaxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a skill or a caller may ask for at most, and of the limits that nobody can ask for, what `limits` may be."""
+    """Highest limits that a skill or a caller may request.
+
+    For limits that no request can change, the highest value allowed in `limits`.
+    """
 
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 3_600_000
     memory_mb: Positive = 4_096
@@ -69,7 +72,8 @@ Landing = typing.Literal["publish", "draft"]
 
 
 class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which new versions are published at once, and which wait for a review. With `auth = "open"` none waits."""
+    """Rules for new versions: published at once, or drafts that wait for a review. With `auth = "open"` no version
+    waits."""
 
     people: Landing = "publish"
     agents: Landing = "draft"
@@ -78,7 +82,7 @@ class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long runs stay on record: whichever bound is met first; 0 is none."""
+    """Retention of run records: the first bound that is reached applies; 0 is no bound."""
 
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 90
     keep_count: Annotated[int, msgspec.Meta(ge=0)] = 100_000
@@ -89,7 +93,7 @@ MaybeNatural = Natural | msgspec.UnsetType
 
 
 class IdentityQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the identities that a pattern fits, in place of those of all."""
+    """Quotas of the identities that match a pattern, in place of the general ones."""
 
     blobs: MaybeNatural = msgspec.UNSET
     blobs_mb: MaybeNatural = msgspec.UNSET
@@ -99,13 +103,13 @@ class IdentityQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamespaceQuotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the namespace that a grant names."""
+    """Quotas of the namespace that a grant names."""
 
     bundles_mb: Natural
 
 
 class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an identity and a namespace may use; 0 is no limit. With `auth = "open"` only the entries by name count."""
+    """Quotas of identities and namespaces; 0 is no limit. With `auth = "open"` only the entries by name apply."""
 
     blobs: Natural = 20_000
     blobs_mb: Natural = 10_240
@@ -118,20 +122,20 @@ class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BlobLifetimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long blobs are kept where nobody says; 0 is for ever."""
+    """Default lifetimes of blobs; 0 is forever."""
 
     input_hours: Natural = 720
     output_hours: Natural = 720
 
 
 class DefinedTools(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Tools that agents define."""
+    """Settings of tools that agents define."""
 
     session_hours: Positive = 24
 
 
 class Garbage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When what nothing refers to is taken away."""
+    """Settings of the sweep that deletes unreferenced content."""
 
     interval_minutes: Natural = 60
     grace_minutes: Natural = 60
@@ -139,7 +143,7 @@ class Garbage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Imports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one archive of skills may be, before anything in it is looked at."""
+    """Limits on one archive of skills, checked before its contents are read."""
 
     max_mb: Positive = 1_024
     max_unpacked_mb: Positive = 4_096
@@ -148,7 +152,7 @@ class Imports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the packages of skills come from, and what they may take."""
+    """Sources and limits of the packages of skills."""
 
     index_urls: tuple[str, ...] = ()
     wheelhouse: str = ""
@@ -166,7 +170,7 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that `run_code` may ask for by a name."""
+    """Packages that `run_code` may request by a name."""
 
     dependencies: tuple[str, ...]
     preload: tuple[str, ...] = ()
@@ -175,7 +179,7 @@ class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Every setting of a server; docs/reference/settings.md explains each."""
+    """All settings of a server; docs/reference/settings.md explains each."""
 
     home: Path
     host: str = "127.0.0.1"
@@ -232,11 +236,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def runs_at_once(self) -> int:
-        """`concurrent_runs`, where 0 stands for two for each processor of this machine."""
+        """`concurrent_runs`; if that is 0, two for each processor of this machine."""
         return self.concurrent_runs or 2 * (os.cpu_count() or 1)
 
 
-# Tables whose keys are patterns or names of one's own. Those of patterns stand in skillery.toml only.
+# Tables whose keys are patterns or names that the operator chooses. Patterns are allowed in skillery.toml only.
 ENTRIES: dict[str, type[msgspec.Struct]] = {
     "quotas.identities": IdentityQuotas,
     "quotas.namespaces": NamespaceQuotas,
@@ -245,7 +249,7 @@ ENTRIES: dict[str, type[msgspec.Struct]] = {
 
 
 class Value(typing.NamedTuple):
-    """One setting for `skillery config show`."""
+    """One setting in `skillery config show`."""
 
     name: str
     value: Any
@@ -255,7 +259,7 @@ class Value(typing.NamedTuple):
 class LoadedSettings(typing.NamedTuple):
     settings: Settings
     sources: Mapping[str, str]
-    """Dotted name of each setting that is not left at its default -> where it came from."""
+    """The source of each setting that differs from its default, by dotted name."""
 
     def values(self) -> list[Value]:
         built = msgspec.to_builtins(self.settings, enc_hook=str)
@@ -274,7 +278,7 @@ def load_settings(
     config: str | Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
-    """Read every source. Raises StartupError that names the setting, its value, where it stood, and the way out."""
+    """Read all sources. Raise StartupError that names the setting, its value, its source and the remedy."""
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     variables = dict(os.environ if environ is None else environ)
     config = config or variables.pop("SKILLERY_CONFIG", None) or None
@@ -297,7 +301,10 @@ def load_settings(
 
 
 def _default_home(config: str | Path | None) -> str:
-    """A configuration file named on purpose may say where the home is; one that lies in the home can't."""
+    """Return the default home.
+
+    A configuration file named with --config may set the home; a file inside the home cannot.
+    """
     if config:
         home = _read_file(Path(config).expanduser(), required=True).get("home")
         if home:
@@ -306,7 +313,7 @@ def _default_home(config: str | Path | None) -> str:
 
 
 def _names() -> dict[str, Any]:
-    """Dotted name of every setting -> its type."""
+    """Return the type of every setting, by dotted name."""
     return dict(_fields(Settings))
 
 
@@ -352,12 +359,12 @@ def _environment_setting(variable: str) -> str:
 
 
 def _environment(variable: str, text: str) -> dict[str, Any]:
-    """All of one environment as an object: requirements hold commas."""
+    """Return one environment, written as a JSON object because requirements contain commas."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
         example = '{"dependencies": ["numpy>=2,<3"], "preload": ["numpy"]}'
-        raise StartupError(f"{variable} is no JSON object ({error}): write one such as {example}") from None
+        raise StartupError(f"{variable} is not a JSON object ({error}): write one such as {example}") from None
 
 
 def _from_text(kind: Any, text: str) -> Any:
@@ -395,7 +402,10 @@ def _read_file(path: Path, *, required: bool) -> dict[str, Any]:
 
 
 def _take_entries(path: Path, document: dict[str, Any], table: str) -> dict[str, Any]:
-    """The entries of a table by pattern, taken out of the document: a pattern may hold any character, points too."""
+    """Remove the entries of a table of patterns from the document and return them.
+
+    A pattern may contain any character, including dots, so it cannot be part of a dotted name.
+    """
     above, _, last = table.rpartition(".")
     section = document.get(above) if above else document
     entries = section.pop(last, {}) if isinstance(section, dict) else {}
@@ -437,7 +447,7 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
         if not name:
             raise StartupError(f"the settings are not valid: {reason}") from None
         if name == "backends":
-            # The whole tree stands there, a backend's passwords and keys with it.
+            # The value is the whole tree, including passwords and keys of backends, so the message omits it.
             raise StartupError(f"the sections [backends.<kind>.<name>] are not valid: {reason.lower()}") from None
         if name == "environments":
             raise _no_environment(tree[name], sources) from None
@@ -450,7 +460,7 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
 
 
 def _no_environment(entries: dict[str, Any], sources: Mapping[str, str]) -> StartupError:
-    """For the first that is none: which it is, and which of its settings is to blame."""
+    """Return the error for the first invalid environment, naming the environment and the setting at fault."""
     for name, entry in entries.items():
         try:
             msgspec.convert(entry, NamedEnvironment, strict=False)
@@ -469,7 +479,7 @@ def _nearest(name: str, known: typing.Iterable[str]) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to `host`."""
+    """Return whether only this machine can connect to `host`."""
     name = host.strip("[]").lower()
     return name in {"localhost", "::1"} or (name.startswith("127.") and name.count(".") == 3)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from skillery.formats.agent_skill import agent_skill_problems
 from skillery.formats.media_types import media_type_of
 from skillery.formats.skill_md import parse_skill_md
-from skillery.formats.skill_uris import agent_name, folder_of, places_of, segments_of, uri_of
+from skillery.formats.skill_uris import agent_name, folder_of, segments_of, skill_paths_of, uri_of
 from tests.conftest import Rpc, Server, manifest
 from tests.support.mcp_client import Mcp
 from tests.support.people import Caller, Who
@@ -373,7 +373,7 @@ def test_an_address_means_the_file_that_it_was_made_for(name: str, path: list[st
 
     assert uri.isascii()
     assert segments == (*folder_of(name), *path)
-    assert (name, tuple(path)) in [(place.name, place.rest) for place in places_of(segments)]
+    assert (name, tuple(path)) in [(place.name, place.rest) for place in skill_paths_of(segments)]
 
 
 @given(names, names)
@@ -385,7 +385,7 @@ def test_no_two_skills_have_one_folder(one: str, other: str) -> None:
 def test_any_text_is_an_address_or_none(text: str) -> None:
     segments = segments_of("skill://" + text)
 
-    assert segments is None or all(len(place.name) <= 128 for place in places_of(segments))
+    assert segments is None or all(len(place.name) <= 128 for place in skill_paths_of(segments))
 
 
 def test_media_types_are_those_of_no_machine() -> None:

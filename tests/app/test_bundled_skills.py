@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from skillery.app.bundled import bundled_folders
-from skillery.formats.bundle import Bundle, make_bundle
+from skillery.formats.bundle import Bundle
+from skillery.formats.unfinished_bundle import make_bundle
 from skillery.publishing import read_skill_folder
 from tests.conftest import Rpc, Server
 

@@ -30,12 +30,12 @@ OTHER_LINES = r"""figures; os_name == 'posix\x27\n--no-binary :all:\nother\nfigu
 @pytest.mark.parametrize(
     ("dependencies", "path", "words"),
     [
-        (["pandas>=2", "num py"], "runtime.dependencies[1]", "is no requirement"),
+        (["pandas>=2", "num py"], "runtime.dependencies[1]", "is not a requirement"),
         (["pandas @ https://example.org/p.whl"], "runtime.dependencies[0]", "names an address"),
-        (["-r other.txt"], "runtime.dependencies[0]", "is no requirement"),
+        (["-r other.txt"], "runtime.dependencies[0]", "is not a requirement"),
         ([OTHER_LINES], "runtime.dependencies[0]", "has a backslash"),
         (["a; os_name == '\\ud800'"], "runtime.dependencies[0]", "has a backslash"),
-        ("pandas", "runtime.dependencies", "expected is an array"),
+        ("pandas", "runtime.dependencies", "expected an array"),
         (["a"] * 101, "runtime.dependencies", "at most 100"),
     ],
 )

@@ -501,7 +501,7 @@ GOOD = '[packages]\nwheelhouse = "."\n[environments.data]\ndependencies = ["nump
 @pytest.mark.parametrize(
     ("toml", "words"),
     [
-        (GOOD.replace("numpy>=2,<3", "num py"), ["environments.data.dependencies", "'num py'", "is no requirement"]),
+        (GOOD.replace("numpy>=2,<3", "num py"), ["environments.data.dependencies", "'num py'", "is not a requirement"]),
         (GOOD.replace('"numpy>=2,<3"', '"a @ https://x.org/a.whl"'), ["environments.data.dependencies", "an address"]),
         (GOOD.replace('"numpy>=2,<3"', ""), ["environments.data.dependencies", "is empty"]),
         (GOOD.replace('["numpy>=2,<3"]', '"numpy"'), ["environments.data.dependencies", "'numpy'", "array"]),
@@ -533,7 +533,7 @@ def test_what_is_wrong_in_the_settings_stops_the_start(tmp_path: Path, toml: str
 def test_a_variable_that_is_no_object_stops_the_start(tmp_path: Path) -> None:
     ended = skillery("env", "list", "--home", str(tmp_path), SKILLERY_ENVIRONMENTS_DATA="numpy")
 
-    assert (ended.code, "SKILLERY_ENVIRONMENTS_DATA is no JSON object" in ended.err) == (4, True)
+    assert (ended.code, "SKILLERY_ENVIRONMENTS_DATA is not a JSON object" in ended.err) == (4, True)
 
 
 def test_config_show_tells_where_an_environment_comes_from(tmp_path: Path) -> None:

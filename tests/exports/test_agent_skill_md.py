@@ -1,4 +1,4 @@
-"""SKILL.md for the world: what conforms stays as it is, and of everything else something is made that does."""
+"""Exported SKILL.md: a conforming file stays unchanged, any other file is converted into a conforming one."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_what_is_cut_is_short_for_whoever_counts(text: str, length: int) -> None
 
 
 def check(content: bytes, name: str) -> None:
-    """By the letter of the specification, as a YAML reader that knows types sees it."""
+    """Check a SKILL.md against the specification, as a YAML reader with types reads it."""
     assert agent_skill_problems(content, name=name) == []
     fence, source, _ = content.split(b"---", 2)  # as the reference validator splits
     assert fence == b""

@@ -1,4 +1,4 @@
-"""Skills go out as Agent Skills: archives, files and indexes, to those who may see them."""
+"""Exports of skills as Agent Skills: archives, files and indexes, for callers that may see them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from skillery.database.tables import exports
 from skillery.exports import Exports, Index
 from skillery.exports.facts import MAKER
 from skillery.formats.agent_skill import agent_skill_problems, index_name
-from skillery.formats.bundle import BundleFile, make_bundle
+from skillery.formats.bundle import BundleFile
+from skillery.formats.unfinished_bundle import make_bundle
 from skillery.identity.quotas import Quotas
 from skillery.registry import insert_version
 from tests.conftest import Rpc, Server, manifest, skill_files
@@ -161,7 +162,7 @@ def test_who_has_it_already_is_told_so_and_head_says_as_much_as_get(
 
 
 def test_a_bundle_of_many_files_comes_out_whole(sqlite_rpc: Rpc, new_name: str) -> None:
-    # More than is read at once, small ones and large ones in turn.
+    # More than one read returns, small and large pieces in turn.
     more = {f"d/{number:03}.txt": f"{number}\n" * (2_000 if number % 5 else 40_000) for number in range(300)}
     sqlite_rpc("create_skill", manifest=manifest(f"{new_name}.a"), skill_md="# x\n", files=skill_files(**more))
 
@@ -174,7 +175,7 @@ def test_a_bundle_of_many_files_comes_out_whole(sqlite_rpc: Rpc, new_name: str) 
 
 
 def test_a_large_skill_md_that_is_made_keeps_its_body(sqlite_rpc: Rpc, new_name: str) -> None:
-    """It is not held whole: what is made goes before the stored body, of which pieces are read."""
+    """The file is not held in memory: the generated head precedes the stored body, which is read in pieces."""
     body = "".join(f"{number}\n" for number in range(300_000))
     skill_md = f"---\nname: another\n{'k: ' + 'v' * 50_000}\n---\n{body}"
     sqlite_rpc("create_skill", manifest=manifest(new_name), skill_md=skill_md, files=skill_files())
@@ -310,10 +311,10 @@ def test_of_two_skills_with_one_name_the_first_stands_in_the_index_and_the_other
         assert wanted in warning
         assert f"'{first}'" in warning
         assert f"/n/{name}/.well-known" in warning
-        # Only where it really stands: of two in one namespace that is the first.
+        # Only the holder of the name: of two skills in one namespace that is the first.
         assert (f"/n/{new_name}.x/.well-known" in warning) == (name == later)
 
-    # Nobody's name comes to mean something else.
+    # A name never changes its meaning.
     rpc("yank_version", name=first, version="1.0.0", reason="x")
     assert skill_of("") is None
     assert http.get(f"/.well-known/skills/{wanted}/SKILL.md").status_code == 404

@@ -1,4 +1,4 @@
-"""What SKILL.md folders of others need of packages: `# /// script` blocks and requirements.txt, on their way in."""
+"""The packages that foreign SKILL.md folders need, read at import: `# /// script` blocks and requirements.txt."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHOW = 'import sys\nimport frames\nprint(frames.VERSION, "".join(sys.argv[1:]))\
 
 
 def needs_of(**files: str | bytes) -> tuple[Needs, list[tuple[str | None, int | None, str]]]:
-    """Names of files with `__` for `/`."""
+    """Return the needs of files, given by names with `__` for `/`."""
     repairs = Repairs()
     named = {name.replace("__", "/"): text for name, text in files.items()}
     found = read_needs(
@@ -71,8 +71,8 @@ def test_comments_continuations_hashes_and_markers_are_understood() -> None:
         ("./local", "an address or a path is left out"),
         ("vendor/a-1.0-py3-none-any.whl", "an address or a path is left out"),
         ("a @ git+https://me:secret@example.org/a", "names an address"),
-        ("num py", "is no requirement"),
-        ("${NAME}>=1", "is no requirement"),
+        ("num py", "is not a requirement"),
+        ("${NAME}>=1", "is not a requirement"),
         ("a" * 400, "is too long"),
     ],
 )
@@ -97,7 +97,10 @@ def test_marks_of_an_encoding_are_understood(encoded: bytes) -> None:
 
 
 def test_what_is_no_text_or_too_large_is_left_out() -> None:
-    assert of_text(b"pandas\n\xff\xfe\n") == ((), [(2, "is neither UTF-8 nor UTF-16 text; what it needs is not read")])
+    assert of_text(b"pandas\n\xff\xfe\n") == (
+        (),
+        [(2, "is neither UTF-8 nor UTF-16 text; its requirements are not read")],
+    )
     assert "at most" in of_text(b"#" * 600_000)[1][0][1]
 
 
@@ -134,14 +137,14 @@ def test_a_block_says_what_its_script_needs() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        (BLOCK.replace('"frames>=1"', '"frames of mine"'), 5, "is no requirement"),
-        (BLOCK.replace('"frames>=1"', "1"), 4, "is no text"),
-        (BLOCK.replace('">=3.8"', '"new"'), 3, "requires-python is no set of versions"),
+        (BLOCK.replace('"frames>=1"', '"frames of mine"'), 5, "is not a requirement"),
+        (BLOCK.replace('"frames>=1"', "1"), 4, "is not a string"),
+        (BLOCK.replace('">=3.8"', '"new"'), 3, "requires-python is not a set of versions"),
         (BLOCK.replace('"frames>=1"', '"frames'), 5, "is not TOML"),
         (BLOCK.replace("# ///\n", ""), 2, "is never closed"),
-        (BLOCK + BLOCK, 11, "stands there twice"),
+        (BLOCK + BLOCK, 11, "occurs twice"),
         ("# /// script\n" + "# \n#  {}\n" * 9_000 + "# ///\n", 1, "has over 16384 characters"),
-        ("# /// script\n# dependencies = 1\n# ///\n", 2, "are no list"),
+        ("# /// script\n# dependencies = 1\n# ///\n", 2, "are not a list"),
     ],
 )
 def test_what_is_wrong_with_a_block_names_its_line(text: str, line: int, words: str) -> None:
@@ -194,7 +197,7 @@ def test_scripts_of_an_imported_skill_find_their_packages(packages: Server, new_
     assert described["kind"] == "instruction"
     assert described["manifest"]["runtime"] == {"dependencies": ["frames<2,>=1.5"]}
     assert described["warnings"] == [
-        "requirements.txt:2: the line with -r is left out; expected is a name with versions, as in 'pandas>=2,<3'"
+        "requirements.txt:2: the line with -r is left out; expected a name with versions, as in 'pandas>=2,<3'"
     ]
     assert pins(lock_of(rpc, new_name)) == {"figures": "2.0", "frames": "1.5"}
     ran = rpc("execute_skill", name=new_name, script="scripts/show.py", args={"argv": ["!"]})

@@ -114,7 +114,7 @@ def test_nested_yaml_of_six_kilobytes_harms_nobody(nested: str) -> None:
 
 
 def test_blanks_by_the_thousand_take_no_longer_than_anything_else() -> None:
-    """Where they took quadratic time, these were minutes in which the whole server stood still."""
+    """With quadratic time, these texts would block the whole server for minutes."""
     blanks = " " * 60_000
     found = read(f"---\nname: x: {blanks}y{blanks[:3000]}\r\n---\n#{blanks}Title{blanks}.{blanks}\n")
     assert found.skill_md.frontmatter == {"name": f"x: {blanks}y"}

@@ -1,4 +1,4 @@
-"""Manifests: everything wrong told at once, everything odd kept and named; and the arguments of a run."""
+"""Manifests: all problems in one error, all oddities kept as warnings; and the arguments of a run."""
 
 from __future__ import annotations
 
@@ -194,7 +194,9 @@ def test_a_network_pattern_is_scheme_host_and_port_only(pattern: str) -> None:
 @pytest.mark.parametrize("host", ["com", "co.uk", "com.au", "github.io", "blob.core.windows.net"])
 def test_a_wildcard_below_which_anybody_can_have_a_name_is_warned_of(host: str) -> None:
     manifest = parse_manifest({**LEAST, "permissions": {"network": [f"https://*.{host}"]}})
-    assert manifest.warnings == (f"permissions.network[0]: anybody can have a name below '{host}'; name the hosts",)
+    assert manifest.warnings == (
+        f"permissions.network[0]: strangers can register names below '{host}'; list the hosts",
+    )
 
 
 @pytest.mark.parametrize("host", ["*.example.com", "github.io", "*.acme.github.io", "*.acme.co.uk", "*.example.de"])

@@ -1,4 +1,4 @@
-"""JavaScript of a bundle brings its own modules: a package.json whose dependencies are not there is refused."""
+"""JavaScript of a bundle contains its own modules: a package.json whose dependencies are missing is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.formats.package_json import look_at_dependencies
+from skillery.formats.package_json import check_dependencies
 from tests.conftest import Rpc
 from tests.importing.test_importing import sent
 from tests.support.archives import skill_md, zipped
@@ -71,8 +71,8 @@ def test_what_is_there_or_not_run_is_no_fault(
     ("content", "words"),
     [
         ("{\n,}", "package.json:2: it is not JSON"),
-        ("[]", "package.json is no object"),
-        ('{"dependencies": []}', "'dependencies' is no object"),
+        ("[]", "package.json is not an object"),
+        ('{"dependencies": []}', "'dependencies' is not an object"),
         ("[" * 100_000, "package.json"),
     ],
 )
@@ -136,6 +136,6 @@ def test_a_script_finds_the_modules_that_its_bundle_brings(sqlite_rpc: Rpc, new_
     ).map(lambda value: json.dumps(value, indent=1).encode())
 )
 def test_any_package_json_is_looked_at(content: bytes) -> None:
-    found = look_at_dependencies({"package.json": content, "a.js": b""}, {"a.js"})
+    found = check_dependencies({"package.json": content, "a.js": b""}, {"a.js"})
 
     assert all(problem.line and problem.line <= content.count(b"\n") + 1 for problem in found.missing)

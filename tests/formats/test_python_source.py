@@ -1,4 +1,4 @@
-"""Whether a Python file compiles and defines its entrypoint, without running it and without harm to the server."""
+"""Checks that a Python file compiles and defines its entrypoint, without running it and without harm to the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SKILL.md: frontmatter that stays text, and YAML that is too clever is refused cheaply."""
+"""SKILL.md: frontmatter stays text, and YAML with other features is refused cheaply."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_crlf_and_a_byte_order_mark_make_no_difference() -> None:
         ("---\na: ! 1\n---\n", 2, "tag"),
         ("---\na: 1\nb: 2\na: 3\n---\n", 4, "twice"),
         ("---\nx:\n  a: 1\n  a: 2\n---\n", 4, "twice"),
-        ("---\n- a\n---\n", 2, "no mapping"),
-        ("---\njust text\n---\n", 2, "no mapping"),
+        ("---\n- a\n---\n", 2, "not a mapping"),
+        ("---\njust text\n---\n", 2, "not a mapping"),
         ("---\n'': \n? [a]\n: b\n---\n", 3, "not text"),
         ("---\na: 1\n...\nb: 2\n---\n", None, ""),
         ('---\na: "\\ud800"\n---\n', 2, "surrogate"),

@@ -1,4 +1,4 @@
-"""tools.json: what is meant as Skill Tools, which rules it breaks, and that nothing in it can do harm."""
+"""tools.json: which files count as Skill Tools, which rules they break, and that no content does harm."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def test_a_byte_order_mark_does_not_matter() -> None:
         (b"[" + b"9" * 5000 + b"]", "a number"),
         (b"[" * 100_000, "nested too deep"),
         (b'{"a":' * 100_000, "nested too deep"),
-        (b"[" + b" " * MAX_BYTES + b"]", "are looked at"),
+        (b"[" + b" " * MAX_BYTES + b"]", "are read"),
         (b"3", "is an integer"),
         (b"null", "is null"),
         (b'{"tools": []}', "is an object"),
         (b'{"name": "x", "version": "1.0"}', "is an object"),
-        (b'["a", "b"]', "an array of other things"),
-        (b'[{"name": "a", "description": "b"}, 1]', "an array of other things"),
+        (b'["a", "b"]', "an array with values other than objects"),
+        (b'[{"name": "a", "description": "b"}, 1]', "an array with values other than objects"),
     ],
 )
 def test_anything_else_is_an_ordinary_file_and_says_why(data: bytes, words: str) -> None:
@@ -140,9 +140,9 @@ def test_names_are_unique_in_one_file() -> None:
         ("/etc/passwd", "is absolute"),
         ("scripts\\count.py", "a backslash"),
         ("", "is empty"),
-        ("scripts/a.rb", "no language"),
-        ("x", "no language"),
-        ("SKILL.md", "no language"),
+        ("scripts/a.rb", "no supported language"),
+        ("x", "no supported language"),
+        ("SKILL.md", "no supported language"),
         (["scripts/count.py"], "is an array"),
         (None, "is null"),
     ],

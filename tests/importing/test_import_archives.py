@@ -1,4 +1,4 @@
-"""Archives that others send: what is safe in them is found, and what is not is refused with the entry's name."""
+"""Foreign archives: safe entries are found, and unsafe ones are refused with the entry's name."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_zip_that_is_packed_with_something_else_is_refused(method: int, tmp_pa
 @pytest.mark.parametrize("cut", [1, 30, 300])
 def test_an_archive_that_is_cut_off_is_refused(pack: Callable[..., bytes], cut: int, tmp_path: Path) -> None:
     data = pack({**GOOD, "pdf/noise": os.urandom(5000)})
-    # A tar is filled up with zeros, which nobody misses.
+    # A tar is padded with zeros, so cutting them off changes nothing.
     whole = len(data.rstrip(b"\0")) if pack is tarred else len(data)
 
     error = refusal(data[: whole - cut], tmp_path)
@@ -211,7 +211,7 @@ def test_what_is_read_for_one_entry_of_a_tar_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pack", [bytes, lambda data: gzip.compress(data + os.urandom(100_000))[:-8]])
 def test_an_entry_with_less_than_no_bytes_ends_the_reading(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    """It would lead back to itself, for ever."""
+    """A negative size would lead back to the entry itself, forever."""
     back = bytearray(tar_info("back").tobuf(tarfile.GNU_FORMAT))
     back[124:136] = (-512 & (1 << 96) - 1).to_bytes(12, "big")
     back[148:156] = b"%06o\0 " % (sum(back[:148]) + sum(back[156:]) + 8 * 32)
@@ -285,7 +285,7 @@ def test_a_lying_directory_of_a_zip_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_zip_with_two_directories_is_refused(tmp_path: Path) -> None:
-    """The short record names an empty one, and zipfile reads the other, of any number of entries."""
+    """The short record names an empty directory, and zipfile reads the other one, with any number of entries."""
     data = zipped(GOOD)
     at = data.rindex(b"PK\x05\x06")
     length, start = struct.unpack("<II", data[at + 12 : at + 20])
@@ -295,7 +295,7 @@ def test_a_zip_with_two_directories_is_refused(tmp_path: Path) -> None:
     short = data[at : at + 12] + struct.pack("<II", 0xFFFFFFFF, 0xFFFFFFFF) + data[at + 20 :]
     assert contents(data[:at] + record + locator + short, tmp_path) == contents(data, tmp_path)
     empty = data[at : at + 12] + bytes(8) + data[at + 20 :]
-    assert "two things" in refusal(data[:at] + record + locator + empty, tmp_path).message
+    assert "two different sizes" in refusal(data[:at] + record + locator + empty, tmp_path).message
 
 
 def test_a_directory_of_comments_is_not_read(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_directory_of_comments_is_not_read(tmp_path: Path) -> None:
 
 
 def test_links_to_what_is_left_out_cost_what_other_links_cost() -> None:
-    """Five thousand links to five thousand hidden files would be looked at 25 million times."""
+    """Five thousand links to five thousand hidden files would be visited 25 million times."""
     hidden = [Entry(f"d/.{number}", 1, False, "", 0) for number in range(5_000)]
     links = [Entry(f"l{number}", 0, False, "d", None) for number in range(5_000)]
     finder = Finder([Entry("SKILL.md", 1, False, "", 0), *hidden, *links])

@@ -1,4 +1,4 @@
-"""The identity of imported skills: source and path. Two sources never share a skill, and nothing is published twice."""
+"""The identity of imported skills: source and path. Two sources never share a skill; no skill is published twice."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_name_is_taken_over_only_if_the_import_says_so(rpc: Rpc, new_name: str
     assert report["not_taken_over"] == [f"{new_name}.none"]
     assert sent(rpc, theirs, **taking)["counts"] == {"unchanged": 1}
     assert sent(rpc, theirs, namespace=new_name, source="theirs")["counts"] == {"unchanged": 1}
-    # The other source has lost it, and does not take it back.
+    # The other source has lost the skill, and does not take it back.
     [lost] = sent(rpc, zipped({"pdf/SKILL.md": skill_md("pdf", "New.")}), namespace=new_name, source="ours")["skills"]
     assert lost["name"] != name
     assert version_of(rpc, name) == "1.0.1"
@@ -198,7 +198,7 @@ def test_a_skill_that_was_published_by_hand_is_nobodys_to_take(rpc: Rpc, new_nam
 
     assert skill["name"] == f"{new_name}.pdf-2"
     assert "published by hand" in str(skill["repairs"])
-    # A skill.toml states the name in the registry, as for `skillery publish`.
+    # A skill.toml states the registry name, as for `skillery publish`.
     assert (stated["name"], stated["version"]) == (f"{new_name}.pdf", "1.1.0")
 
 
@@ -230,7 +230,7 @@ def test_another_tree_of_a_default_source_stops_before_anything_is_written(
     assert len(sqlite_server.rpc("list_skills", namespace=new_name)["skills"]) == 3
     answer = json.loads(skillery(command, str(two), "--source", "others", "--json", *where).out)[0]
     assert (answer["source"], names(answer)["c"]) == ("others", f"{new_name}.c-2")
-    # Half of the earlier paths are enough, and an unnamed half may be gone.
+    # Half of the earlier paths are enough, and the other half may have disappeared.
     (one / "a/SKILL.md").unlink()
     write(one, {"z/SKILL.md": skill_md("z")})
     assert skillery(command, str(one), *where).code == 0
@@ -373,7 +373,7 @@ def test_aliases_of_an_earlier_database_keep_their_skills(database_kind: str, re
 
 
 def _go_back(url: str, told_apart: Mapping[str, str]) -> None:
-    """Make the database one of the release before, with its key of the second skill of a name, and upgrade it."""
+    """Turn the database into one of the release before, with its key for the second skill of a name, and upgrade it."""
     database = Database(url)
     with database.engine.begin() as connection:
         for path, stated in told_apart.items():

@@ -34,7 +34,7 @@ def made(root: Path, files: Files, links: Files | None = None) -> Path:
 
 
 def imported(server: Server, new_name: str, *arguments: object, code: int = 0) -> list[dict[str, Any]]:
-    """The answer for each path, by `skillery import --json`."""
+    """Return the answer of `skillery import --json` by path."""
     ended = skillery("import", *map(str, arguments), "--url", server.url, "--namespace", new_name, "--json")
     assert ended.code == code, ended.err
     answers: list[dict[str, Any]] = json.loads(ended.out)
@@ -290,7 +290,7 @@ def test_the_report_ends_with_what_there_is_to_do(sqlite_server: Server, new_nam
         "packages missing (1)",
     ]
     assert "  bad: there is no SKILL.md" in summary
-    assert "note: good/SKILL.md: keys that Agent Skills do not know are kept: 'author'" in ended.err
+    assert "note: good/SKILL.md: keys that Agent Skills do not define are kept: 'author'" in ended.err
     [again] = imported(sqlite_server, new_name, folder, code=3)
     assert {section: len(lines) for section, lines in again["sections"].items()} == {
         "published": 0,

@@ -1,4 +1,4 @@
-"""Importing: folders and archives of skills that others wrote come in, each with a report of what was mended."""
+"""Importing: folders and archives of foreign skills are imported, each with a report of its repairs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from skillery.formats.foreign_skill import loose_version, registry_name
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.importing import Importer, ImportLimits
-from skillery.importing.importer import next_version
+from skillery.importing.versions import next_version
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.archives import skill_md, tarred, tgz, zipped
@@ -205,7 +205,7 @@ def test_names_are_kept_apart_and_found_again(rpc: Rpc, new_name: str) -> None:
     assert names["a-b"] == f"{new_name}.a-b-2"
     assert names["a_b"] == f"{new_name}.a_b"
     assert names["日本語"].startswith(f"{new_name}.skill-")
-    # In another order, and changed: the same skills.
+    # The same skills in another order, and changed.
     changed = {f"g{number}/SKILL.md": skill_md(json.dumps(name), "New.") for number, name in enumerate(stated[::-1])}
     again = sent(rpc, zipped(changed), namespace=new_name)
     assert {skill["stated"]: skill["name"] for skill in again["skills"]} == names
@@ -330,7 +330,7 @@ def test_permissions_are_given_to_skills_without_a_skill_toml(rpc: Rpc, new_name
 
     sent(rpc, data, namespace=new_name, permissions=json.dumps(permissions))
     assert rpc("describe_skill", name=f"{new_name}.p")["skill"]["manifest"]["permissions"] == permissions
-    # The same files with other permissions are something new.
+    # The same files with other permissions are a new version.
     [skill] = sent(rpc, data, namespace=new_name)["skills"]
     assert (skill["outcome"], skill["version"]) == ("published", "1.0.1")
     wrong = rpc.http.post("/import", params={"permissions": '{"network": ["*"]}'}, content=data)
@@ -455,7 +455,7 @@ def test_what_a_folder_holds_no_more_is_said_and_yanked_only_when_asked(rpc: Rpc
     assert gone["yanked"] == ["1.0.0"]
     assert rpc.error("describe_skill", name=f"{new_name}.b")["code"] == -32003
     assert sent(rpc, one, **step, prune="true")["removed"] == []
-    # It comes back as the next version: one that was yanked is not used again.
+    # The skill returns as the next version: a yanked version is not used again.
     found = by_path(sent(rpc, both, **step))
     assert (found["b"]["outcome"], found["b"]["version"]) == ("published", "1.0.1")
 
@@ -708,7 +708,7 @@ def test_watch_goes_on_until_it_is_interrupted(folder: Path, sqlite_server: Serv
     ("size", "seconds", "too_slow"), [(1, 59, False), (1, 61, True), (2**20, 61, False), (2**20, 200, True)]
 )
 def test_an_archive_that_trickles_in_is_not_waited_for(size: int, seconds: float, too_slow: bool) -> None:
-    """Two of them would keep everybody else from importing for as long as they like."""
+    """Two such uploads would otherwise block all other imports for as long as they like."""
     assert is_too_slow(size, seconds) is too_slow
 
 
@@ -728,7 +728,7 @@ def test_who_goes_away_stops_the_import_and_the_next_goes_on(sqlite_server: Serv
         for line in response.iter_lines():
             if "published" in line:
                 break
-    # The next waits for a place, and finds what has been done.
+    # The next import waits for a slot, and finds the finished skills.
     report = sent(Rpc(sqlite_server.url), data, namespace=new_name)
 
     assert report["counts"].get("unchanged", 0) > 0

@@ -1,4 +1,4 @@
-"""What plugins find of a version, who waives it, and what a version may do beyond others of its skill."""
+"""Findings of plugins about a version, their waivers, and permissions compared with other versions of the skill."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_waived_error_is_published_and_shown_with_its_waiver(team: dict[str, C
     assert (found["severity"], found["waiver"]["id"], found["waiver"]["by"]) == ("error", waiver["id"], "reviewer")
     assert (found["waiver"]["reason"], found["waiver"]["until"]) == ("It is only a word.", waiver["until"])
 
-    # What was published under it stays; the next version is refused again.
+    # Versions published under the waiver stay; the next version is refused again.
     assert team["reviewer"]("revoke_waiver", id=waiver["id"])["status"] == "revoked"
     again = team["reviewer"]("revoke_waiver", id=waiver["id"])
     assert (again["status"], again["revoked_by"]) == ("revoked", "reviewer")
@@ -162,7 +162,7 @@ def test_waivers_are_listed_page_by_page(team: dict[str, Caller], new_name: str)
     ("more", "told"),
     [
         ({"rule": "examples"}, "examples have to pass"),
-        ({"rule": "before_publish"}, "mend the check"),
+        ({"rule": "before_publish"}, "fix the check"),
         ({"rule": " "}, "rule"),
         ({"reason": " "}, "reason"),
         ({"reason": "a\0b"}, "reason"),
@@ -235,7 +235,7 @@ def test_a_version_that_may_do_more_waits_for_a_reviewer(team: dict[str, Caller]
     assert "permissions_diff" not in described(ann, name)
     approve(team, name, "1.1.0")
     assert described(team["reader"], name)["version"] == "1.1.0"
-    # From now on it is nothing more, and less never is.
+    # The permissions are not an increase any more, and fewer permissions never are.
     assert create(ann, name, "1.2.0", [B], (SECRET,)) == "published"
     assert create(ann, name, "1.3.0", []) == "published"
     assert described(ann, name)["permissions_diff"]["removed"] == {"network": [B], "secrets": [SECRET]}
@@ -271,7 +271,7 @@ def test_a_version_is_compared_with_the_one_it_follows_and_with_the_latest(
     create(ann, name, "2.0.0", [A])
     approve(team, name, "2.0.0")
 
-    # Whoever stays on 1.x was never asked; and the lowest follows nothing.
+    # Users of 1.x never approved them; and the lowest version follows no other.
     assert create(ann, name, "1.0.1", [A]) == "draft"
     assert create(ann, name, "0.1.0", [A]) == "published"
     assert create(ann, name, "0.1.1", [A, B]) == "draft"
@@ -288,7 +288,7 @@ def test_a_yank_makes_no_version_the_first(team: dict[str, Caller], new_name: st
 
     assert create(ann, name, "1.0.1", [A, B]) == "draft"
     assert create(ann, name, "0.0.1", [A, B]) == "draft"
-    # A draft is no version that anybody relies on.
+    # A draft is not a version that users rely on.
     assert create(ann, name, "1.0.2", [A, B]) == "draft"
 
 
@@ -310,7 +310,7 @@ def test_who_reviews_publishes_no_increase_of_their_own(team: dict[str, Caller],
         assert create(team[who], name, version, [A]) == "draft"
         team[who]("submit_version", name=name, version=version)
     assert team["both"].error("approve_version", name=name, version="1.1.0")["code"] == NOT_ALLOWED
-    # An admin may, and the record says so.
+    # An admin may, and the audit trail records it.
     assert team["admin"]("approve_version", name=name, version="1.2.0")["status"] == "published"
     assert described(team["reader"], name)["approval"]["by"] == "admin"
 

@@ -48,7 +48,7 @@ def names(count: int) -> list[str]:
 
 
 def match_of(bound: list[str], again: list[str]) -> str:
-    """A pattern whose alternatives bind the same names in another order: the compiler sorts them name by name."""
+    """Return a pattern whose alternatives bind the same names in another order; the compiler sorts name by name."""
     return f"def main(args):\n match args:\n  case [{','.join(bound)}]|[{','.join(again)}]: pass\n"
 
 
@@ -72,7 +72,7 @@ def fresh(start_server: Start) -> Server:
 
 @contextmanager
 def healthz_is_asked(server: Server) -> Iterator[None]:
-    """Fails where /healthz is not answered, be it late."""
+    """Fail if /healthz is not answered, or answered late."""
     statuses: list[int] = []
     ended = threading.Event()
 
@@ -105,7 +105,7 @@ def batch(rpc: Rpc, method: str, all_params: list[dict[str, Any]]) -> list[dict[
 
 @contextmanager
 def server_itself_compiles_nothing(server: Server) -> Iterator[None]:
-    """Fails where the server's own process takes as much time as its workers, or the memory of a bomb."""
+    """Fail if the server's own process takes as much time as its workers, or the memory of a bomb."""
     pid = server.process.pid
     own, peak = own_seconds(pid), peak_bytes(pid)
     in_workers = seconds_of_ended_children(pid)
@@ -158,7 +158,7 @@ def test_a_killed_worker_loses_no_publish(fresh: Server) -> None:
 
 
 def test_a_worker_that_is_killed_while_it_compiles_is_replaced_once(fresh: Server) -> None:
-    """A worker that has served others may have died for another reason than this source, and a fresh one has not."""
+    """A worker that has served other sources may have died because of those; a fresh one has not."""
     fresh.rpc("create_skill", **create("killed.before", GOOD))
     with ThreadPoolExecutor(1) as thread:
         sent = thread.submit(Rpc(fresh.url).send, "create_skill", create("killed.bomb", BOMBS["reversed"]))
@@ -190,7 +190,7 @@ def kill_when_it_compiles(server: Server) -> int:
 
 
 def limit(pid: int, name: str) -> str:
-    """The hard limit of the process."""
+    """Return the hard limit of the process."""
     lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
     return next(line.removeprefix(name).split()[1] for line in lines if line.startswith(name))
 

@@ -1,4 +1,4 @@
-"""create_skill: everything is validated before anything is claimed, and then all of it is there at once."""
+"""create_skill: all checks come before all writes, and all rows appear in one transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""[[examples]] of a skill: run in the sandbox before a version is published, which it is not where they fail."""
+"""[[examples]] of a skill: run in the sandbox before a version is published. If one fails, the version is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHEET = {"sheet": {"type": "blob", "required": True}}
 
 
 def skill(name: str, code: str, *examples: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """The params of create_skill."""
+    """Return the params of create_skill."""
     files = skill_files(code, **{"resources/orders.csv": "a,1\nb,2\nc,3\n"})
     return {
         "manifest": manifest(name, examples=list(examples), **more),
@@ -76,7 +76,7 @@ def test_a_version_whose_examples_pass_is_verified_by_their_runs(rpc: Rpc, new_n
     assert all(one["run_id"].startswith("run_") for one in shown["examples"])
     assert shown["warnings"] == []
     assert "verified" not in described(rpc, name, detail="manifest")
-    # The same bundle again is not tried again.
+    # The same bundle again does not run its examples again.
     assert rpc("create_skill", **asked)["status"] == "published"
     assert described(rpc, name)["examples"] == shown["examples"]
 
@@ -144,8 +144,8 @@ def test_a_version_whose_examples_fail_is_not_published(rpc: Rpc, new_name: str)
     assert messages[0].startswith("count: output.rows: expected 4, got 3; output.first.text: ")
     assert "output.none: expected 1, got nothing" in messages[0]
     assert messages[1].startswith("fails: failed with ")
-    assert "other error: expected is a failure of type KeyError, got ValidationError" in messages[2]
-    assert "no error: expected is a failure of type KeyError, and it completed" in messages[3]
+    assert "other error: expected a failure of type KeyError, got ValidationError" in messages[2]
+    assert "no error: expected a failure of type KeyError, but the run completed" in messages[3]
     assert {one["rule"] for one in error["data"]["findings"]} == {"examples"}
     assert [one["status"] for one in error["data"]["examples"]] == ["passed"] + ["failed"] * 4
     assert rpc.error("describe_skill", name=name)["code"] == NOT_FOUND
@@ -238,19 +238,19 @@ def test_a_full_queue_publishes_nothing_and_says_so(tmp_path: Path, start_server
         ("x", "examples is a string"),
         ([1], "examples[0] is an integer"),
         ([{"expct": 1}], "did you mean 'expect'"),
-        ([{"expect": 1, "expect_error": "KeyError"}], "it expects one thing"),
-        ([{"expect_error": "no type"}], "no type of an error"),
-        ([{"expect_error": 5}], "expected is a string"),
+        ([{"expect": 1, "expect_error": "KeyError"}], "an example has one expectation"),
+        ([{"expect_error": "no type"}], "expected an error type"),
+        ([{"expect_error": 5}], "expected a string"),
         ([{"args": []}], "examples[0].args is an array"),
         ([{"blobs": {"sheet": "resources/order.csv"}}], "did you mean 'resources/orders.csv'"),
         ([{"blobs": {"sheet": "../x"}}], "the path"),
-        ([{"blobs": {"sheet": 1}}], "expected is the path of a file"),
+        ([{"blobs": {"sheet": 1}}], "expected the path of a file"),
         ([{"blobs": {"sheet": ["resources/orders.csv"]}}], "a list of files, which an input of type blob"),
         ([{"blobs": {"n": "resources/orders.csv"}}], "a file, which an input of type integer"),
-        ([{"blobs": {"x": "SKILL.md"}, "args": {"x": 1}}], "leave one of them out"),
-        ([{"input_blobs": "SKILL.md"}], "expected is an array of paths"),
+        ([{"blobs": {"x": "SKILL.md"}, "args": {"x": 1}}], "remove one of them"),
+        ([{"input_blobs": "SKILL.md"}], "expected an array of paths"),
         ([{"input_blobs": ["none"]}], "not in the bundle"),
-        ([{"name": "a"}, {"name": "a"}], "as that of another example"),
+        ([{"name": "a"}, {"name": "a"}], "another example has this name"),
         ([{"name": " "}], "examples[0].name is blank"),
         ([{"needs_permissions": True}], "the skill has no [permissions]"),
         ([{"needs_permissions": 1}], "true or false"),
@@ -304,7 +304,7 @@ def test_check_skill_says_what_publishing_would_and_stores_nothing(rpc: Rpc, new
     good = rpc("check_skill", **asked)
     assert (good["ok"], good["findings"]) == (True, [])
     assert rpc("create_skill", **asked)["digest"] == good["digest"]
-    # Of what is there already it looks again; of another bundle it says what create_skill says.
+    # For an existing version the examples run again; another bundle fails as in create_skill.
     assert rpc("check_skill", **asked)["ok"] is True
     asked["skill_md"] = "# Another\n"
     assert rpc.error("check_skill", **asked)["data"]["type"] == "version_exists"
@@ -369,7 +369,7 @@ def test_an_example_that_needs_permissions_runs_when_the_version_is_published(or
     agent = Caller(org.url, Who("bot", "read run publish", f"{new_name}.*", "agent"))
     reviewer = Caller(org.url, Who("eve", "read run review"))
     person = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*"))
-    # It gets its secrets then, or the reason why not: nobody has granted this one.
+    # The run gets its secrets then, or the reason why not: this one was never granted.
     needy = {"name": "needs", "args": {"secret": True}, "expect_error": "SecretNotGranted", "needs_permissions": True}
     asked = skill(name, NEEDY, {"name": "plain", "expect_error": "OSError"}, needy, permissions=PERMISSIONS)
 
@@ -385,7 +385,7 @@ def test_an_example_that_needs_permissions_runs_when_the_version_is_published(or
     assert shown["examples"][0] == draft["examples"][0]
     assert shown["verified"] is True
 
-    # Whoever publishes at once: it is run at once.
+    # With publishing at once, the example runs at once.
     asked["manifest"]["version"] = "1.0.1"
     assert person("create_skill", **asked)["status"] == "published"
     assert described(person, name)["verified"] is True
@@ -428,7 +428,7 @@ def test_a_draft_runs_without_network_and_secrets_except_for_its_reviewers(org: 
     mounted = agent("run_code", language="python", code=code, mount_skills=[f"{new_name}.b@1.0.0"])
     assert "once a reviewer has approved it" in mounted["error"]["message"]
     assert admin("execute_skill", **asked | {"name": f"{new_name}.b"})["network"]
-    # Who reviews others' versions is the author of this one.
+    # A reviewer of other authors' versions is the author of this one.
     both("create_skill", **skill(f"{new_name}.c", NEEDY, permissions=PERMISSIONS))
     own = both("execute_skill", **asked | {"name": f"{new_name}.c"})
     assert "once a reviewer has approved it" in own["error"]["message"]

@@ -150,7 +150,7 @@ def test_a_skill_that_is_not_there_names_the_nearest(rpc: Rpc, publish: Publish,
 
 @pytest.fixture(scope="session")
 def versioned(server: Any) -> tuple[Rpc, str]:
-    """A skill in many versions, published in no good order."""
+    """A skill with many versions, published in no particular order."""
     rpc, name = server.rpc, "versions.of.many"
     for version in sorted(VERSIONS, key=lambda text: hashlib.sha256(text.encode()).hexdigest()):
         rpc("create_skill", manifest=manifest(name, version, kind="instruction"), skill_md=f"# {version}", files=[])
@@ -179,7 +179,8 @@ def test_a_digest_is_its_version(versioned: tuple[Rpc, str]) -> None:
 parts = st.sampled_from(["0", "1", "2", "3", "10", "x", "*"])
 plain = st.one_of(parts, st.builds("{}.{}".format, parts, parts), st.builds("{}.{}.{}".format, parts, parts, parts))
 operators = st.sampled_from(["", "^", "~", ">", ">=", "<", "<=", "="])
-# Pre-releases stand alone: beside others today's npm (<1.0.0-0 for <1.0.0; * || x is *) and this reference differ.
+# Pre-releases are tested alone: combined with others, today's npm (<1.0.0-0 for <1.0.0; * || x is *) and this reference
+# differ.
 tagged = st.builds("{}{}".format, operators, st.sampled_from(VERSIONS))
 comparators = st.lists(st.builds("{}{}".format, operators, plain), min_size=1, max_size=3).map(" ".join)
 hyphen = st.builds("{} - {}".format, plain, plain)

@@ -1,4 +1,4 @@
-"""Labels: names of versions that are moved, go back the way they came, and are resolved wherever a version is taken."""
+"""Labels: names of versions that are moved, rolled back, and resolved wherever a version is accepted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def code(version: str) -> str:
 
 @pytest.fixture
 def skill(publish: Publish, new_name: str) -> str:
-    """A skill in the versions 1.0.0, 2.0.0 and 3.0.0."""
+    """A skill with the versions 1.0.0, 2.0.0 and 3.0.0."""
     for version in ("1.0.0", "2.0.0", "3.0.0"):
         publish(new_name, version, code(version))
     return new_name
@@ -89,7 +89,7 @@ def test_rollbacks_go_down_the_history_one_by_one(rpc: Rpc, skill: str) -> None:
     error = rpc.error("rollback_label", name=skill, label="stable")
     assert refused(error) == (-32004, "nothing_to_go_back_to")
     assert "set_label" in error["data"]["hint"]
-    # What was rolled back is not gone back to.
+    # A rollback does not return to a move that was itself rolled back.
     set_label(rpc, skill, "stable", "3.0.0")
     assert rpc("rollback_label", name=skill, label="stable")["version"] == "1.0.0"
 
@@ -118,7 +118,7 @@ def test_a_removed_label_is_gone_until_it_is_rolled_back(rpc: Rpc, skill: str) -
     assert rpc("rollback_label", name=skill, label="stable")["version"] == "2.0.0"
     rpc("remove_label", name=skill, label="stable")
     set_label(rpc, skill, "stable", "3.0.0")
-    # A label is rolled back to versions; that it was away is none.
+    # A label is rolled back to versions; its removal is not a step of the history.
     assert rpc("rollback_label", name=skill, label="stable")["version"] == "2.0.0"
 
 
@@ -192,7 +192,7 @@ def test_a_label_does_not_lead_to_a_version_that_was_yanked(rpc: Rpc, skill: str
     assert "rollback_label" in error["data"]["hint"]
     assert rpc("list_labels", name=skill)["labels"][0]["status"] == "yanked"
     assert rpc("describe_skill", name=skill, version="3.0.0")["skill"]["labels"] == ["stable"]
-    # What was yanked meanwhile is passed over on the way back.
+    # A rollback skips versions that were yanked in between.
     rpc("yank_version", name=skill, version="2.0.0", reason="broken, too")
     assert rpc("rollback_label", name=skill, label="stable")["version"] == "1.0.0"
     rpc("unyank_version", name=skill, version="3.0.0")
@@ -251,7 +251,7 @@ def test_the_history_says_who_moved_what_and_is_read_in_pages(org: Server, new_n
 def test_moving_takes_a_grant_and_what_one_does_not_see_has_no_labels(org: Server, new_name: str) -> None:
     author = Caller(org.url, Who("author", "read publish", f"{new_name}.*"))
     elsewhere = Caller(org.url, Who("other", "read publish", "elsewhere.*"))
-    # Letters that no other test uses: what is near to one of them is near to the other.
+    # Letters that no other test uses: a name near one of them is near the other too.
     name = f"{new_name}.q"
     author.create(name)
     set_label(author, name, "stable", "1.0.0")
@@ -281,7 +281,7 @@ def test_of_many_moves_at_once_none_is_lost(rpc: Rpc, server: Server, skill: str
 
     history = rpc("list_labels", name=skill)["history"]
     assert sorted(one["version"] for one in history) == sorted(versions)
-    # Each begins where the one before it ended.
+    # Each move begins where the one before it ended.
     assert [one["previous"] for one in history] == [one["version"] for one in history[1:]] + [None]
     assert points_to(rpc, skill, "stable") == history[0]["version"]
 

@@ -1,4 +1,4 @@
-"""From a draft to a version that others rely on, and back: who may take which step, and what each one changes."""
+"""The life of a version from draft to published and back: who may take which step, and what each step changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WAY_TO = {
 
 @pytest.fixture
 def team(org: Server, new_name: str) -> dict[str, Caller]:
-    """Everybody who has to do with the namespace of this test."""
+    """All roles in the namespace of this test."""
     inside, elsewhere = f"{new_name}.*", "elsewhere.*"
     everybody = [
         Who("author", "read run publish", inside, "agent"),
@@ -67,7 +67,7 @@ def params(method: str, name: str, version: str = "1.0.0") -> dict[str, str]:
 
 
 def bring_to(team: dict[str, Caller], name: str, status: str, version: str = "1.0.0") -> dict[str, Any]:
-    """A version of the author's in that status."""
+    """Bring a version of the author's into that status."""
     made: dict[str, Any] = team["author"].create(name, version)
     for method in WAY_TO[status]:
         who = team["reviewer" if method in {"approve_version", "reject_version"} else "author"]
@@ -76,7 +76,7 @@ def bring_to(team: dict[str, Caller], name: str, status: str, version: str = "1.
 
 
 def expected(method: str, status: str, role: str) -> int | str:
-    """The status that the step leads to, or the code of its error."""
+    """Return the status that the step leads to, or the code of its error."""
     reviewing = method in {"approve_version", "reject_version"}
     may = {
         True: {"reviewer", "reviewer_of_all", "reviewing_author", "admin"},
@@ -84,7 +84,7 @@ def expected(method: str, status: str, role: str) -> int | str:
     }[reviewing]
     if role not in may:
         return -32002
-    # What was not published yet is there for its author, reviewers and admins only.
+    # An unpublished version is visible to its author, reviewers and admins only.
     if status in {"draft", "in_review", "rejected"} and role == "colleague":
         return -32003
     starts, leads_to, _ = STEPS[method]
@@ -141,7 +141,7 @@ def test_the_policy_is_a_setting(tmp_path: Path, start_server: Callable[..., Ser
 
     assert Caller(server.url, Who("p", "read publish", "*")).create("a")["status"] == "draft"
     assert Caller(server.url, Who("a", "read publish", "*", "agent")).create("b")["status"] == "published"
-    # What comes with Skillery is there whatever the policy says.
+    # The bundled skills are published whatever the policy says.
     assert Caller(server.url, Who("r", "read"))("load_skills_protocol_guide")["content"]
 
 
@@ -220,7 +220,7 @@ def test_a_deprecated_skill_still_resolves_and_says_so(team: dict[str, Caller], 
         assert shown["deprecated"] == {"message": "Use b.", "successor": f"{new_name}.b"}
         assert shown["warnings"] == [f"deprecated: Use b. Use '{new_name}.b' instead."]
     assert author.status(name, "2.0.0") == "draft"
-    # A yank does not make it forget.
+    # A yank does not clear the deprecation.
     take(author, "yank_version", name, "1.0.0")
     assert take(author, "unyank_version", name, "1.0.0")["result"]["status"] == "deprecated"
 
@@ -290,7 +290,7 @@ def test_a_rejected_version_is_never_used_again(team: dict[str, Caller], new_nam
             "create_skill", manifest=manifest(name), skill_md="# B", files=skill_files("def main(args): return 2\n")
         )
         assert (error["code"], error["data"]["next_version"]) == (-32004, "1.0.1")
-    # The same bundle is still what it is, and another's is not shown.
+    # The same bundle answers the stored version, and another author's version is not shown.
     assert team["author"].create(name)["status"] == "rejected"
     error = team["colleague"].error(
         "create_skill", manifest=manifest(name), skill_md=f"# {name}\n", files=skill_files()
@@ -334,7 +334,7 @@ def test_params_that_make_no_sense_are_refused_by_name(
 
 
 def test_the_commands_take_a_version_through_its_life(org: Server, team: dict[str, Caller], new_name: str) -> None:
-    """On a home by itself: every command that the open identity can get to."""
+    """On a home of its own: every command that the open identity can use."""
     home = org.home.parent / f"cli-{new_name}"
     folder = home.parent / f"skill-{new_name}"
     folder.mkdir()
@@ -358,7 +358,7 @@ def test_the_commands_take_a_version_through_its_life(org: Server, team: dict[st
 
 
 def test_the_commands_reach_a_server_by_its_address(tmp_path: Path, start_server: Callable[..., Server]) -> None:
-    """submit, approve and reject need drafts, and those a server that tells people apart: here by the token."""
+    """submit, approve and reject need drafts, and drafts need a server with tokens."""
     settings = people_settings(tmp_path / "plugins")
     plugin = tmp_path / "plugins" / "people.py"
     source = plugin.read_text().replace(

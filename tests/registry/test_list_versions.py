@@ -1,4 +1,4 @@
-"""list_versions: what there is of a skill, and what waits for a reviewer."""
+"""list_versions: the versions of a skill, and those that wait for a reviewer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def team(org: Server, new_name: str) -> dict[str, Caller]:
 
 @pytest.fixture
 def made(team: dict[str, Caller], new_name: str) -> list[tuple[str, str]]:
-    """Versions of every status and visibility, the one published last first."""
+    """Versions of every status and visibility, the last published first."""
     made: list[tuple[str, str]] = []
 
     def create(who: str, name: str, version: str = "1.0.0") -> dict[str, str]:
@@ -53,7 +53,7 @@ def made(team: dict[str, Caller], new_name: str) -> list[tuple[str, str]]:
 
 
 def listed(who: Caller, **asked: Any) -> list[tuple[str, str]]:
-    """Page by page."""
+    """Return all versions, page by page."""
     found: list[tuple[str, str]] = []
     cursor = None
     while True:

@@ -1,4 +1,4 @@
-"""Locks: what skills are now, by digest; whether that still holds; and their files on disk, all or nothing."""
+"""Locks: exact versions by digest, the check that they still hold, and their files on disk, all or nothing."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def command(sqlite_server: Server) -> Callable[..., Ended]:
 
 @pytest.fixture
 def two_skills(sqlite_rpc: Rpc, new_name: str) -> list[str]:
-    """One of them with a script, bytes that are no text, and a folder."""
+    """Two skills, one with a script, binary files and a folder."""
     first, second = f"{new_name}.a", f"{new_name}.b-c"
     files = [
         {"path": "code/main.py", "content": "def main(args):\n    return 1\n"},
@@ -213,7 +213,7 @@ def test_a_lock_file_is_written_checked_and_installed(
     assert (folder / first / "code/main.py").stat().st_mode & 0o777 == 0o644
     assert (folder / second / "SKILL.md").read_text() == "# B 1.0.0\n"
 
-    # Another lock takes its place whole.
+    # Another lock replaces the files completely.
     done = command("install", str(folder), second, "--json")
     assert done.json["lock"][0]["version"] == "2.0.0"
     assert files_in(folder) == {".skillery.lock", f"{second}/SKILL.md", f"{second}/skill.toml"}
@@ -249,7 +249,7 @@ def test_nothing_is_installed_over_what_is_somebody_elses(
 
 @contextlib.contextmanager
 def lying(url: str, lie: Callable[[str, Any], None]) -> Iterator[str]:
-    """A server that answers as the one at `url` does, but for what `lie(method, result)` changes."""
+    """A server that answers like the one at `url`, except for the changes of `lie(method, result)`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -1,4 +1,4 @@
-"""search_skills: what is found, in which order and with which words shown; the same on both databases."""
+"""search_skills: results, their order and their snippets, equal on both databases."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 
 def publish(rpc: Rpc, name: str, version: str = "1.0.0", *, body: str | None = None, **more: Any) -> None:
-    """Without a body, the name is the text: no two skills are copies."""
+    """Publish a skill. Without `body`, the name is the text, so that no two skills are copies."""
     given = {"kind": "instruction", "description": "-", **more}
     body = f"Text of {name}." if body is None else body
     rpc("create_skill", manifest=manifest(name, version, **given), skill_md=f"---\nauthor: Zzyzx\n---\n{body}\n")
@@ -41,7 +41,7 @@ def publish(rpc: Rpc, name: str, version: str = "1.0.0", *, body: str | None = N
 
 @pytest.fixture
 def new_word() -> str:
-    """A word that no other test uses."""
+    """Return a word that no other test uses."""
     return f"zq{next(_numbers)}q"
 
 
@@ -60,7 +60,7 @@ def names(rpc: Rpc, query: str, **more: Any) -> list[str]:
 def test_a_word_counts_most_in_the_name_then_in_description_tags_and_text(
     rpc: Rpc, new_name: str, new_word: str
 ) -> None:
-    # Named against the order that is expected.
+    # Named against the expected order.
     publish(rpc, f"{new_name}.a", body=f"Some {new_word} here. " + f"{new_word} " * 500)
     publish(rpc, f"{new_name}.b", tags=["x", f"{new_word}-y"])
     publish(rpc, f"{new_name}.c", description=f"About {new_word}, {new_word} and {new_word}.")
@@ -347,7 +347,7 @@ class Model(NamedTuple):
 
 
 class Meant(NamedTuple):
-    """What a word of a query is looked up as, said again in the plainest way."""
+    """The meaning of a query's word, written again in the simplest way."""
 
     words: dict[str, int]
     stem: str
@@ -398,7 +398,7 @@ def ranked(models: list[Model], query: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def modelled(server: Server) -> list[Model]:
-    """Skills with every word of the vocabulary in every field, here or there."""
+    """Skills with every word of the vocabulary in every field."""
     models = []
     for number in range(42):
         words = [VOCABULARY[(number * step + number // 14) % len(VOCABULARY)] for step in (1, 5, 9, 11)]
@@ -423,7 +423,7 @@ def test_both_databases_find_and_rank_what_the_model_says(
 
 
 MANY = 1400
-"""Skills: more than a search looks at."""
+"""More skills than a search reads."""
 
 
 def test_frequent_words_order_what_rare_words_find(database: Database) -> None:
@@ -508,7 +508,7 @@ def test_a_text_without_endless_marks_has_the_normal_form_of_unicode(text: str) 
 
 
 def test_endless_marks_take_no_longer_than_anything_else() -> None:
-    """Where Unicode's order of them took quadratic time, this was an hour in which the whole server stood still."""
+    """With Unicode's order of the marks in quadratic time, this would block the whole server for an hour."""
     marks = "a" + "\u0315\u0300" * 500_000
     assert len(words_of(marks)) == 1
     assert snippet_of([marks], parse_query("a"))
@@ -563,7 +563,7 @@ VERSION = {
 
 
 def insert(connection: Connection, table: str, row: dict[str, Any]) -> None:
-    """As the release before did it."""
+    """Insert a row as the release before did."""
     marks = ", ".join(f":{column}" for column in row)
     connection.execute(text(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"), row)
 

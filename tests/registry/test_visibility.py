@@ -1,4 +1,4 @@
-"""What one may not see is not there: every door answers as it does for a name that does not exist, byte for byte."""
+"""Invisible skills: every endpoint answers as for a name that does not exist, byte for byte."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.support.people import Caller, Who, people_settings
 
 AUTHOR = Who("author", "read run publish", "*", "agent")
 ADMIN = Who("admin", "admin")
-# Scopes enough for every door, and grants for other names.
+# Scopes for every endpoint, and grants for other names.
 OUTSIDER = Who("outsider", "read run publish review", "elsewhere.*")
-# May publish under the name, and did not.
+# May publish under the name, but did not.
 COLLEAGUE = Who("colleague", "read run publish", "*")
 VISIBILITIES = ("public", "namespace", "private")
 
@@ -37,7 +37,7 @@ SPECS = ("", "latest", "1.0.0", "2.0.0", "^1.0.0", "^2.0.0", ">=0.0.1", "*", "st
 
 
 def doors(name: str, digest: str) -> list[tuple[str, dict[str, Any]]]:
-    """Every way to ask for a skill, by its name, by names like it, and by what lies in it."""
+    """Every request that can name a skill: by its name, by similar names, and by its contents."""
     asked: list[tuple[str, dict[str, Any]]] = []
     for spec in (*SPECS, digest):
         asked += [
@@ -103,7 +103,7 @@ def test_what_one_may_not_see_answers_as_what_does_not_exist(
 ) -> None:
     name = f"{new_name}.some-skill"
     publish(as_, f"{new_name}.some-other")
-    # Digests differ from server to server only by their contents: the same skill elsewhere has this one.
+    # Digests depend on the contents alone: the same skill on another server has this digest.
     digest = publish(as_, f"{new_name}x.probe")
     outsider = as_(OUTSIDER)
     before = answers(outsider, doors(name, digest))
@@ -117,7 +117,7 @@ def test_what_one_may_not_see_answers_as_what_does_not_exist(
         [*doors(name, digest), "tools", "tools"], before, answers(outsider, doors(name, digest)), strict=True
     ):
         assert now == was, asked
-    # By its own digest, too: but for the digest the answer is the same.
+    # By its own digest too: apart from the digest, the answer is the same.
     for with_own, with_other in zip(doors(name, made), doors(name, digest), strict=True):
         if with_own == with_other:
             continue
@@ -135,7 +135,7 @@ def test_a_hidden_version_of_a_skill_that_one_sees_answers_as_one_that_does_not_
     asked = [
         (method, given)
         for method, given in doors(name, digest)
-        # A published version is run and described here; only what asks for the other one is to be compared.
+        # A published version is run and described here; only requests for the invisible one are compared.
         if given.get("version") in ("2.0.0", "^2.0.0", digest)
         or "@2" in str(given)
         or "@^2" in str(given)
@@ -176,7 +176,7 @@ WHO_SEES: dict[str, tuple[Who, set[str]]] = {
 
 
 def test_a_page_holds_what_one_sees_however_much_is_hidden_between(as_: Callable[[Who], Caller], new_name: str) -> None:
-    """Skills of every visibility side by side, in the namespace, above it and below it."""
+    """Skills of every visibility next to each other, in the namespace, above it and below it."""
     seen = []
     for number in range(9):
         name = f"{new_name}.deep.a{number}"
@@ -190,7 +190,7 @@ def test_a_page_holds_what_one_sees_however_much_is_hidden_between(as_: Callable
     as_(Who("m", "publish", "*")).create(own)
     as_(ADMIN)("set_visibility", name=own, visibility="private")
     member = as_(Who("m", "read", f"{new_name}.deep.*"))
-    # By (namespace, name): those of the namespace above come first.
+    # Sorted by (namespace, name): those of the namespace above come first.
     expected = [*seen[4:], own, *seen[:4]]
 
     for limit in (1, 2, 3, 100):
@@ -305,5 +305,5 @@ def test_the_visibility_of_a_new_skill_is_a_setting(tmp_path: Path, start_server
     assert error["data"]["type"] == "name_taken"
     assert author("set_visibility", name="a.b", visibility="public")["version"] == "1.1.0"
     assert other.status("a.b") == "published"
-    # What comes with Skillery is for everybody.
+    # The bundled skills are visible to all callers.
     assert other("load_skills_protocol_guide")["content"]

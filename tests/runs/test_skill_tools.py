@@ -605,14 +605,14 @@ def test_sessions_end(database: Database) -> None:
         ({"parameters": "[" * 10_000}, "nested too deep"),
         ({"description": " "}, "description is blank"),
         ({"code": ""}, "code"),
-        ({"code": "return 1\n  + ("}, "'code' is no body of a function in Python"),
+        ({"code": "return 1\n  + ("}, "'code' is not the body of a Python function"),
         ({"code": "a\0b"}, "NUL"),
         ({"persistent": "yes"}, "'persistent' is 'yes'"),
         ({"persistent": True}, "persistent"),
         ({"language": "ruby"}, "language"),
         ({"namespace": "A"}, "namespace"),
-        ({"name": "a__b", "persistent": "true"}, "no name of a skill"),
-        ({"name": "a_", "persistent": "true"}, "no name of a skill"),
+        ({"name": "a__b", "persistent": "true"}, "not a valid skill name"),
+        ({"name": "a_", "persistent": "true"}, "not a valid skill name"),
     ],
 )
 def test_what_defines_nothing_is_refused(sqlite_rpc: Rpc, more: dict[str, Any], words: str) -> None:

@@ -32,7 +32,7 @@ from skillery.backends import Identity
 from skillery.errors import ArchiveTooLarge, InvalidParams, SkilleryError
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.wording import did_you_mean, quoted
-from skillery.importing import Begun, SkillReport, Summary, Wish
+from skillery.importing import Begun, ImportOptions, SkillReport, Summary
 from skillery.publishing import Mode
 
 ACTION = "create_skill"
@@ -113,7 +113,7 @@ async def _while_heard(reports: AsyncIterator[Any], gone: asyncio.Task[None]) ->
         yield report
 
 
-def _wish(scope: Any) -> Wish:
+def _wish(scope: Any) -> ImportOptions:
     """Raises InvalidParams."""
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - set(_PARAMS))
@@ -128,7 +128,7 @@ def _wish(scope: Any) -> Wish:
     default = default or (name if name.isprintable() else "")
     if "prune" in given and not (stated or default):
         raise InvalidParams("'prune' is about what a 'source' holds no more", hint="Give both.", param="prune")
-    return Wish(
+    return ImportOptions(
         namespace=parse_namespace(given.get("namespace", "")),
         permissions=_permissions(given["permissions"]) if "permissions" in given else None,
         name=name,

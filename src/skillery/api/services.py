@@ -15,7 +15,7 @@ from skillery.environments import Environments
 from skillery.environments.named import NamedEnvironments
 from skillery.environments.queries import Showing
 from skillery.environments.rebuilds import Rebuilds
-from skillery.exports import Exports, Preparing
+from skillery.exports import Exports, FactsPreparation
 from skillery.identity.idempotency import Once
 from skillery.identity.quotas import Quotas
 from skillery.importing import Importer
@@ -44,7 +44,7 @@ class Services(NamedTuple):
     showing: Showing
     rebuilds: Rebuilds
     exports: Exports
-    preparing: Preparing
+    preparing: FactsPreparation
     refusals: Refusals
     once: Once
     quotas: Quotas

@@ -42,7 +42,7 @@ from skillery.context.request import begin, current
 from skillery.database import Database, migrate
 from skillery.environments import Environments
 from skillery.errors import StartupError
-from skillery.exports import Exports, Preparing
+from skillery.exports import Exports, FactsPreparation
 from skillery.formats.bundle import BundleLimits
 from skillery.identity.idempotency import Once
 from skillery.importing import Importer, ImportLimits
@@ -58,7 +58,15 @@ from skillery.maintenance.garbage import (
     unused_environments,
 )
 from skillery.plugins import Plugins
-from skillery.publishing import CompilePool, ExampleRuns, Publisher, PublishingRules, ToolMaker, Undeclared
+from skillery.publishing import (
+    BundleChecks,
+    CompilePool,
+    ExampleRuns,
+    Publisher,
+    PublishingRules,
+    ToolMaker,
+    Undeclared,
+)
 from skillery.registry import cursor_key
 from skillery.runs import Runner
 from skillery.runs.admission import Admission
@@ -153,22 +161,22 @@ def _services(
         recorder=Recorder(database, blobs, plugins.events),
     )
     exports = Exports(database, storage, settings.index_skills)
-    preparing = Preparing(exports)
+    preparing = FactsPreparation(exports)
     bundles = BundleLimits(max_bytes=settings.bundle_max_mb * MIB, max_files=settings.bundle_max_files)
-    publisher = Publisher(
+    events = PreparingEvents(plugins.events, preparing)
+    checks = BundleChecks(
         database,
         storage,
-        PreparingEvents(plugins.events, preparing),
+        events,
         bundles,
-        _publishing_rules(settings),
         msgspec.structs.asdict(settings.max_limits),
         ExampleRuns(runner, cache, settings.publishing.examples_seconds),
-        quotas,
         packages.locks,
-        packages.environments,
         compilers,
         Undeclared(compilers, packages.locks, parts.named, settings.packages.infer),
     )
+    rules = _publishing_rules(settings)
+    publisher = Publisher(database, storage, events, checks, rules, quotas, packages.environments)
     return Services(
         database=database,
         storage=storage,

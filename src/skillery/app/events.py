@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from skillery.backends import Events, Finding, FinishedRun, Publication
-from skillery.exports import Preparing
+from skillery.exports import FactsPreparation
 
 
 class PreparingEvents:
     """The Events of the plugins. Each published skill is also prepared for the indexes of Agent Skills."""
 
-    def __init__(self, events: Events, preparing: Preparing) -> None:
+    def __init__(self, events: Events, preparing: FactsPreparation) -> None:
         self._events = events
         self._preparing = preparing
 

@@ -1,8 +1,8 @@
-"""Skills as the world knows them: Agent Skills, as archives, as single files, and in indexes."""
+"""Exports: skills as Agent Skills, in archives, as single files and in indexes."""
 
 from skillery.exports.facts import Facts
 from skillery.exports.indexes import KINDS, Index, Kind
-from skillery.exports.preparation import Preparing
+from skillery.exports.preparation import FactsPreparation
 from skillery.exports.skill_exports import Export, Exports, File
 
-__all__ = ["KINDS", "Export", "Exports", "Facts", "File", "Index", "Kind", "Preparing"]
+__all__ = ["KINDS", "Export", "Exports", "Facts", "FactsPreparation", "File", "Index", "Kind"]

@@ -1,4 +1,4 @@
-"""The contents of a version's files, one after the other, at constant memory."""
+"""Reading the contents of a version's files one after the other, at constant memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from skillery.formats.archives import Entry
 from skillery.registry.files import FileRow
 
 WINDOW_BYTES = 1024 * 1024
-"""Of small files that are read from the database at once."""
+"""Bytes of small files that one query reads from the database."""
 
 
 class Contents:
-    """Reads stored files, best in the order of their paths. Blocking."""
+    """Reader of stored files, fastest in the order of their paths. Blocking."""
 
     def __init__(self, database: Database, storage: Storage, files: Sequence[FileRow]) -> None:
         self._database = database
@@ -27,7 +27,7 @@ class Contents:
         self._window: dict[str, bytes] = {}
 
     def replace_beginning(self, path: str, head: bytes, size: int) -> None:
-        """From now on the file has `size` bytes: `head`, and the end of the stored content."""
+        """Replace the beginning of a file. It then has `size` bytes: `head`, and the end of the stored content."""
         self._heads[path] = head, size
 
     def entries(self) -> list[Entry]:
@@ -37,11 +37,11 @@ class Contents:
         return self._heads[path][1] if path in self._heads else self._files[path].size_bytes
 
     def sha256(self, path: str) -> str:
-        """Of what is stored."""
+        """Return the SHA-256 of the stored content."""
         return self._files[path].sha256
 
     def read(self, entry: Entry) -> Iterable[bytes]:
-        """Raises ContentMissing."""
+        """Return the content in pieces. Raise ContentMissing."""
         file = self._files[entry.path]
         if entry.path not in self._heads:
             return self._stored(file)
@@ -59,7 +59,8 @@ class Contents:
         return b"".join(self.read(Entry(path, self.size(path), executable=False)))
 
     def _small(self, wanted: FileRow) -> bytes | None:
-        """With those that come next, so that a bundle of many small files takes few questions."""
+        """Return a small file; read the following files with it, so that a bundle of many small files needs few
+        queries."""
         if wanted.sha256 not in self._window:
             digests, size = [], 0
             for file in self._files.values():

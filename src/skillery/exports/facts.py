@@ -1,4 +1,4 @@
-"""What is known of a version as an Agent Skill. It follows from its files, is made when it is wanted, and kept."""
+"""Facts of a version as an Agent Skill. They follow from its files, are computed on demand, and stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skillery.formats.archives import FORMS, Form, archive, fits_plain_tar
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
 
 MAKER = 1
-"""Goes up with every change of formats.agent_skill or formats.archives that changes what they make."""
+"""Increase it with every change of formats.agent_skill or formats.archives that changes their output."""
 
 _FACTS = select(exports.c.facts_json).where(
     exports.c.version_id == bindparam("version"), exports.c.maker == bindparam("made_by")
@@ -24,35 +24,35 @@ _FACTS = select(exports.c.facts_json).where(
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Digests are SHA-256 in hex. An Agent Skill is called by its index name: `name`."""
+    """Facts of one version. Digests are SHA-256 in hex; `name` is its index name."""
 
     name: str
     description: str
     skill_md: str
     skill_md_bytes: int
     is_generated: bool
-    """SKILL.md is not what is stored: that does not conform."""
+    """True if SKILL.md was generated, because the stored file does not conform."""
     archives: dict[Form, str]
     files: tuple[str, ...]
 
     @property
     def is_lone(self) -> bool:
-        """There is nothing in it but SKILL.md, and the manifest that only a registry reads."""
+        """Whether the skill contains only SKILL.md and the manifest, which only registries read."""
         return set(self.files) <= {SKILL_MD, SKILL_TOML}
 
     @property
     def form(self) -> Form:
-        """Of the archive that every reader understands."""
+        """The form of the archive that every reader understands."""
         return "tar.gz" if all(fits_plain_tar(path) for path in self.files) else "zip"
 
 
 def make_facts(name: str, skill: AgentSkill, contents: Contents) -> Facts:
-    """Blocking: every file is read."""
+    """Return the facts of a skill. Blocking: reads every file."""
     entries = contents.entries()
     digests = {form: _digest(archive(form, entries, contents.read)) for form in FORMS}
     return Facts(
         name,
-        # Clients count it in UTF-16, and leave out of an index what is too long for them.
+        # Clients count UTF-16 units, and drop longer descriptions from an index.
         cut(skill.description, MAX_DESCRIPTION),
         hashlib.sha256(skill.content).hexdigest(),
         len(skill.content),
@@ -72,7 +72,7 @@ def read_facts(text: str) -> Facts:
 
 
 def keep_facts(connection: Connection, facts: Mapping[int, Facts]) -> None:
-    """By version, in one order for everybody who makes the same."""
+    """Store the facts by version, in one order for all servers, so that two of them do not deadlock."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     adding = dialect.insert(exports)
     new = {"maker": adding.excluded.maker, "facts_json": adding.excluded.facts_json}

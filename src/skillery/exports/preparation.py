@@ -1,4 +1,4 @@
-"""Prepare what the indexes of Agent Skills need, before a client asks for an index."""
+"""Preparation of the facts for indexes of Agent Skills, before a client requests an index."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from skillery.exports.skill_exports import Exports
 
 log = logging.getLogger(__name__)
 QUIET_SECONDS = 1.0
-"""Publishing must pause this long first, so that an import is not slowed down by the preparation of its skills."""
+"""Publishing must pause this long first, so that preparation does not slow an import down."""
 REST_SECONDS = 0.05
 """Pause between two batches: other requests need the processor too."""
 MOST_NAMES = 5_000
-"""Past this number of published names, all skills are looked through."""
+"""Limit on the remembered names of published skills. Past it, all skills are checked."""
 
 
-class Preparing:
-    """Make the facts of latest versions in the background: of all at the start, then of newly published skills."""
+class FactsPreparation:
+    """Computes the facts of latest versions in the background: of all at the start, then of newly published skills."""
 
     def __init__(self, exports: Exports) -> None:
         self._exports = exports
         self._names: set[str] | None = None
-        """Skills to look at, None for all."""
+        """Skills to check, None for all."""
         self._changed = asyncio.Event()
         self._changed.set()
         self._task: asyncio.Task[None] | None = None
@@ -53,7 +53,7 @@ class Preparing:
             try:
                 await self._prepare(None if names is None else sorted(names))
             except SkilleryError as error:
-                log.warning("the index of Agent Skills is not prepared, its first reader waits: %s", error.message)
+                log.warning("the index of Agent Skills is not prepared, so its first reader waits: %s", error.message)
             except Exception:
                 log.exception("the index of Agent Skills could not be prepared")
 

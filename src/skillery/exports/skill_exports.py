@@ -1,4 +1,4 @@
-"""A version as an Agent Skill: its archive and its files, with a SKILL.md that conforms."""
+"""Exports of a version as an Agent Skill: its archive and its files, with a conforming SKILL.md."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from skillery.registry.files import FileRow
 log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 200
 PREPARED_AT_ONCE = 20
-"""Few: a reader who needs facts that are not made yet waits for the batch that is being made."""
+"""Few, because a reader that needs missing facts waits for the current batch."""
 _MANIFEST = select(skill_versions.c.manifest_json).where(skill_versions.c.id == bindparam("version"))
-# An index of what nobody has asked for before takes its time, and nobody else's threads.
+# A first index takes long, so exports have their own threads.
 _WORKERS = Workers("exports", 2)
 
 
 class Export(NamedTuple):
-    """One version, ready to be handed out."""
+    """One version, ready to export."""
 
     row: VersionRow
     facts: Facts
@@ -47,11 +47,11 @@ class Export(NamedTuple):
         return archive_size(form, self.contents.entries())
 
     def archive(self, form: Form) -> Iterator[bytes]:
-        """Blocking, piece by piece."""
+        """Yield the archive in pieces. Blocking."""
         return archive(form, self.contents.entries(), self.contents.read)
 
     def file(self, path: str) -> File:
-        """Raises FileNotInSkill."""
+        """Return one file. Raise FileNotInSkill."""
         if path not in self.facts.files:
             raise FileNotInSkill(
                 f"'{self.row.name}' {self.row.version} has no file '{path}'",
@@ -70,11 +70,11 @@ class File(NamedTuple):
     size: int
     sha256: str
     pieces: Iterable[bytes]
-    """Blocking."""
+    """The content in pieces. Blocking."""
 
 
 class Exports:
-    """Hands out skills of a registry as Agent Skills, to those who may see them."""
+    """Exports the skills that an identity may see as Agent Skills."""
 
     def __init__(self, database: Database, storage: Storage, most_listed: int) -> None:
         self._database = database
@@ -83,21 +83,21 @@ class Exports:
         self._making = threading.Lock()
 
     async def find(self, identity: Identity, name: str, spec: VersionSpec) -> Export:
-        """Raises SkillNotFound, VersionNotFound, LabelNotFound."""
+        """Return the export of a version. Raise SkillNotFound, VersionNotFound, LabelNotFound."""
         return await asyncio.to_thread(self._find, identity, name, spec)
 
     async def find_in_index(self, identity: Identity, namespace: str, wanted: str) -> Export:
-        """The latest version of the skill that has this name in an index. Raises SkillNotFound."""
+        """Return the latest version of the skill with this name in an index. Raise SkillNotFound."""
         find = partial(find_in_index, identity=identity, namespace=namespace, wanted=wanted)
         name = await self._database.read(find)
         return await self.find(identity, name, Latest())
 
     async def index(self, identity: Identity, namespace: str, kind: Kind) -> Index:
-        """Of the skills that the identity sees; of a namespace `""`: of all."""
+        """Return the index of the skills that the identity sees in a namespace; `""` is all namespaces."""
         return await _WORKERS.run(self._index, identity, namespace, kind)
 
     async def prepare(self, after: str, names: Sequence[str] | None) -> str | None:
-        """Make the missing facts of the next latest versions behind the skill name `after`, of `names` if given.
+        """Make the missing facts of the next latest versions after the skill name `after`, of `names` if given.
 
         Return the last name, or None if no version is left.
         """
@@ -149,7 +149,7 @@ class Exports:
         look = partial(list_index, identity=identity, namespace=namespace, maker=MAKER, after=after, limit=ROWS_AT_ONCE)
         page = self._database.read_now(look)
         if any(listed.facts_json is None for listed in page):
-            # Whoever else asks meanwhile waits for what is being made, and does not make it again.
+            # Other readers wait for the facts under way instead of computing them again.
             with self._making:
                 page = self._database.read_now(look)
                 made = {one.version_id: self._facts_of(one) for one in page if one.facts_json is None}
@@ -178,7 +178,7 @@ class Exports:
 
 
 def _make_conform(contents: Contents, name: str, manifest_json: str) -> AgentSkill:
-    """What stands as SKILL.md from then on."""
+    """Return the skill as an Agent Skill. From then on, `contents` has the conforming SKILL.md."""
     manifest: dict[str, Any] = msgspec.json.decode(manifest_json)
     stored = contents.whole(SKILL_MD)
     skill = agent_skill(stored, name=index_name(name), description=manifest["description"])

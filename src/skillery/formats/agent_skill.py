@@ -75,7 +75,7 @@ def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
     in place: keys that the specification does not know, another name, a text that is too long.
     """
     if not is_agent_skill_name(name):
-        raise ValueError(f"{name!r} is no name for an Agent Skill")
+        raise ValueError(f"{name!r} is not a name for an Agent Skill")
     read = _read(stored)
     if read is not None and next(_problems(read, name), None) is None:
         return AgentSkill(stored, read.frontmatter, False)
@@ -86,7 +86,7 @@ def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
 
 
 def agent_skill_problems(stored: bytes, *, name: str) -> list[str]:
-    """Return the reasons why a SKILL.md does not conform to Agent Skills in a folder called `name`; [] if it conforms."""
+    """Return why a SKILL.md does not conform to Agent Skills in a folder called `name`; [] if it conforms."""
     read = _read(stored)
     return ["it has no frontmatter that every reader of YAML understands"] if read is None else [*_problems(read, name)]
 
@@ -122,7 +122,7 @@ class _Read(msgspec.Struct, frozen=True):
 
 
 def _read(stored: bytes) -> _Read | None:
-    """Return None if a strict reader finds no frontmatter, or a broken one."""
+    """Return the parsed file; None if a strict reader finds no frontmatter, or a broken one."""
     split = _SPLIT.match(stored)
     if split is None:
         return None
@@ -135,13 +135,16 @@ def _read(stored: bytes) -> _Read | None:
 
 @lru_cache(maxsize=_KEPT)
 def _parsed(source: str) -> tuple[dict[str, object], tuple[str, ...]]:
-    """What stands between fences, and its plain scalars that are not text. Kept: a long one takes half a second, and
-    whoever asks for a file should not be able to ask for that again and again. Raises InvalidBundle."""
+    """Return the frontmatter between fences, and its plain scalars that are not text. Raise InvalidBundle.
+
+    The results are cached: a long frontmatter takes half a second to parse, and a caller could request one file
+    repeatedly.
+    """
     return parse_skill_md(f"---\n{source}---\n").frontmatter, tuple(_other_types(source))
 
 
 def _salvaged(stored: bytes) -> tuple[dict[str, object], bytes]:
-    """Return frontmatter and body if the fences are sloppy. If the frontmatter cannot be parsed, return the body alone."""
+    """Return frontmatter and body despite sloppy fences. If the frontmatter cannot be parsed, it is empty."""
     split = _LENIENT_SPLIT.match(stored)
     if split is None:
         return {}, stored.removeprefix(_BOM)
@@ -174,9 +177,9 @@ def _problems(read: _Read, name: str) -> Iterator[str]:
         yield f"its description has more than {MAX_DESCRIPTION} characters"
     for key, value in frontmatter.items():
         if key not in FIELDS:
-            yield f"the key '{key}' is none of {', '.join(FIELDS)}"
+            yield f"the key '{key}' is unknown; allowed are {', '.join(FIELDS)}"
         elif key not in ("name", "description") and not _conforms(key, value):
-            yield f"the value of '{key}' is not what it should be"
+            yield f"the value of '{key}' does not have the form that Agent Skills require"
     for text in read.other_types:
         yield f"the value {text!r} is not text: it needs quotes"
 
@@ -198,15 +201,15 @@ def _conforming(frontmatter: Mapping[str, object], name: str, description: str) 
     """Return the frontmatter of a conforming SKILL.md, its keys in the order of FIELDS."""
     stated = frontmatter.get("description")
     stated = stated if isinstance(stated, str) else ""
-    told = cut(stated.strip() or description.strip() or f"The skill {name}.", MAX_DESCRIPTION)
-    made: dict[str, object] = {"name": name, "description": told}
+    kept_description = cut(stated.strip() or description.strip() or f"The skill {name}.", MAX_DESCRIPTION)
+    made: dict[str, object] = {"name": name, "description": kept_description}
     for key in ("license", "compatibility", "allowed-tools"):
         if key in frontmatter and _conforms(key, frontmatter[key]):
             made[key] = frontmatter[key]
     given = frontmatter.get("metadata")
     metadata = {key: _as_text(value) for key, value in given.items()} if isinstance(given, dict) else {}
     for key, value in frontmatter.items():
-        is_kept = key in made and (made[key] == value or (key == "description" and told == stated.strip()))
+        is_kept = key in made and (made[key] == value or (key == "description" and kept_description == stated.strip()))
         if not is_kept and not (key == "metadata" and isinstance(value, dict)) and value:
             metadata[_free(metadata, key)] = _as_text(value)
     return _fitting(made, metadata)

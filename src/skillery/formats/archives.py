@@ -18,9 +18,9 @@ MEDIA_TYPES: dict[Form, str] = {"tar.gz": "application/gzip", "zip": "applicatio
 
 _BLOCK = 512
 _STORED = 0xFFFF
-_MOMENT = 315_532_800
+_MTIME = 315_532_800
 """1980-01-01 in UTC, in seconds since 1970: zip has no earlier time, and tar warns about 1970."""
-_ZIP_MOMENT = (1 << 5 | 1) << 16
+_ZIP_MTIME = (1 << 5 | 1) << 16
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 
@@ -104,7 +104,7 @@ def _ustar(prefix: bytes, name: bytes, size: int, mode: int, kind: bytes) -> byt
         _octal(0, 8),
         _octal(0, 8),
         _octal(size, 12),
-        _octal(_MOMENT, 12),
+        _octal(_MTIME, 12),
         b" " * 8,
         kind,
         b"\0" * 100,
@@ -145,15 +145,15 @@ def _mode(entry: Entry) -> int:
 def _gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
     crc, size = 0, 0
     yield _GZIP_HEADER
-    held = bytearray()
+    buffer = bytearray()
     for piece in pieces:
         crc, size = zlib.crc32(piece, crc), size + len(piece)
-        held += piece
+        buffer += piece
         # Keep one byte more than a block: only the end of the pieces shows which block is the last.
-        while len(held) > _STORED:
-            yield _stored(bytes(held[:_STORED]), is_last=False)
-            del held[:_STORED]
-    yield _stored(bytes(held), is_last=True)
+        while len(buffer) > _STORED:
+            yield _stored(bytes(buffer[:_STORED]), is_last=False)
+            del buffer[:_STORED]
+    yield _stored(bytes(buffer), is_last=True)
     yield struct.pack("<II", crc, size & 0xFFFFFFFF)
 
 
@@ -173,7 +173,7 @@ def _zip(entries: Sequence[Entry], read: Read) -> Iterator[bytes]:
         for piece in _exactly(entry, read):
             crc = zlib.crc32(piece, crc)
         # 0x0800: the name is UTF-8. Version 2.0, made on Unix.
-        common = struct.pack("<HHHIIIIHH", 20, 0x0800, 0, _ZIP_MOMENT, crc, entry.size, entry.size, len(name), 0)
+        common = struct.pack("<HHHIIIIHH", 20, 0x0800, 0, _ZIP_MTIME, crc, entry.size, entry.size, len(name), 0)
         yield b"PK\x03\x04" + common + name
         yield from _exactly(entry, read)
         mode = (0o100000 | _mode(entry)) << 16

@@ -1,42 +1,24 @@
-"""A bundle: all files of one version of a skill, checked together, and their digest."""
+"""A bundle: all files of one version of a skill, and their digest."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, takewhile
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
-from skillery.errors import BundleTooLarge, InvalidBundle, InvalidManifest, InvalidParams, InvalidPath
-from skillery.formats import package_json
-from skillery.formats.examples import Examples, read_examples
-from skillery.formats.json_values import difference
-from skillery.formats.manifest import Manifest, parse_manifest
-from skillery.formats.paths import PATH_HINT, check_paths, path_problem
-from skillery.formats.problems import Problem, problems_of, raise_problems
-from skillery.formats.python_source import source_problem
-from skillery.formats.requirements import located
-from skillery.formats.skill_md import SkillMd, parse_skill_md
-from skillery.formats.skill_toml import MAX_BYTES as MAX_TOML_BYTES
-from skillery.formats.skill_toml import manifest_toml, toml_manifest
-from skillery.formats.tools_json import FILE as TOOLS_JSON
-from skillery.formats.tools_json import HINT as TOOLS_HINT
-from skillery.formats.tools_json import NO_TOOLS, Tool, ToolsFile, name_warnings, read_tools
-from skillery.formats.wording import did_you_mean, printable, quoted
+from skillery.errors import BundleTooLarge
+from skillery.formats.examples import Examples
+from skillery.formats.manifest import Manifest
+from skillery.formats.paths import check_paths
+from skillery.formats.skill_md import SkillMd
+from skillery.formats.tools_json import Tool
 
 SKILL_TOML = "skill.toml"
 SKILL_MD = "SKILL.md"
-
-_T = TypeVar("_T")
-_HINT = "Mend the files and publish again; nothing was stored."
-
-MAX_CHECKED_BYTES = 2 * 1024 * 1024
-"""Total size up to which the Python files next to the entrypoint are compiled. Files past it are stored with a warning.
-"""
 
 
 class Source(NamedTuple):
@@ -103,261 +85,17 @@ def digest_of_entries(files: Iterable[tuple[str, str, bool]]) -> str:
     return f"sha256:{lines.hexdigest()}"
 
 
-def make_bundle(
-    manifest: Mapping[str, object],
-    skill_md: str | SkillMd,
-    files: Sequence[BundleFile],
-    limits: BundleLimits = BundleLimits(),  # noqa: B008 - frozen
-    *,
-    skip_broken_tools: bool = False,
-) -> Bundle:
-    """Check a bundle and compile its Python files in this process, so only for trusted files.
-
-    Raise the errors of `begin_bundle` and `UnfinishedBundle.finish`.
-    """
-    begun = begin_bundle(manifest, skill_md, files, limits, skip_broken_tools=skip_broken_tools)
-    found = {one.path: source_problem(one.path, one.content, one.export) for one in begun.sources}
-    return begun.finish({path: problem for path, problem in found.items() if problem})
-
-
-def begin_bundle(
-    manifest: Mapping[str, object],
-    skill_md: str | SkillMd,
-    files: Sequence[BundleFile],
-    limits: BundleLimits = BundleLimits(),  # noqa: B008 - frozen
-    *,
-    skip_broken_tools: bool = False,
-) -> UnfinishedBundle:
-    """Check the parts of a bundle that need neither a compiler nor a sandbox.
-
-    `files` may contain skill.toml and SKILL.md if they equal `manifest` and `skill_md`; otherwise both are generated.
-    If `skill_md` is a parsed SkillMd, the SKILL.md in `files` stays unchanged. With `skip_broken_tools`, a tool that
-    breaks a rule of tools.json is left out with a warning, and missing JavaScript modules are warnings too. Raise
-    BundleTooLarge; `finish` raises all other errors.
-    """
-    _check_size(files, limits)
-    begun = UnfinishedBundle(manifest, skill_md, files, limits, skip_broken_tools)
-    begun.begin()
-    return begun
-
-
 def with_file(bundle: Bundle, file: BundleFile, limits: BundleLimits) -> Bundle:
     """Return the bundle with one more file and the new digest. Raise BundleTooLarge or InvalidPath."""
     check_paths([*(one.path for one in bundle.files), file.path])
-    files = tuple(_sorted([*bundle.files, file]))
-    _check_size(files, limits)
+    files = tuple(in_order([*bundle.files, file]))
+    check_size(files, limits)
     size = sum(one.size for one in files)
     return msgspec.structs.replace(bundle, files=files, digest=digest_of(files), size_bytes=size)
 
 
-class UnfinishedBundle:
-    """A bundle whose Python files are not yet compiled, with the problems of its other parts."""
-
-    def __init__(
-        self,
-        manifest: Mapping[str, object],
-        skill_md: str | SkillMd,
-        files: Sequence[BundleFile],
-        limits: BundleLimits,
-        skip_broken_tools: bool,
-    ) -> None:
-        self.limits = limits
-        self.skip_broken_tools = skip_broken_tools
-        self.raw = manifest
-        self.read = skill_md if isinstance(skill_md, SkillMd) else None
-        self.text = skill_md if isinstance(skill_md, str) else ""
-        self.files = files
-        self.by_path = {file.path: file for file in files}
-        self.problems: list[Problem] = []
-        self.hints: dict[type[InvalidParams], str | None] = {}
-
-    def begin(self) -> None:
-        self.offered = offered = self.tools()
-        # A broken rule is reported by itself; its effect on the skill's kind is not reported as well.
-        has_tools = offered.has_scripts or bool(offered.problems and not self.skip_broken_tools)
-        self.manifest = manifest = self.attempt(lambda: parse_manifest(self.raw, has_tools=has_tools))
-        self.locate_requirements()
-        self.checked_md = self.read or self.attempt(lambda: parse_skill_md(self.text))
-        self.check_paths()
-        self.looked = self.look_at_javascript(manifest, offered.tools)
-        self.generated = [self.skill_toml(manifest), self.skill_md(self.checked_md)]
-        self.entrypoint = self.find_entrypoint(manifest)
-        self.examples = self.read_examples(manifest)
-
-    @cached_property
-    def sources(self) -> tuple[Source, ...]:
-        """The files to compile: the entrypoint first, the only file that must define a name.
-
-        If the bundle has another problem, the entrypoint is the only source.
-        """
-        is_sound = not self.problems and not (self.examples and self.examples.problems)
-        return (*([self.entrypoint] if self.entrypoint else ()), *(self.other_sources if is_sound else ()))
-
-    def finish(self, source_problems: Mapping[str, Problem]) -> Bundle:
-        """Return the bundle. `source_problems` are the problems of `sources`, by path.
-
-        Raise BundleTooLarge, or InvalidManifest, InvalidPath or InvalidBundle that lists all problems.
-        """
-        self.check_entrypoint(source_problems)
-        self.check_examples()
-        manifest, skill_md, offered = self.manifest, self.checked_md, self.offered
-        if manifest is None or self.examples is None or skill_md is None or self.problems:
-            kind = next(iter(self.hints)) if len(self.hints) == 1 else InvalidBundle
-            raise_problems(kind, self.problems, hint=next(iter(self.hints.values())))
-        files = tuple(_sorted([*self.files, *(file for file in self.generated if file)]))
-        _check_size(files, self.limits)
-        warnings = (
-            *manifest.warnings,
-            *skill_md.warnings,
-            *offered.warnings,
-            *offered.skipped,
-            *(name_warnings(manifest.name, skill_md.frontmatter.get("name")) if offered.tools else ()),
-            *self.source_warnings(source_problems),
-            *self.looked,
-        )
-        size = sum(file.size for file in files)
-        return Bundle(manifest, skill_md, files, digest_of(files), size, warnings, self.examples, offered.tools)
-
-    @cached_property
-    def toml_text(self) -> str | None:
-        """The text of the given skill.toml. None if there is no such file, or if it is too large for line numbers to
-        matter."""
-        given = self.by_path.get(SKILL_TOML)
-        return given.content.decode("utf-8", "replace") if given and given.size <= MAX_TOML_BYTES else None
-
-    def locate_requirements(self) -> None:
-        self.problems = [located(problem, self.toml_text) for problem in self.problems]
-
-    def tools(self) -> ToolsFile:
-        given = self.by_path.get(TOOLS_JSON)
-        if given is None:
-            return NO_TOOLS
-        found = read_tools(given.content, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}))
-        if found.problems and not self.skip_broken_tools:
-            self.problems.extend(found.problems)
-            self.hints.setdefault(InvalidBundle, TOOLS_HINT)
-        return found
-
-    def check_paths(self) -> None:
-        for file in self.files:
-            wrong = path_problem(file.path)
-            if wrong:
-                shown = printable(file.path)
-                self.problems.append(Problem(f"the path {quoted(file.path)} {wrong}", path=shown, file=shown))
-                self.hints.setdefault(InvalidPath, PATH_HINT)
-        if InvalidPath not in self.hints:
-            missing = [path for path in (SKILL_TOML, SKILL_MD) if path not in self.by_path]
-            self.attempt(lambda: check_paths([*missing, *(file.path for file in self.files)]))
-
-    def skill_toml(self, manifest: Manifest | None) -> BundleFile | None:
-        """Return skill.toml generated from the manifest, or None if the file is given."""
-        given = self.by_path.get(SKILL_TOML)
-        if given is None:
-            return BundleFile(SKILL_TOML, manifest_toml(manifest.raw)) if manifest else None
-        stated = self.attempt(lambda: toml_manifest(given.content))
-        if stated is not None and manifest is not None:
-            place = difference(manifest.raw, stated)
-            if place is not None:
-                self.problem(SKILL_TOML, f"{SKILL_TOML} and the manifest differ in {quoted(place or 'everything')}")
-        return None
-
-    def skill_md(self, skill_md: SkillMd | None) -> BundleFile | None:
-        """Return SKILL.md as a file, or None if the file is given."""
-        given = self.by_path.get(SKILL_MD)
-        if given is None:
-            assert self.read is None, "whoever has read it has it"
-            return BundleFile(SKILL_MD, self.text.encode()) if skill_md else None
-        if self.read is not None:
-            return None
-        try:
-            stated = given.content.decode()
-        except UnicodeDecodeError as error:
-            line = given.content.count(b"\n", 0, error.start) + 1
-            self.problem(SKILL_MD, f"{SKILL_MD} is not UTF-8 text", line)
-            return None
-        if _plain(stated) != _plain(self.text):
-            self.problem(SKILL_MD, f"the file {SKILL_MD} and skill_md differ; leave one of them out")
-        return None
-
-    def find_entrypoint(self, manifest: Manifest | None) -> Source | None:
-        runtime = manifest.called if manifest else None
-        if runtime is None:
-            return None
-        file = self.by_path.get(runtime.entrypoint)
-        if file is not None:
-            return Source(file.path, file.content, runtime.export)
-        near = did_you_mean(runtime.entrypoint, (path for path in self.by_path if path.endswith(".py")))
-        self.problem(runtime.entrypoint, f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}", 1)
-        return None
-
-    def check_entrypoint(self, source_problems: Mapping[str, Problem]) -> None:
-        problem = source_problems.get(self.entrypoint.path) if self.entrypoint else None
-        if problem:
-            self.problems.append(problem)
-            self.hints.setdefault(InvalidBundle, _HINT)
-
-    def look_at_javascript(self, manifest: Manifest | None, tools: Sequence[Tool]) -> tuple[str, ...]:
-        """Return warnings. Missing JavaScript modules are problems, or warnings in an imported bundle."""
-        handlers = {tool.script for tool in tools if tool.script and tool.script.endswith(package_json.JAVASCRIPT)}
-        of_scripts = manifest is not None and manifest.called is None
-        run = handlers | (package_json.run_by_scripts(self.by_path) if of_scripts else frozenset())
-        if not run or not any(path.endswith(package_json.FILE) for path in self.by_path):
-            return ()
-        found = package_json.look_at_dependencies({path: file.content for path, file in self.by_path.items()}, run)
-        if found.missing and not self.skip_broken_tools:
-            self.problems.extend(found.missing)
-            self.hints.setdefault(InvalidBundle, package_json.HINT)
-            return found.odd
-        return (*found.odd, *(f"{one.file}:{one.line}: {one.message}" for one in found.missing))
-
-    def read_examples(self, manifest: Manifest | None) -> Examples | None:
-        if manifest is None:
-            return None
-        return read_examples(manifest, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}), self.toml_text)
-
-    def check_examples(self) -> None:
-        if self.examples and self.examples.problems:
-            self.problems.extend(self.examples.problems)
-            self.hints.setdefault(InvalidManifest, "Mend the examples and publish again; nothing was stored.")
-
-    @cached_property
-    def beside(self) -> list[BundleFile]:
-        """Python files that may be modules or data, and handlers of tools. Their faults are warnings."""
-        entrypoint = self.entrypoint.path if self.entrypoint else ""
-        folders = {"code", entrypoint.rpartition("/")[0]}
-        handlers = {tool.script for tool in self.offered.tools}
-        wanted = (file for file in self.files if file.path.endswith(".py") and file.path != entrypoint)
-        return _sorted(file for file in wanted if _is_in(file.path, folders) or file.path in handlers)
-
-    @property
-    def other_sources(self) -> Iterator[Source]:
-        sizes = accumulate(file.size for file in self.beside)
-        within = takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, zip(self.beside, sizes, strict=True))
-        return (Source(file.path, file.content) for file, _ in within)
-
-    def source_warnings(self, source_problems: Mapping[str, Problem]) -> Iterator[str]:
-        compiled = {source.path for source in self.sources}
-        for file in self.beside:
-            if file.path not in compiled:
-                yield f"{file.path} was not checked: the Python files of this bundle are too large together"
-                return
-            if file.path in source_problems:
-                yield source_problems[file.path].message
-
-    def attempt(self, parse: Callable[[], _T]) -> _T | None:
-        try:
-            return parse()
-        except InvalidParams as error:
-            self.problems.extend(problems_of(error))
-            self.hints.setdefault(type(error), error.hint)
-            return None
-
-    def problem(self, file: str, message: str, line: int | None = None) -> None:
-        self.problems.append(Problem(message, path=file, file=file, line=line))
-        self.hints.setdefault(InvalidBundle, _HINT)
-
-
-def _check_size(files: Sequence[BundleFile], limits: BundleLimits) -> None:
+def check_size(files: Sequence[BundleFile], limits: BundleLimits) -> None:
+    """Check the number and the total size of the files. Raise BundleTooLarge."""
     if len(files) > limits.max_files:
         raise BundleTooLarge(
             f"The bundle has {len(files)} files, at most {limits.max_files} are allowed.",
@@ -375,13 +113,6 @@ def _check_size(files: Sequence[BundleFile], limits: BundleLimits) -> None:
         )
 
 
-def _sorted(files: Iterable[BundleFile]) -> list[BundleFile]:
+def in_order(files: Iterable[BundleFile]) -> list[BundleFile]:
+    """Return the files sorted by the bytes of their paths."""
     return sorted(files, key=lambda file: file.path.encode())
-
-
-def _is_in(path: str, folders: set[str]) -> bool:
-    return any(folder and path.startswith(folder + "/") for folder in folders)
-
-
-def _plain(text: str) -> str:
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")

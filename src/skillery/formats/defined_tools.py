@@ -61,7 +61,7 @@ def defined_skill_name(tool: str, namespace: str) -> str:
         return parse_skill_name(f"{namespace}.{last}" if namespace else last)
     except InvalidName:
         raise InvalidName(
-            f"the tool {quoted(tool)} would be kept as the skill {quoted(last)}, which is no name of a skill",
+            f"the tool {quoted(tool)} would be kept as the skill {quoted(last)}, which is not a valid skill name",
             hint="Choose a name with single underscores between words, and not at its end.",
             name=tool[:128],
         ) from None
@@ -74,7 +74,7 @@ def defined_tool_name(skill: str) -> str:
 
 def write_skill(tool: Tool, skill: str, version: str, content: str) -> Written:
     """Return the whole skill: the manifest, SKILL.md, and the other files by path."""
-    assert tool.script is not None, "what is defined has code"
+    assert tool.script is not None, "a defined tool has a script"
     declaration = {
         "name": tool.name,
         "description": tool.description,

@@ -22,14 +22,14 @@ def parse_duration(text: str, param: str) -> timedelta:
         near = f"{almost[1]}{almost[2][0].lower()}" if almost and almost[2][0].lower() in _UNITS else None
         guess = f" (did you mean {quoted(near)}?)" if near else ""
         raise InvalidParams(
-            f"{quoted(text)} is no length of time{guess}",
+            f"{quoted(text)} is not a duration{guess}",
             hint="Write a number and s, m, h, d or w, for example 90d or 12h.",
             param=param,
         )
     duration = timedelta(**{_UNITS[match[2]]: int(match[1])}) if len(match[1]) < 9 else LONGEST * 2
     if duration > LONGEST:
         raise InvalidParams(
-            f"{quoted(text)} is longer than the longest time ({LONGEST.days}d)",
+            f"{quoted(text)} is longer than the longest duration ({LONGEST.days}d)",
             hint=f"Write at most {LONGEST.days}d.",
             param=param,
         )

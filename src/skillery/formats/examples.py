@@ -98,10 +98,10 @@ class _Reader(Shapes):
     def examples(self) -> tuple[Example, ...]:
         given = self.manifest.raw.get("examples", [])
         if not isinstance(given, list):
-            self.problem("examples", f"is {kind_of(given)}, expected are tables [[examples]], each {_FORM}")
+            self.problem("examples", f"is {kind_of(given)}, expected tables [[examples]], each {_FORM}")
             return ()
         if given and self.manifest.called is None:
-            self.problem("examples", "are runs, and without [runtime] there is nothing to run; leave them out")
+            self.problem("examples", "cannot run without [runtime]; remove them, or add an entrypoint")
         if len(given) > MAX_EXAMPLES:
             self.problem("examples", f"has {len(given)} entries, at most {MAX_EXAMPLES} are allowed")
             return ()
@@ -109,19 +109,20 @@ class _Reader(Shapes):
         names = [one.name for one in read]
         for number, name in enumerate(names):
             if name in names[:number]:
-                self.problem(f"examples[{number}].name", f"is {quoted(name)}, as that of another example")
+                self.problem(f"examples[{number}].name", f"is {quoted(name)}, and another example has this name")
         return read
 
     def example(self, number: int, given: object) -> Example:
         where = f"examples[{number}]"
         if not isinstance(given, Mapping):
-            self.problem(where, f"is {kind_of(given)}, expected is a table {_FORM}")
+            self.problem(where, f"is {kind_of(given)}, expected a table {_FORM}")
             return Example(where, {}, {}, ())
         for key in given:
             # An error and not a warning as elsewhere: a misspelt expectation would check nothing.
             if key not in _KEYS:
                 known = ", ".join(_KEYS)
-                self.problem(join(where, key), f"is no key of an example{did_you_mean(key, _KEYS)}; it has {known}")
+                near = did_you_mean(key, _KEYS)
+                self.problem(join(where, key), f"is not a key of an example{near}; allowed are {known}")
         args = cast(dict[str, Any], dict(self.table(given, "args", f"{where}.args") or {}))
         expectation = self.expectation(given, where)
         example = Example(
@@ -149,14 +150,16 @@ class _Reader(Shapes):
         return name
 
     def expectation(self, given: Mapping[str, object], where: str) -> Expectation | None:
-        said = [key for key in EXPECTATIONS if key in given]
-        if len(said) > 1:
-            self.problem(where, f"has {' and '.join(said)}; it expects one thing")
-        if "expect_error" in said:
+        given_keys = [key for key in EXPECTATIONS if key in given]
+        if len(given_keys) > 1:
+            self.problem(where, f"has {' and '.join(given_keys)}; an example has one expectation")
+        if "expect_error" in given_keys:
             error = self.text(given, "expect_error", f"{where}.expect_error") or "Error"
             if not error.isidentifier() or len(error) > MAX_WORD:
-                self.problem(f"{where}.expect_error", f"is {quoted(error)}, which is no type of an error: 'ValueError'")
-        return said[0] if said else None
+                self.problem(
+                    f"{where}.expect_error", f"is {quoted(error)}, expected an error type such as 'ValueError'"
+                )
+        return given_keys[0] if given_keys else None
 
     # -- files -----------------------------------------------------------------------------------------------------
 
@@ -168,7 +171,7 @@ class _Reader(Shapes):
         for argument, value in table.items():
             place = join(f"{where}.blobs", argument)
             if argument in args:
-                self.problem(place, "is an argument that 'args' gives, too; leave one of them out")
+                self.problem(place, "is also in 'args'; remove one of them")
             self.check_input(place, argument, isinstance(value, list))
             found[argument] = self.files(value, place) if isinstance(value, list) else self.file(value, place)
         return found
@@ -185,7 +188,7 @@ class _Reader(Shapes):
     def input_blobs(self, given: Mapping[str, object], where: str) -> tuple[str, ...]:
         value = given.get("input_blobs", [])
         if not isinstance(value, list):
-            self.problem(f"{where}.input_blobs", f"is {kind_of(value)}, expected is an array of paths")
+            self.problem(f"{where}.input_blobs", f"is {kind_of(value)}, expected an array of paths")
             return ()
         return self.files(value, f"{where}.input_blobs")
 
@@ -194,7 +197,7 @@ class _Reader(Shapes):
 
     def file(self, value: object, place: str) -> str:
         if not isinstance(value, str):
-            self.problem(place, f"is {kind_of(value)}, expected is the path of a file of the bundle")
+            self.problem(place, f"is {kind_of(value)}, expected the path of a file in the bundle")
             return ""
         wrong = path_problem(value)
         if wrong:

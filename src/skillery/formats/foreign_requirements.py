@@ -33,7 +33,7 @@ MOST_ASKED = 1000
 """Limit on the requirements of a skill. Several may name one package."""
 LEFT_OUT = "left_out_requirement"
 NO_PACKAGES = "no_packages"
-FORM = "expected is a name with versions, as in 'pandas>=2,<3'"
+FORM = "expected a name with versions, as in 'pandas>=2,<3'"
 
 _BEGIN, _END = "# /// script", "# ///"
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -76,7 +76,7 @@ def read_needs(files: Mapping[str, bytes], repairs: Repairs) -> Needs:
     pythons: list[str] = []
     scripts = [path for path in sorted(files) if path.endswith(".py") and b"/// script" in files[path]]
     if len(scripts) > MOST_SCRIPTS:
-        message = f"{len(scripts)} Python files have a block '# /// script'; the first {MOST_SCRIPTS} of them are read"
+        message = f"{len(scripts)} Python files have a block '# /// script'; only the first {MOST_SCRIPTS} are read"
         repairs.note(LEFT_OUT, message)
     for path in (path for path in REQUIREMENTS if path in files):
         asked += islice(_of_requirements(path, files[path], repairs), MOST_ASKED)
@@ -84,15 +84,15 @@ def read_needs(files: Mapping[str, bytes], repairs: Repairs) -> Needs:
         asked += _of_script(path, files[path], pythons, repairs)
     dependencies: tuple[str, ...] = ()
     if len(asked) < MOST_ASKED:
-        dependencies = tuple(_together(_checked(asked, repairs), repairs))
+        dependencies = tuple(_merge_requirements(_checked(asked, repairs), repairs))
     if len(asked) >= MOST_ASKED or len(dependencies) > MOST:
         many = len(dependencies) or len(asked)
-        message = f"it asks for {many} packages, at most {MOST} are allowed: its scripts run without any"
+        message = f"the skill asks for {many} packages, at most {MOST} are allowed: its scripts run without packages"
         repairs.note(NO_PACKAGES, message, file=asked[0].file)
         dependencies = ()
     python = str(SpecifierSet(",".join(dict.fromkeys(pythons))))
     if len(python) > LONGEST:
-        repairs.note(LEFT_OUT, "what its files say of requires-python is too long together; it is left out")
+        repairs.note(LEFT_OUT, "the requires-python values of its files are too long together; they are left out")
         python = ""
     return Needs(dependencies, python)
 
@@ -107,7 +107,7 @@ def _of_requirements(path: str, content: bytes, repairs: Repairs) -> Iterator[_F
         if option is not None:
             repairs.note(LEFT_OUT, f"the line with {option[0]} is left out; {FORM}", number, path)
         elif _ADDRESS.match(line):
-            message = "an address or a path is left out: packages come from the index of the server alone"
+            message = "an address or a path is left out: packages only come from the server's index"
             repairs.note(LEFT_OUT, message, number, path)
         else:
             yield _Found(path, number, _BEHIND.sub("", line).strip())
@@ -135,7 +135,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 def _text(path: str, content: bytes, repairs: Repairs) -> str | None:
     """Return the text; None if the content cannot be decoded."""
     if len(content) > MOST_BYTES:
-        message = f"has {len(content)} bytes, and what it needs is looked for in at most {MOST_BYTES}"
+        message = f"has {len(content)} bytes; requirements are read from files of at most {MOST_BYTES}"
         repairs.note(LEFT_OUT, message, file=path)
         return None
     bom, encoding = next(((bom, name) for bom, name in _BOMS if content.startswith(bom)), (b"", "utf-8"))
@@ -143,7 +143,7 @@ def _text(path: str, content: bytes, repairs: Repairs) -> str | None:
         text = content[len(bom) :].decode(encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        repairs.note(LEFT_OUT, "is neither UTF-8 nor UTF-16 text; what it needs is not read", line, path)
+        repairs.note(LEFT_OUT, "is neither UTF-8 nor UTF-16 text; its requirements are not read", line, path)
         return None
     return text
 
@@ -182,20 +182,20 @@ def _of_script(path: str, content: bytes, pythons: list[str], repairs: Repairs) 
             pythons.append(str(python))
     given = table.get("dependencies", [])
     if not isinstance(given, list):
-        message = "dependencies of '# /// script' are no list; they are left out"
+        message = "dependencies of '# /// script' are not a list; they are left out"
         repairs.note(LEFT_OUT, message, line_of("dependencies"), path)
         return
     for one in given:
         if isinstance(one, str):
             yield _Found(path, line_of(one), one.strip())
         else:
-            message = "an entry of dependencies is no text; it is left out"
+            message = "an entry of dependencies is not a string; it is left out"
             repairs.note(LEFT_OUT, message, line_of("dependencies"), path)
 
 
 def _wrong_python(python: object) -> str | None:
     if not isinstance(python, str) or len(python) > LONGEST:
-        return "is no short text"
+        return "is not a short string"
     return python_problem(python)
 
 
@@ -221,7 +221,7 @@ def _block(path: str, text: str, repairs: Repairs) -> tuple[int, list[str]] | No
         found.append((number + 1, [line[2:] for line in lines[number + 1 : closing]]))
         number = end
     if len(found) > 1:
-        repairs.note(LEFT_OUT, f"{quoted(_BEGIN)} stands there twice; none of them is read", found[1][0], path)
+        repairs.note(LEFT_OUT, f"{quoted(_BEGIN)} occurs twice; both blocks are left out", found[1][0], path)
         return None
     return found[0] if found else None
 
@@ -244,7 +244,7 @@ def _without_address(text: str) -> str:
     return text.partition("@")[0].strip() + " @ …" if "://" in text else text
 
 
-def _together(requirements: Iterable[Requirement], repairs: Repairs) -> Iterator[str]:
+def _merge_requirements(requirements: Iterable[Requirement], repairs: Repairs) -> Iterator[str]:
     """Return one requirement for each package and marker, merged from all that name it."""
     merged: dict[tuple[str, str], Requirement] = {}
     for one in requirements:
@@ -257,4 +257,6 @@ def _together(requirements: Iterable[Requirement], repairs: Repairs) -> Iterator
         if len(text) <= LONGEST:
             yield text
         else:
-            repairs.note(LEFT_OUT, f"what its files ask of {quoted(key[0])} is too long together; it is left out")
+            repairs.note(
+                LEFT_OUT, f"the requirements of its files for {quoted(key[0])} are too long together; they are left out"
+            )

@@ -35,7 +35,7 @@ _BEHIND_HEADING = "# \t"
 
 
 class ForeignSkill(NamedTuple):
-    """The name, description and version of a foreign skill. `stated` is the name as written, not yet a registry name."""
+    """Name, description and version of a foreign skill. `stated` is the name as written, not yet a registry name."""
 
     stated: str
     description: str
@@ -67,10 +67,10 @@ def registry_name(stated: str) -> str:
         # Casefold first: ß becomes ss, and has no other decomposition.
         plain = normalized("NFKD", stated.casefold()).encode("ascii", "ignore").decode().lower()
     segments = (re.sub(r"[^a-z0-9_-]+", "-", segment) for segment in plain.split("."))
-    mended = ".".join(filter(None, (re.sub(r"[_-]*-[_-]*|__+", "-", segment).strip("-_") for segment in segments)))
-    if not mended:
+    corrected = ".".join(filter(None, (re.sub(r"[_-]*-[_-]*|__+", "-", segment).strip("-_") for segment in segments)))
+    if not corrected:
         return f"skill-{hashlib.sha256(stated.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    return mended[:MAX_LENGTH].rstrip("-_.")
+    return corrected[:MAX_LENGTH].rstrip("-_.")
 
 
 def alias_key(stated: str) -> str:
@@ -101,22 +101,23 @@ def _stated(frontmatter: Mapping[str, object], folder: str, others: frozenset[st
     given = frontmatter.get("name")
     name = " ".join(_CONTROL.sub(" ", given).split()) if isinstance(given, str) else ""
     if not name:
-        what = "is no text" if given is not None and not isinstance(given, str) else "is missing"
-        repairs.note("missing_name", f"the name {what}; it is called as its folder, {quoted(folder)}", file=FILE)
+        what = "is not a string" if given is not None and not isinstance(given, str) else "is missing"
+        repairs.note("missing_name", f"the name {what}; the folder's name {quoted(folder)} is used", file=FILE)
         return folder or "skill"
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
         rule = f"lowercase letters, digits and single hyphens, at most {MAX_NAME} characters"
-        repairs.note("bad_name", f"the name {quoted(name)} is not what Agent Skills ask for: {rule}", file=FILE)
+        repairs.note("bad_name", f"the name {quoted(name)} does not follow the rule of Agent Skills: {rule}", file=FILE)
     if not folder or name == folder:
         return name
     if name in others:
         message = (
-            f"the name is {quoted(name)}, as another folder here is called; it is called as its own, {quoted(folder)}"
+            f"the name is {quoted(name)}, which is also another folder's name; "
+            f"the name of its own folder, {quoted(folder)}, is used"
         )
         repairs.note("name_of_another", message, file=FILE)
         return folder
     repairs.note(
-        "name_not_folder", f"the name is {quoted(name)} and the folder {quoted(folder)}; the name counts", file=FILE
+        "name_not_folder", f"the name is {quoted(name)} and the folder {quoted(folder)}; the name is used", file=FILE
     )
     return name
 
@@ -126,11 +127,11 @@ def _description(skill_md: SkillMd, folder: str, repairs: Repairs) -> str:
     text = _plain(given) if isinstance(given, str) else ""
     if not text:
         text = _plain(_first_words(skill_md.body)) or f"The skill {folder or 'without a name'}."
-        what = "is no text" if given is not None and not isinstance(given, str) else "is missing"
-        message = f"the description {what}; it begins as the page does: {quoted(text, 60)}"
+        what = "is not a string" if given is not None and not isinstance(given, str) else "is missing"
+        message = f"the description {what}; the beginning of the page is used: {quoted(text, 60)}"
         repairs.note("missing_description", message, file=FILE)
     if len(text) > MAX_DESCRIPTION:
-        message = f"the description has {len(text)} characters; the first {MAX_DESCRIPTION} are taken"
+        message = f"the description has {len(text)} characters; the first {MAX_DESCRIPTION} are used"
         repairs.note("long_description", message, file=FILE)
         text = text[: MAX_DESCRIPTION - 1].rstrip() + "…"
     return text
@@ -164,9 +165,9 @@ def _version(frontmatter: Mapping[str, object], repairs: Repairs) -> Version | N
         return None
     found = loose_version(given) if isinstance(given, str) else None
     if found is None:
-        shown = quoted(given) if isinstance(given, str) else "no text"
+        shown = quoted(given) if isinstance(given, str) else "not a string"
         repairs.note(
-            "bad_version", f"the version is {shown}, which is none; the next one that is free is taken", file=FILE
+            "bad_version", f"the version is {shown}, which is not a version; the next free version is used", file=FILE
         )
     elif str(found) != given:
         repairs.note("loose_version", f"the version is {quoted(str(given))}; it is read as {found}", file=FILE)
@@ -176,15 +177,15 @@ def _version(frontmatter: Mapping[str, object], repairs: Repairs) -> Version | N
 def _note_rest(frontmatter: Mapping[str, object], repairs: Repairs) -> None:
     unknown = [key for key in frontmatter if key not in KEYS and key not in _OURS]
     if unknown:
-        repairs.note("unknown_keys", f"keys that Agent Skills do not know are kept: {_some(unknown)}", file=FILE)
+        repairs.note("unknown_keys", f"keys that Agent Skills do not define are kept: {_some(unknown)}", file=FILE)
     metadata = frontmatter.get("metadata")
     if metadata is not None and not isinstance(metadata, Mapping):
-        repairs.note("odd_metadata", "the metadata are no mapping of keys to values; they are kept", file=FILE)
+        repairs.note("odd_metadata", "the metadata is not a mapping of keys to values; it is kept", file=FILE)
     elif isinstance(metadata, Mapping) and not all(isinstance(value, str) for value in metadata.values()):
-        repairs.note("odd_metadata", "the metadata hold more than text; they are kept", file=FILE)
+        repairs.note("odd_metadata", "the metadata contains values that are not strings; it is kept", file=FILE)
     compatibility = frontmatter.get("compatibility", "")
     if not isinstance(compatibility, str) or len(compatibility) > MAX_COMPATIBILITY:
-        message = f"the compatibility is no text of at most {MAX_COMPATIBILITY} characters; it is kept"
+        message = f"the compatibility is not a string of at most {MAX_COMPATIBILITY} characters; it is kept"
         repairs.note("odd_compatibility", message, file=FILE)
 
 

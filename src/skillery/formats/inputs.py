@@ -85,7 +85,7 @@ _FITS: dict[InputType, Callable[[object], bool]] = {
 def _check(name: str, declared: Input, value: object) -> None:
     if not fits(declared.type, value):
         shown = "" if value is None else f" ({_shown(value)})"
-        raise InputInvalid(f"Argument {quoted(name)} is {kind_of(value)}{shown}, declared is {_declaration(declared)}.")
+        raise InputInvalid(f"Argument {quoted(name)} is {kind_of(value)}{shown}, expected {_declaration(declared)}.")
     if declared.enum is not None and not any(same(value, allowed) for allowed in declared.enum):
         allowed = ", ".join(_shown(each) for each in declared.enum[:20])
         raise InputInvalid(f"Argument {quoted(name)} is {_shown(value)}, allowed are: {allowed}.")

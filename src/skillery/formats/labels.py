@@ -15,7 +15,7 @@ _LABEL = re.compile(r"[a-z][a-z0-9._-]*")
 # Mistyped versions too: for `v1.2.3.4` the error says that it is no version, not that no such label exists.
 _LIKE_A_VERSION = re.compile(r"v*(?:[0-9]|x(?:\.|$)).*")
 _HINT = (
-    f"A label begins with a letter of a-z, goes on with a-z, 0-9, '.', '_' and '-', and has at most {MAX_LENGTH} "
+    f"A label begins with a letter a-z, continues with a-z, 0-9, '.', '_' and '-', and has at most {MAX_LENGTH} "
     "characters, e.g. 'stable'."
 )
 
@@ -24,7 +24,7 @@ def parse_label(text: str) -> str:
     """Return the label as given. Raise InvalidLabel with the reason."""
     problem = label_problem(text)
     if problem:
-        raise InvalidLabel(f"{quoted(text)} is no label: {problem}", hint=_HINT, label=text[:MAX_LENGTH])
+        raise InvalidLabel(f"{quoted(text)} is not a label: {problem}", hint=_HINT, label=text[:MAX_LENGTH])
     return text
 
 
@@ -33,14 +33,14 @@ def label_problem(text: str) -> str | None:
     if not text.strip():
         return "it is blank"
     if text == LATEST:
-        return "'latest' is computed, and is never moved by hand"
+        return "'latest' is computed and cannot be set"
     if text.startswith("sha256:"):
         return "it reads as a digest"
     if len(text) > MAX_LENGTH:
         return f"it has {len(text)} characters"
     if _LIKE_A_VERSION.fullmatch(text) or _is_range(text):
         return "it reads as a version or a range of versions"
-    return None if _LABEL.fullmatch(text) else "it is not spelt as one"
+    return None if _LABEL.fullmatch(text) else "it has other characters than a label may have"
 
 
 def _is_range(text: str) -> bool:

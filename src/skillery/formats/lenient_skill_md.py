@@ -8,21 +8,16 @@ is linear in their number.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
-
-import yaml
+from typing import NamedTuple
 
 from skillery.errors import InvalidBundle
 from skillery.formats.json_values import text_problem
+from skillery.formats.lenient_yaml import ENTRY, NotYaml, SkillMdRepairs, read_yaml, with_quotes
 from skillery.formats.repairs import Repair, Repairs
 from skillery.formats.skill_md import (
-    FILE,
-    MAX_DEPTH,
     MAX_FRONTMATTER_BYTES,
-    Builder,
     SkillMd,
     head_of,
     parse_skill_md,
@@ -36,15 +31,6 @@ MAX_LEADING_LINES = 20
 _FENCE = re.compile(r"-{3,}")
 _END = re.compile(r"-{3,}|\.\.\.")
 _KEY = re.compile(r"(?P<key>[^\s#:\-\[\]{},&*!|>'\"%@`][^:\n]{0,127}?|\"[^\"\n]{1,127}\"|'[^'\n]{1,127}')\s*:(?=\s|$)")
-_ENTRY = re.compile(
-    r"(?P<indent>[ ]*(?:-[ ]+)?)(?P<key>[A-Za-z0-9_][A-Za-z0-9_ .-]{0,127}?):[ ]+(?P<value>\S[^\n]*)(?P<end>\n?)"
-)
-"""A `key: value` line. The value includes trailing blanks, which `_value_of` removes.
-
-An expression that excludes them takes quadratic time and holds the interpreter lock, so other threads would wait.
-"""
-_COLON = re.compile(r":(?:\s|$)")
-_BLOCK_STARTS = re.compile(r"[|>][-+0-9]*\s*(?:#.*)?")
 _UNREADABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that YAML never allows."""
 _FENCED = re.compile(r"(?:`{3,}|~{3,})\s*[A-Za-z]*")
@@ -61,24 +47,17 @@ class ReadSkillMd(NamedTuple):
 def read_skill_md(data: bytes) -> ReadSkillMd:
     """Return the parsed file. Never raises. All scalars of the frontmatter are strings as written, as in the strict
     reader."""
-    repairs = _Noted()
+    repairs = SkillMdRepairs()
     text = _text(data, repairs)
     if "\r" in text[: MAX_FRONTMATTER_BYTES * 2]:
         repairs.note("line_ends", "the lines end in CR LF; they are read as LF")
     try:
         skill_md = parse_skill_md(text)
     except InvalidBundle:
-        return ReadSkillMd(_mended(text, repairs), text, repairs.all())
+        return ReadSkillMd(_repaired(text, repairs), text, repairs.all())
     if not skill_md.frontmatter:
-        skill_md = _mended(text, repairs)
+        skill_md = _repaired(text, repairs)
     return ReadSkillMd(skill_md, text, repairs.all())
-
-
-class _Noted(Repairs):
-    """Repairs of SKILL.md."""
-
-    def note(self, code: str, message: str, line: int | None = None, file: str | None = FILE) -> None:
-        super().note(code, message, line, file)
 
 
 # -- bytes to text ---------------------------------------------------------------------------------------------------
@@ -87,12 +66,12 @@ class _Noted(Repairs):
 def _text(data: bytes, repairs: Repairs) -> str:
     text = text_of(data)
     if data.startswith(b"\xef\xbb\xbf"):
-        repairs.note("byte_order_mark", "it begins with a byte order mark, which is passed over", 1)
+        repairs.note("byte_order_mark", "it begins with a byte order mark, which is ignored", 1)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        repairs.note("encoding", "it is UTF-16 and not UTF-8; it is read as what it is")
+        repairs.note("encoding", "it is UTF-16, not UTF-8; it is read as UTF-16")
     elif "\ufffd" in text and not _is_utf8(data):
         line = data.count(b"\n", 0, _first_bad(data)) + 1
-        repairs.note("encoding", "it is not all UTF-8; what is not is shown as \ufffd", line)
+        repairs.note("encoding", "it contains bytes that are not UTF-8; they are read as \ufffd", line)
     problem = text_problem(text)
     if problem:
         line = text.count("\n", 0, max(text.find("\x00"), 0)) + 1
@@ -118,11 +97,11 @@ def _first_bad(data: bytes) -> int:
 # -- where the frontmatter is ----------------------------------------------------------------------------------------
 
 
-def _mended(text: str, repairs: Repairs) -> SkillMd:
+def _repaired(text: str, repairs: Repairs) -> SkillMd:
     lines, rest = head_of(text)
     start = _start(lines, repairs)
     if start is None:
-        repairs.note("missing_frontmatter", "it has no frontmatter; all of it is the body", 1)
+        repairs.note("missing_frontmatter", "it has no frontmatter; the whole file is the body", 1)
         return SkillMd({}, without_mark(text))
     end, after = _end(lines, start, repairs)
     if not any(line.strip() for line in lines[start:end]):
@@ -136,7 +115,7 @@ def _start(lines: list[str], repairs: Repairs) -> int | None:
         bare = line.strip()
         if _FENCE.fullmatch(bare):
             if number:
-                repairs.note("leading_lines", "there is something before the frontmatter", number + 1)
+                repairs.note("leading_lines", "there are lines before the frontmatter", number + 1)
             if bare != "---" or line.rstrip() != bare:
                 repairs.note("fence", f"the frontmatter begins with {quoted(line.rstrip())}, not '---'", number + 1)
             return number + 1 if _looks_like_frontmatter(lines, number + 1) else None
@@ -179,12 +158,12 @@ def _end(lines: list[str], start: int, repairs: Repairs) -> tuple[int, int]:
 def _frontmatter(lines: list[str], first_line: int, repairs: Repairs) -> dict[str, object]:
     """Return the frontmatter. `first_line` is the number of its first line in the file, counted from 1."""
     lines = _cut(_readable(lines, first_line, repairs), first_line, repairs)
-    read = _as_yaml("".join(lines), first_line, repairs)
+    read = read_yaml("".join(lines), first_line, repairs)
     if isinstance(read, dict):
         return read
-    quoted_lines = list(_with_quotes(lines))
-    tried = _Noted()
-    again = _as_yaml("".join(quoted_lines), first_line, tried) if quoted_lines != lines else None
+    quoted_lines = list(with_quotes(lines))
+    tried = SkillMdRepairs()
+    again = read_yaml("".join(quoted_lines), first_line, tried) if quoted_lines != lines else None
     if not isinstance(again, dict):
         return _key_by_key(lines, first_line, repairs)
     for number, (line, now) in enumerate(zip(lines, quoted_lines, strict=True)):
@@ -196,19 +175,19 @@ def _frontmatter(lines: list[str], first_line: int, repairs: Repairs) -> dict[st
 
 
 def _note_quoted(line: str, number: int, repairs: Repairs) -> None:
-    match = _ENTRY.fullmatch(line)
+    match = ENTRY.fullmatch(line)
     key = match["key"] if match else ""
-    repairs.note("unquoted_value", f"the value of {quoted(key)} needs quotes in YAML; it is read as it stands", number)
+    repairs.note("unquoted_value", f"the value of {quoted(key)} needs quotes in YAML; it is read as written", number)
 
 
 def _readable(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
     """Return the lines with spaces instead of leading tabs, and without characters that YAML never allows."""
-    mended = []
+    repaired = []
     for number, line in enumerate(lines, first_line):
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         if "\t" in indent and line.strip():
             repairs.note(
-                "tabs", "a line is indented with a tab, which YAML does not allow; it counts as two blanks", number
+                "tabs", "a line is indented with a tab, which YAML does not allow; it is read as two spaces", number
             )
             line = indent.replace("\t", "  ") + line[len(indent) :]  # noqa: PLW2901
         if _UNREADABLE.search(line):
@@ -216,8 +195,8 @@ def _readable(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
                 "bad_characters", "it holds a character that YAML does not allow; it is read as \ufffd", number
             )
             line = _UNREADABLE.sub("\ufffd", line)  # noqa: PLW2901
-        mended.append(line)
-    return mended
+        repaired.append(line)
+    return repaired
 
 
 def _cut(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
@@ -225,129 +204,10 @@ def _cut(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
     for number, line in enumerate(lines):
         size += len(line.encode())
         if size > MAX_FRONTMATTER_BYTES:
-            message = f"the frontmatter has more than {MAX_FRONTMATTER_BYTES} bytes; the rest of it is not read"
+            message = f"the frontmatter has more than {MAX_FRONTMATTER_BYTES} bytes; the rest is not read"
             repairs.note("too_large", message, first_line + number)
             return lines[:number]
     return lines
-
-
-class _NotYaml(NamedTuple):
-    why: str
-    line: int | None
-
-
-def _as_yaml(source: str, first_line: int, repairs: Repairs) -> dict[str, object] | _NotYaml:
-    """Return the parsed mapping, or why the source is no YAML. Repairs are noted only if it can be read."""
-    builder = _LenientBuilder(source, first_line)
-    try:
-        read = builder.mapping()
-    except InvalidBundle as error:
-        return _NotYaml(error.message, error.data.get("line"))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        return _NotYaml(str(error.problem or error.context), mark.line + first_line if mark else None)
-    except (yaml.YAMLError, ValueError, OverflowError, IndexError, RecursionError) as error:
-        return _NotYaml(type(error).__name__, None)
-    for repair in builder.repairs.listed:
-        repairs.note(repair.code, repair.message, repair.line)
-    return read
-
-
-class _LenientBuilder(Builder):
-    """A builder that reads and notes what the strict builder refuses."""
-
-    def __init__(self, source: str, first_line: int) -> None:
-        super().__init__(source)
-        self.first_line = first_line
-        self.repairs = _Noted()
-
-    def value(self, event: yaml.Event, depth: int) -> object:
-        line = self.line(event)
-        if isinstance(event, yaml.AliasEvent):
-            self.repairs.note("yaml_alias", f"the alias '*{printable(str(event.anchor), 64)}' is read as text", line)
-            return f"*{event.anchor}"
-        if getattr(event, "anchor", None) is not None:
-            self.repairs.note("yaml_anchor", "a YAML anchor is passed over", line)
-        # An untagged value has tag None; "!" on a scalar only marks it as text.
-        if getattr(event, "tag", None) is not None:
-            self.repairs.note("yaml_tag", f"the YAML tag {quoted(str(getattr(event, 'tag', '')))} is passed over", line)
-        if depth > MAX_DEPTH:
-            # Deeper levels are not even scanned: that would take quadratic time.
-            self.refuse(f"is nested deeper than {MAX_DEPTH} levels", line)
-        if isinstance(event, yaml.MappingStartEvent):
-            return self.items(depth)
-        if isinstance(event, yaml.SequenceStartEvent):
-            return self.entries(depth)
-        return _text_of_scalar(event)
-
-    def items(self, depth: int) -> dict[str, object]:
-        items: dict[str, object] = {}
-        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
-            key, line = self.value(event, depth + 1), self.line(event)
-            if not isinstance(key, str):
-                self.repairs.note("odd_key", "a key is no text; it is read as JSON", line)
-                key = json.dumps(key, ensure_ascii=False)
-            if key in items:
-                self.repairs.note("duplicate_key", f"the key {quoted(key)} stands there twice; the last counts", line)
-            items[key] = self.value(next(self.events), depth + 1)
-        return items
-
-    def line(self, event: yaml.Event) -> int | None:
-        return event.start_mark.line + self.first_line if event.start_mark else None
-
-    def refuse(self, message: str, line: int | None) -> NoReturn:
-        raise InvalidBundle(message, line=line)
-
-
-def _text_of_scalar(event: yaml.Event) -> str:
-    text = event.value if isinstance(event, yaml.ScalarEvent) else ""
-    return re.sub("[\x00\ud800-\udfff]", "\ufffd", text)
-
-
-def _with_quotes(lines: list[str]) -> Iterator[str]:
-    """Yield the lines, with quotes around the values that YAML cannot parse. Block values stay unchanged."""
-    block: int | None = None
-    for line in lines:
-        indent = len(line) - len(line.lstrip(" "))
-        if block is not None and (not line.strip() or indent > block):
-            yield line
-            continue
-        block = None
-        match = _ENTRY.fullmatch(line)
-        if match and _BLOCK_STARTS.fullmatch(_value_of(match)):
-            block = indent
-        yield _quoted_line(match) if match and _needs_quotes(_value_of(match)) else line
-
-
-def _value_of(match: re.Match[str]) -> str:
-    return match["value"].rstrip(" \r")
-
-
-def _quoted_line(match: re.Match[str]) -> str:
-    return f"{match['indent']}{match['key']}: {json.dumps(_value_of(match), ensure_ascii=False)}{match['end']}"
-
-
-def _needs_quotes(value: str) -> bool:
-    if _BLOCK_STARTS.fullmatch(value):
-        return False
-    if value[0] in "\"'":
-        return not _closes(value)
-    if value[0] in "[{":
-        return value[-1] not in "]}" or not _is_flow(value)
-    return (
-        value[0] in "@`%&*!|>]},?" or value.startswith("- ") or ": " in value or value.endswith(":") or ":\t" in value
-    )
-
-
-def _closes(value: str) -> bool:
-    """Return whether a quoted value ends at its closing quote, or may continue on the next line."""
-    quote = value[0]
-    body = r"(?:[^\"\\]|\\.)*+\"" if quote == '"' else r"(?:[^']|'')*+'"
-    return bool(re.fullmatch(rf"{quote}{body}\s*(?:#.*)?", value)) or quote not in value[1:]
-
-
-def _is_flow(value: str) -> bool:
-    return isinstance(_as_yaml(f"x: {value}\n", 1, Repairs()), dict)
 
 
 # -- key by key ------------------------------------------------------------------------------------------------------
@@ -356,25 +216,27 @@ def _is_flow(value: str) -> bool:
 def _key_by_key(lines: list[str], first_line: int, repairs: Repairs) -> dict[str, object]:
     """Return the frontmatter, with each top-level key parsed by itself: one broken value spoils no other."""
     read: dict[str, object] = {}
-    why = _as_yaml("".join(lines), first_line, _Noted())
-    where = why.line if isinstance(why, _NotYaml) else None
-    repairs.note("broken_yaml", f"the frontmatter is no YAML ({_why(why)}); it is read key by key", where)
+    why = read_yaml("".join(lines), first_line, SkillMdRepairs())
+    where = why.line if isinstance(why, NotYaml) else None
+    repairs.note("broken_yaml", f"the frontmatter is not YAML ({_why(why)}); it is read key by key", where)
     for number, block in _blocks(lines):
         line = first_line + number
         match = _KEY.match(block[0])
         if match is None:
             if any(one.strip() and not one.lstrip().startswith("#") for one in block):
-                repairs.note("unreadable_line", f"{quoted(block[0].strip())} is no key and value; it is not read", line)
+                repairs.note(
+                    "unreadable_line", f"{quoted(block[0].strip())} is not a key with a value; it is not read", line
+                )
             continue
         key = match["key"].strip("\"'")
         if key in read:
-            repairs.note("duplicate_key", f"the key {quoted(key)} stands there twice; the last counts", line)
+            repairs.note("duplicate_key", f"the key {quoted(key)} occurs twice; the last value is used", line)
         read[key] = _block_value(key, block, match.end(), line, repairs)
     return read
 
 
 def _why(why: object) -> str:
-    return printable(why.why, 120) if isinstance(why, _NotYaml) else "no mapping of keys to values"
+    return printable(why.why, 120) if isinstance(why, NotYaml) else "not a mapping of keys to values"
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
@@ -389,18 +251,18 @@ def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _block_value(key: str, block: list[str], value_at: int, line: int, repairs: Repairs) -> object:
-    for tried in (block, list(_with_quotes(block))):
-        noted = _Noted()
-        read = _as_yaml("".join(tried), line, noted)
+    for tried in (block, list(with_quotes(block))):
+        found_repairs = SkillMdRepairs()
+        read = read_yaml("".join(tried), line, found_repairs)
         if isinstance(read, dict) and list(read) == [key]:
-            for repair in noted.listed:
+            for repair in found_repairs.listed:
                 repairs.note(repair.code, repair.message, repair.line)
             if tried is not block:
-                message = f"the value of {quoted(key)} needs quotes in YAML; it is read as it stands"
+                message = f"the value of {quoted(key)} needs quotes in YAML; it is read as written"
                 repairs.note("unquoted_value", message, line)
             return read[key]
     text = " ".join("".join([block[0][value_at:], *block[1:]]).split())
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1]
-    repairs.note("read_as_text", f"the value of {quoted(key)} is no YAML; it is read as the text that it is", line)
+    repairs.note("read_as_text", f"the value of {quoted(key)} is not YAML; it is read as text", line)
     return text

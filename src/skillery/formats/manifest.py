@@ -1,4 +1,4 @@
-"""The manifest of a skill: skill.toml as values, checked once and for all."""
+"""The manifest of a skill: skill.toml as checked values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 MAX_BYTES = 256 * 1024
-"""Of the manifest as compact JSON."""
+"""Limit on the manifest as compact JSON, in bytes."""
 MAX_DESCRIPTION = 1024
 MAX_TAGS = 32
 MAX_TIMEOUT_MS = 3_600_000
@@ -50,33 +50,38 @@ KINDS: tuple[Kind, ...] = ("action", "instruction")
 
 _KEYS = ("name", "version", "description", "kind", "namespace", "tags", "runtime", "inputs", "permissions")
 _LATER_KEYS = ("tests", "examples")
-"""Kept for other readers of the manifest, and not looked at here: of examples that is skillery.formats.examples, which
-also needs the files."""
+"""Keys that other readers of the manifest use and that this module does not check.
+
+`skillery.formats.examples` reads examples, which also needs the files.
+"""
 _RUNTIME_KEYS = ("language", "entrypoint", "export", "limits", "dependencies", "requires-python", "inferred")
 _LIMIT_KEYS = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
 _INPUT_KEYS = ("type", "description", "enum", "default", "required")
 _PERMISSION_KEYS = ("network", "secrets")
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_HINT = 'The least manifest is {"name": "team.my-skill", "version": "0.1.0", "description": "What it does."}.'
+_HINT = 'The smallest manifest is {"name": "team.my-skill", "version": "0.1.0", "description": "What it does."}.'
 _DEPENDENCY_HINT = 'A dependency is a name with versions, such as "pandas>=2,<3" or "httpx[http2]".'
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """How an action skill is run: `export` of the module at `entrypoint`, called with the arguments. Without an
-    entrypoint it says what the scripts and tools of a skill need."""
+    """How an action skill is run: `export` of the module at `entrypoint` is called with the arguments.
+
+    Without an entrypoint, the runtime states what the scripts and tools of a skill need.
+    """
 
     entrypoint: str = ""
     export: str = "main"
     language: Literal["python"] = "python"
     limits: dict[str, int | float] = {}
-    """What the skill asks for: memory_mb, processes, cpus, disk_mb, timeout_ms."""
+    """Limits that the skill requests: memory_mb, processes, cpus, disk_mb, timeout_ms."""
     dependencies: tuple[str, ...] = ()
-    """Packages, as PEP 508 writes them."""
+    """Packages in the notation of PEP 508."""
     requires_python: str = ""
-    """Versions of the interpreter, as PEP 440 writes them; "" is any."""
+    """Versions of the interpreter in the notation of PEP 440; "" is any."""
     inferred: tuple[str, ...] = ()
-    """Those of `dependencies` that the server found by the imports of the skill; its author did not declare them."""
+    """The part of `dependencies` that the server inferred from the skill's imports. The author did not declare these.
+    """
 
 
 class Permissions(msgspec.Struct, frozen=True):
@@ -85,7 +90,7 @@ class Permissions(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A checked manifest; `kind` and `namespace` are the effective values, `raw` is what was given."""
+    """A checked manifest. `kind` and `namespace` are the effective values; `raw` is the manifest as given."""
 
     name: str
     version: Version
@@ -101,15 +106,15 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def called(self) -> Runtime | None:
-        """The runtime where it has an entrypoint to be called."""
+        """The runtime if it has an entrypoint to call, else None."""
         return self.runtime if self.runtime is not None and self.runtime.entrypoint else None
 
 
 def parse_manifest(raw: Mapping[str, object], *, has_tools: bool = False) -> Manifest:
     """Check a manifest given as JSON values (`spec` of skill.toml, plus `[inputs]` details and `[runtime.limits]`).
 
-    `has_tools`: a tool with a script stands in the bundle, which makes it an action skill without a runtime. Raises
-    InvalidManifest that lists every problem.
+    `has_tools`: the bundle contains a tool with a script, which makes it an action skill without a runtime. Raises
+    InvalidManifest that lists all problems.
     """
     if not isinstance(raw, Mapping):
         raise_problems(InvalidManifest, [Problem(f"The manifest is {kind_of(raw)}, not an object")], hint=_HINT)
@@ -140,13 +145,19 @@ def with_inferred(manifest: Manifest, packages: Sequence[str]) -> Manifest:
 
 
 def read_stored_manifest(raw: dict[str, Any], *, has_tools: bool) -> Manifest:
-    """Read a manifest that `parse_manifest` accepted before. Does not check each value again. `raw` of the result is
-    empty: the result keeps only what a run needs. Raises InvalidManifest."""
+    """Read a manifest that `parse_manifest` accepted before.
+
+    Does not check each value again. `raw` of the result is empty: the result keeps only the parts that a run needs.
+    Raises InvalidManifest.
+    """
     return msgspec.structs.replace(_Reader(raw, has_tools).manifest(), raw={})
 
 
 def is_for_scripts(runtime: Mapping[str, object]) -> bool:
-    """Whether a `[runtime]` without an entrypoint says what the scripts of its skill need; another one lacks it."""
+    """Return whether a `[runtime]` without an entrypoint states what the skill's scripts need.
+
+    Any other `[runtime]` without an entrypoint is incomplete.
+    """
     says = {"dependencies", "requires-python"} & runtime.keys()
     return bool(says) and not {"entrypoint", "export", "language"} & runtime.keys()
 
@@ -155,7 +166,7 @@ _T = TypeVar("_T")
 
 
 class _Reader(Shapes):
-    """Reads one manifest and collects what is wrong or odd on the way."""
+    """Reader of one manifest that collects problems and warnings."""
 
     def __init__(self, raw: dict[str, Any], has_tools: bool) -> None:
         super().__init__()
@@ -197,14 +208,14 @@ class _Reader(Shapes):
                 self.problems.append(
                     Problem(f"{key}: {error.message.rstrip('.')}. {error.hint or ''}".rstrip(". "), key)
                 )
-            return cast(_T, text)  # never seen: a manifest with problems is not returned
+            return cast(_T, text)  # never returned: a manifest with problems raises
 
     def description(self) -> str:
         text = self.text(self.raw, "description", "description", required=True)
         if text is None:
             return ""
         if not text.strip():
-            self.problem("description", "is blank; say in one sentence what the skill does")
+            self.problem("description", "is blank; describe the skill in one sentence")
         if _CONTROL.search(text):
             self.problem("description", "holds a control character")
         if len(text) > MAX_DESCRIPTION:
@@ -234,12 +245,12 @@ class _Reader(Shapes):
         try:
             parse_namespace(given)
         except InvalidParams as error:
-            self.problem("namespace", f"is no namespace: {error.message.rstrip('.')}")
+            self.problem("namespace", f"is not a namespace: {error.message.rstrip('.')}")
             return given
         if isinstance(name, str) and not is_within(name, given):
             self.problem(
                 "namespace",
-                f"is {quoted(given)}, which is no dotted prefix of the name {quoted(name)}; "
+                f"is {quoted(given)}, which is not a dotted prefix of the name {quoted(name)}; "
                 f"leave it out for {quoted(namespace_of(name))}",
             )
         return given
@@ -281,7 +292,9 @@ class _Reader(Shapes):
         if wrong:
             self.problem(where, f"is {quoted(text)}: the path {wrong}")
         elif not text.endswith(".py") or text.endswith("/.py") or text == ".py":
-            self.problem(where, f"is {quoted(text)}, which is no Python file; it ends in '.py', e.g. 'code/main.py'")
+            self.problem(
+                where, f"is {quoted(text)}, which is not a Python file; the path must end in '.py', e.g. 'code/main.py'"
+            )
         return text
 
     def export(self, table: Mapping[str, object]) -> str:
@@ -289,7 +302,7 @@ class _Reader(Shapes):
         if text is None:
             return "main"
         if not text.isidentifier() or keyword.iskeyword(text):
-            self.problem("runtime.export", f"is {quoted(text)}, which is no name of a Python function")
+            self.problem("runtime.export", f"is {quoted(text)}, which is not the name of a Python function")
         return text
 
     def dependencies(self, table: Mapping[str, object]) -> tuple[str, ...]:
@@ -328,7 +341,7 @@ class _Reader(Shapes):
             or value <= 0
         ):
             what = "a positive number" if key == "cpus" else "a positive integer"
-            self.problem(where, f"is {shown(value)}, expected is {what}")
+            self.problem(where, f"is {shown(value)}, expected {what}")
             return 0
         if key == "timeout_ms" and value > MAX_TIMEOUT_MS:
             self.problem(where, f"is {value}, at most {MAX_TIMEOUT_MS} (an hour) is allowed")
@@ -343,7 +356,7 @@ class _Reader(Shapes):
         if not name or len(name) > MAX_WORD or not name.isprintable():
             self.problem(where, f"has a name that is empty, longer than {MAX_WORD} characters or not printable")
         if not isinstance(value, Mapping):
-            self.problem(where, f'is {kind_of(value)}, expected is a table such as {{ type = "string" }}')
+            self.problem(where, f'is {kind_of(value)}, expected a table such as {{ type = "string" }}')
             return Input("any")
         self.unknown_keys(where, value, _INPUT_KEYS)
         type_ = self.input_type(value, where)
@@ -370,7 +383,7 @@ class _Reader(Shapes):
             return None
         given = table["enum"]
         if not isinstance(given, list) or not given:
-            self.problem(f"{where}.enum", f"is {shown(given)}, expected is an array of at least one value")
+            self.problem(f"{where}.enum", f"is {shown(given)}, expected an array of at least one value")
             return None
         for i, value in enumerate(given):
             if not fits(type_, value):
@@ -385,7 +398,7 @@ class _Reader(Shapes):
         elif declared.enum is not None and not any(same(declared.default, each) for each in declared.enum):
             self.problem(f"{where}.default", f"is {shown(declared.default)}, which is not in enum")
         if declared.required:
-            self.warnings.append(f"{where}: 'required' has no effect beside 'default'")
+            self.warnings.append(f"{where}: 'required' has no effect together with 'default'")
 
     def permissions(self) -> Permissions:
         table = self.table(self.raw, "permissions", "permissions") or {}
@@ -403,12 +416,12 @@ class _Reader(Shapes):
         for i, text in enumerate(self.texts(table, "network", "permissions.network", longest=300)):
             pattern = parse_network_pattern(text)
             if isinstance(pattern, str):
-                form = "" if NETWORK_FORM in pattern else f"; expected is {NETWORK_FORM}"
+                form = "" if NETWORK_FORM in pattern else f"; expected {NETWORK_FORM}"
                 self.problem(f"permissions.network[{i}]", f"is {quoted(text)}, which {pattern}{form}")
             else:
                 patterns[pattern.text] = pattern
                 if is_open_to_anybody(pattern):
                     self.warnings.append(
-                        f"permissions.network[{i}]: anybody can have a name below '{pattern.host}'; name the hosts"
+                        f"permissions.network[{i}]: strangers can register names below '{pattern.host}'; list the hosts"
                     )
         return patterns.values()

@@ -1,4 +1,4 @@
-"""Which media type a file has by its name: the same on every machine, whatever types it has heard of itself."""
+"""The media type of a file by its name: the same on every machine, independent of the machine's own table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mimetypes import MimeTypes
 MARKDOWN = "text/markdown"
 _PLAIN = "text/plain"
 _OURS = {
-    # What Python's own table does not know in every release, or takes for something else.
+    # Types that Python's table does not know in every release, or maps to another type.
     ".bash": "application/x-sh",
     ".cfg": _PLAIN,
     ".csv": "text/csv",
@@ -32,7 +32,7 @@ _OURS = {
     ".yml": "application/yaml",
 }
 _DATA = {
-    # Of what programs make; no type of a skill's own files rests on these.
+    # Files that programs produce. No media type of a skill's own file comes from here.
     ".arrow": "application/vnd.apache.arrow.file",
     ".avif": "image/avif",
     ".bz2": "application/x-bzip2",
@@ -52,7 +52,7 @@ _theirs = MimeTypes().types_map[True]
 
 
 def media_type_of(path: str) -> str | None:
-    """None where the name says nothing."""
+    """Return the media type; None if the name does not determine one."""
     name = path.rpartition("/")[2].lower()
     stem, dot, ending = name.rpartition(".")
     if not dot or not stem:
@@ -62,6 +62,6 @@ def media_type_of(path: str) -> str | None:
 
 
 def kind_of_output(path: str) -> str:
-    """Of a file that a run has left: what a name does not say may be anything."""
+    """Return the media type of a file that a run has written; `application/octet-stream` if the name does not tell."""
     _, dot, ending = path.rpartition("/")[2].lower().rpartition(".")
     return (_DATA.get(f".{ending}") or media_type_of(path) or _ANY) if dot else _ANY

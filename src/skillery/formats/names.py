@@ -18,27 +18,27 @@ _GRAMMAR = (
 
 
 def parse_skill_name(text: str) -> str:
-    """A skill name, as given. Raises InvalidName."""
+    """Return the skill name as given. Raise InvalidName."""
     return _parse(text, "skill name")
 
 
 def parse_namespace(text: str) -> str:
-    """A namespace, as given; `""` is the one above all others. Raises InvalidName."""
+    """Return the namespace as given; `""` is the root of all namespaces. Raise InvalidName."""
     return _parse(text, "namespace") if text else text
 
 
 def namespace_of(name: str) -> str:
-    """All but the last segment of a name; `""` for a name of one segment."""
+    """Return all but the last segment of a name; `""` for a name of one segment."""
     return name.rpartition(".")[0]
 
 
 def is_within(namespace: str, ancestor: str) -> bool:
-    """Whether `namespace` is `ancestor` or lies below it, by whole segments: `ab` is not within `a`."""
+    """Return whether `namespace` is `ancestor` or below it, by whole segments: `ab` is not within `a`."""
     return not ancestor or namespace == ancestor or namespace.startswith(ancestor + ".")
 
 
 def import_name(name: str) -> str:
-    """The module a skill is imported as in a sandbox: `user.my-skill` is `skills.user.my_skill`."""
+    """Return the module name under which a sandbox imports a skill: `user.my-skill` is `skills.user.my_skill`."""
     return "skills." + name.replace("-", "_")
 
 
@@ -55,6 +55,6 @@ def _parse(text: str, what: str) -> str:
 
 def _hint(text: str, what: str) -> str:
     segments = (re.sub(r"[^a-z0-9]+", "-", segment).strip("-") for segment in text.lower().split("."))
-    mended = ".".join(segment for segment in segments if segment)
+    corrected = ".".join(segment for segment in segments if segment)
     hint = f"A {what} is {_GRAMMAR}."
-    return f"{hint} Perhaps {quoted(mended)}?" if _NAME.fullmatch(mended) else hint
+    return f"{hint} Perhaps {quoted(corrected)}?" if _NAME.fullmatch(corrected) else hint

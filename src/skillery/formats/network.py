@@ -1,4 +1,4 @@
-"""`permissions.network`: which hosts a skill may reach."""
+"""`permissions.network`: the hosts that a skill may reach."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
-# A few that are likely to be written, not the whole list of public suffixes: it only warns.
+# A few likely domains, not the whole list of public suffixes: the result is only a warning.
 _REGISTRARS = {"ac", "co", "com", "edu", "gov", "net", "or", "org"}
 _HOSTING = {
     "amazonaws.com",
@@ -44,20 +44,20 @@ NETWORK_FORM = (
 
 
 class NetworkPattern(msgspec.Struct, frozen=True):
-    """One host, or with `wildcard` every host below it (`*.x` does not match `x`), on one port of one scheme."""
+    """One host, or with `wildcard` every host below it, on one port of one scheme. `*.x` does not match `x`."""
 
     scheme: Literal["http", "https"]
     host: str
-    """In lower case, without the `*.`."""
+    """The host in lower case, without the `*.`."""
     port: int
     wildcard: bool
     text: str
-    """The pattern in lower case; the port only where it is not the scheme's own."""
+    """The pattern in lower case. The port is omitted if it is the scheme's default."""
 
 
 def parse_network_pattern(text: str) -> NetworkPattern | str:
-    """The pattern, or why it is none (the end of a sentence about it)."""
-    # First of all: case folding makes ASCII letters of some others (the Kelvin sign, the long s).
+    """Return the pattern, or why the text is none, as the end of a sentence about it."""
+    # This check comes first: case folding turns some other letters into ASCII (the Kelvin sign, the long s).
     if not text.isascii():
         return "is not ASCII; write international names in their 'xn--' form"
     match = _PATTERN.fullmatch(text)
@@ -77,7 +77,7 @@ def parse_network_pattern(text: str) -> NetworkPattern | str:
 
 
 def covers(wider: NetworkPattern, pattern: NetworkPattern) -> bool:
-    """Whether every host that `pattern` lets a run reach is one that `wider` does."""
+    """Return whether `wider` allows every host that `pattern` allows."""
     if (wider.scheme, wider.port) != (pattern.scheme, pattern.port):
         return False
     if wider.wildcard and pattern.host.endswith(f".{wider.host}"):
@@ -86,14 +86,20 @@ def covers(wider: NetworkPattern, pattern: NetworkPattern) -> bool:
 
 
 def is_open_to_anybody(pattern: NetworkPattern) -> bool:
-    """Whether it is a wildcard over a domain below which strangers have names: `*.com`, `*.co.uk`, `*.github.io`."""
+    """Return whether the pattern is a wildcard over a domain where strangers can register names.
+
+    Examples: `*.com`, `*.co.uk`, `*.github.io`.
+    """
     *above, last = pattern.host.split(".")
     registrar = len(above) == 1 and len(last) == 2 and above[0] in _REGISTRARS
     return pattern.wildcard and (not above or registrar or pattern.host in _HOSTING)
 
 
 def host_problem(host: str) -> str | None:
-    """Why `host`, in lower case, is no DNS name (the end of a sentence about what it stands in); None where it is."""
+    """Return why `host`, in lower case, is no DNS name; None if it is one.
+
+    The reason is the end of a sentence about the text that contains the host.
+    """
     labels = host.split(".")
     if not host.isascii():
         return "has a host that is not ASCII; write international names in their 'xn--' form"
@@ -101,5 +107,5 @@ def host_problem(host: str) -> str | None:
     if _NUMBER_LABEL.fullmatch(labels[-1] or (labels[-2] if len(labels) > 1 else "")):
         return "names an IP address; only DNS names are allowed"
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        return "has a host that is no DNS name"
+        return "has a host that is not a DNS name"
     return None

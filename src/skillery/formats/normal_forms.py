@@ -14,7 +14,7 @@ def normalized(form: Literal["NFC", "NFKD"], text: str) -> str:
     """Return the text in a normal form.
 
     `unicodedata.normalize` sorts each run of combining characters in quadratic time and holds the interpreter lock: a
-    run of 32,768 costs a second. So a run that is longer than a piece is normalized piece by piece, which can leave its
+    run of 32,768 costs a second. A run longer than a piece is therefore normalized piece by piece, which can leave its
     marks in another order. Text that people write has no such runs.
     """
     if text.isascii():

@@ -1,4 +1,4 @@
-"""package.json of a bundle: what its JavaScript would look for, and nobody installs."""
+"""The package.json files of a bundle: JavaScript dependencies that no one installs."""
 
 from __future__ import annotations
 
@@ -18,27 +18,33 @@ SCRIPTS = "scripts/"
 MOST_BYTES = 256 * 1024
 MOST_NAMED = 5
 MOST_KEYS = 10
-"""Of that name, in the search for a line."""
+"""Limit on the keys with this name that the search for a line visits."""
 HINT = (
     "Nothing is installed for JavaScript: bundle them into the file that is run (npx esbuild main.js --bundle "
     "--platform=node --format=esm --outfile=main.mjs) and list them under devDependencies."
 )
 
 
-class Looked(NamedTuple):
-    """`missing` is a problem for each package.json whose dependencies are not there; `odd` warns of those that cannot
-    be read."""
+class DependencyCheck(NamedTuple):
+    """The result of a check of package.json files.
+
+    `missing` has a problem for each file whose dependencies are not in the bundle; `odd` has a warning for each file
+    that cannot be read.
+    """
 
     missing: tuple[Problem, ...] = ()
     odd: tuple[str, ...] = ()
 
 
-NOTHING = Looked()
+NO_DEPENDENCIES = DependencyCheck()
 
 
-def look_at_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> Looked:
-    """`run` are the paths of the JavaScript that may be run. Of each of them the nearest package.json counts, as for
-    Node.js. What it lists under `dependencies` has to be in a node_modules above that file."""
+def check_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> DependencyCheck:
+    """Return the missing dependencies of JavaScript. `run` are the paths of the files that may be run.
+
+    For each path the nearest package.json counts, as in Node.js. Its `dependencies` must be in a node_modules above the
+    path.
+    """
     missing: dict[str, Problem] = {}
     odd: dict[str, str] = {}
     modules = _modules(files)
@@ -49,27 +55,29 @@ def look_at_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> Lo
         found = _dependencies(place, files[place])
         if isinstance(found, str):
             odd[place] = found
-        elif lacking := [name for name in found if not _is_there(name, path, modules)]:
-            missing[place] = _problem(place, files[place].decode(), lacking)
-    return Looked(tuple(missing.values()), tuple(odd.values()))
+        elif absent := [name for name in found if not _is_there(name, path, modules)]:
+            missing[place] = _problem(place, files[place].decode(), absent)
+    return DependencyCheck(tuple(missing.values()), tuple(odd.values()))
 
 
 def folders_above(path: str) -> Iterator[str]:
-    """ "a/b/", "a/", "" of a/b/c.js."""
+    """Yield the folders above a path, nearest first: "a/b/", "a/", "" for a/b/c.js."""
     while path:
         path = path.rpartition("/")[0]
         yield f"{path}/" if path else ""
 
 
-def run_by_scripts(paths: Iterable[str]) -> frozenset[str]:
-    """What may be run of a skill without an entrypoint: beside SKILL.md and below scripts/. Elsewhere is what scripts
-    and agents work with, whole projects among it."""
+def script_paths(paths: Iterable[str]) -> frozenset[str]:
+    """Return the JavaScript files that a skill without an entrypoint may run: next to SKILL.md and below scripts/.
+
+    Other folders hold material that scripts and agents work with, including whole projects.
+    """
     ours = (path for path in paths if path.endswith(JAVASCRIPT) and MODULES not in path.split("/"))
     return frozenset(path for path in ours if "/" not in path or path.startswith(SCRIPTS))
 
 
 def _modules(files: Iterable[str]) -> frozenset[str]:
-    """Every folder in a node_modules, of packages with a scope too."""
+    """Return every folder inside a node_modules, including packages with a scope."""
     return frozenset(above[:-1] for path in files if MODULES in path for above in folders_above(path))
 
 
@@ -78,9 +86,9 @@ def _is_there(name: str, path: str, modules: frozenset[str]) -> bool:
 
 
 def _dependencies(path: str, content: bytes) -> list[str] | str:
-    """Their names; a warning where the file is none."""
+    """Return the names of the dependencies, or a warning if the file is no valid package.json."""
     if len(content) > MOST_BYTES:
-        return f"{path} has {len(content)} bytes and was not looked at"
+        return f"{path} has {len(content)} bytes and was not checked"
     try:
         read = json.loads(content.decode())
     except UnicodeDecodeError as error:
@@ -91,19 +99,19 @@ def _dependencies(path: str, content: bytes) -> list[str] | str:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         return f"{path}{line}: it is not JSON ({printable(str(error).partition(':')[0], 80)})"
     if not isinstance(read, dict):
-        return f"{path} is no object"
+        return f"{path} is not an object"
     found = read.get("dependencies", {})
-    return [str(name) for name in found] if isinstance(found, dict) else f"{path}: 'dependencies' is no object"
+    return [str(name) for name in found] if isinstance(found, dict) else f"{path}: 'dependencies' is not an object"
 
 
-def _problem(path: str, text: str, lacking: list[str]) -> Problem:
-    named = ", ".join(quoted(name, 60) for name in lacking[:MOST_NAMED]) + (", …" if len(lacking) > MOST_NAMED else "")
+def _problem(path: str, text: str, absent: list[str]) -> Problem:
+    named = ", ".join(quoted(name, 60) for name in absent[:MOST_NAMED]) + (", …" if len(absent) > MOST_NAMED else "")
     message = f"{path} has dependencies that are not in the bundle: {named}"
-    return Problem(message, path=path, file=path, line=_line_of(text, lacking[0]))
+    return Problem(message, path=path, file=path, line=_line_of(text, absent[0]))
 
 
 def _line_of(text: str, name: str) -> int:
-    """Of the first entry of that name behind a key `dependencies`, else of that key."""
+    """Return the line of the first entry with that name after a key `dependencies`, else the line of that key."""
     keys = [found.end() for found in islice(re.finditer(r'"dependencies"\s*:', text), MOST_KEYS)]
     if not keys:
         return 1

@@ -1,4 +1,4 @@
-"""Paths of the files in a bundle: what is safe on every file system, and which of them would collide on one."""
+"""Paths of the files in a bundle: safe on every file system, and free of collisions on all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def parse_path(text: str) -> str:
-    """One path in a bundle, as given. Raises InvalidPath."""
+    """Return the path as given. Raise InvalidPath."""
     problem = path_problem(text)
     if problem:
         raise InvalidPath(f"The path {quoted(text)} {problem}.", hint=PATH_HINT)
@@ -30,20 +30,23 @@ def parse_path(text: str) -> str:
 
 
 def path_problem(text: str) -> str | None:
-    """Why `text` is no path in a bundle, as the end of a sentence about it."""
+    """Return why `text` is no path in a bundle, as the end of a sentence about it."""
     return _text_problem(text) or _segment_problem(text.split("/"))
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """The rules between the paths of one bundle. Raises InvalidPath that lists every collision."""
+    """Check the paths of one bundle against each other. Raise InvalidPath that lists all collisions."""
     problems = list(path_collisions(paths))
     if problems:
         raise_problems(InvalidPath, problems, hint="Rename or leave out one of the two.")
 
 
 def path_collisions(paths: Iterable[str]) -> Iterator[Problem]:
-    """Files that could not lie side by side on every file system: one path twice, two that differ only in case or
-    Unicode form, or one that is the folder of another."""
+    """Yield a problem for each file that some file systems cannot store next to another one.
+
+    Collisions are: a path given twice, paths that differ only in case or Unicode form, a file that is the folder of
+    another.
+    """
     files: dict[str, str] = {}
     for path in paths:
         folded = _folded(path)
@@ -60,12 +63,12 @@ def path_collisions(paths: Iterable[str]) -> Iterator[Problem]:
 def _same_place(path: str, other: str) -> Problem:
     if path == other:
         return Problem(f"{quoted(path)} is given twice", path=path, file=path)
-    message = f"{quoted(path)} and {quoted(other)} are one path where case or Unicode form does not count"
+    message = f"{quoted(path)} and {quoted(other)} are the same path if case or Unicode form is ignored"
     return Problem(message, path=path, file=path)
 
 
 def _text_problem(text: str) -> str | None:
-    # First, so that what follows is cheap.
+    # The size is checked first, so that the following checks are cheap.
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
         return f"has {size} bytes, at most {MAX_BYTES} are allowed"
@@ -97,6 +100,6 @@ def _segment_problem(segments: list[str]) -> str | None:
 
 
 def _folded(path: str) -> str:
-    # Folding can undo a normal form and the other way round, hence both twice (Unicode 3.13, D146).
+    # Both steps run twice: folding can undo a normal form and the reverse (Unicode 3.13, D146).
     folded = unicodedata.normalize("NFKC", path).casefold()
     return unicodedata.normalize("NFKC", folded).casefold()

@@ -1,4 +1,4 @@
-"""What a version of a skill may do beyond others of it."""
+"""Permissions of a version compared with other versions of the skill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PermissionNames(msgspec.Struct, frozen=True):
 
 
 class PermissionsDiff(msgspec.Struct, frozen=True):
-    """`against` names the version compared with; None where there was none."""
+    """Permissions that a version adds and removes. `against` names the version compared with, if there was one."""
 
     against: str | None
     added: PermissionNames
@@ -34,7 +34,10 @@ class PermissionsDiff(msgspec.Struct, frozen=True):
 
 
 def beyond(new: Permissions, old: Permissions) -> PermissionNames:
-    """What `new` allows and `old` does not: hosts that no pattern of it covers, secrets that it does not name."""
+    """Return the permissions that `new` has and `old` does not have.
+
+    These are hosts that no pattern of `old` covers, and secrets that it does not name.
+    """
     network = tuple(one.text for one in new.network if not any(covers(other, one) for other in old.network))
     return PermissionNames(network, tuple(name for name in new.secrets if name not in old.secrets))
 
@@ -42,7 +45,8 @@ def beyond(new: Permissions, old: Permissions) -> PermissionNames:
 def permissions_diff(
     new: Permissions, previous: Permissions, others: Sequence[Permissions], against: str | None
 ) -> PermissionsDiff:
-    """Added is what `previous` or any of the `others` lacks; removed what `previous` had alone."""
+    """Return the changes: added permissions that `previous` or any of `others` does not have; removed ones that only
+    `previous` had."""
     lacking = [beyond(new, each) for each in (previous, *others)]
     added = PermissionNames(
         tuple(dict.fromkeys(text for each in lacking for text in each.network)),

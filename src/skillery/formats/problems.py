@@ -1,4 +1,4 @@
-"""Everything that is wrong with one thing, told in one error."""
+"""All problems of one input, reported in one error."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import msgspec
 from skillery.errors import InvalidParams
 
 MAX_SHOWN = 50
-"""Hostile input can be wrong in thousands of places; no answer has to carry them all."""
+"""Limit on the problems in one answer. Hostile input can have thousands."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong; the message names it, without a full stop. `path` is a key (`runtime.entrypoint`) or a
-    file; `line` counts from 1."""
+    """One problem. The message names the thing, without a full stop.
+
+    `path` is a key (`runtime.entrypoint`) or a file; `line` counts from 1.
+    """
 
     message: str
     path: str | None = None
@@ -28,8 +30,11 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def raise_problems(kind: type[InvalidParams], problems: Sequence[Problem], *, hint: str | None) -> NoReturn:
-    """Raise `kind` whose message is the first problem and whose `data["problems"]` lists them; `data["file"]` and
-    `data["line"]` are those of the first problem that names a file."""
+    """Raise an error of type `kind` that lists the problems.
+
+    The message is the first problem; `data["problems"]` lists them. `data["file"]` and `data["line"]` are those of the
+    first problem that names a file.
+    """
     more = len(problems) - 1
     message = f"{problems[0].message}{f' (and {more} more)' if more else ''}."
     located = next((problem for problem in problems if problem.file), None)
@@ -40,7 +45,7 @@ def raise_problems(kind: type[InvalidParams], problems: Sequence[Problem], *, hi
 
 
 def problems_of(error: InvalidParams) -> list[Problem]:
-    """The problems an error was raised with; of an error without a list, its message."""
+    """Return the problems of an error; the message alone if the error has no list."""
     listed = error.data.get("problems")
     if not listed:
         return [Problem(error.message.rstrip("."))]

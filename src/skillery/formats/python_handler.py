@@ -12,8 +12,10 @@ _INDENT = "    "
 
 
 def python_handler(code: str) -> str | Fault:
-    """Return a file whose handler has this body, or the fault of the body. The handler is `async` if the body only
-    compiles so. Call it in a compile worker."""
+    """Return a file whose handler has this body, or the fault of the body. Call this function in a compile worker.
+
+    The handler is `async` if the body only compiles so.
+    """
     content = handler_around(code)
     fault = find_fault(content.encode("utf-8", "replace"), "handler")
     if fault is None:
@@ -29,7 +31,7 @@ def handler_around(code: str, *, is_async: bool = False) -> str:
 
 
 def _indented(code: str) -> str:
-    """Return the code one level deeper. Lines that begin inside a string stay: the string must not change."""
+    """Return the code one level deeper. Lines that begin inside a string stay unchanged, and so does the string."""
     inside = _lines_inside_texts(code)
     lines = code.split("\n")
     return "\n".join(
@@ -38,14 +40,16 @@ def _indented(code: str) -> str:
 
 
 def _lines_inside_texts(code: str) -> set[int]:
-    """Return the numbers of the lines that begin inside a string. Code without valid tokens has no such lines: the
-    compiler reports it."""
+    """Return the numbers of the lines that begin inside a string.
+
+    Code without valid tokens has no such lines: the compiler reports it.
+    """
     found: set[int] = set()
     opened: list[int] = []
     starts, ends = _formatted_text_tokens()
     try:
         for token in tokenize.generate_tokens(io.StringIO(code).readline):
-            # Before Python 3.12, each error token can cost another look through the rest of the code: minutes in all.
+            # Before Python 3.12, each error token can cost another pass over the rest of the code: minutes in total.
             if token.type == tokenize.ERRORTOKEN:
                 return set()
             if token.type == tokenize.STRING:
@@ -54,13 +58,13 @@ def _lines_inside_texts(code: str) -> set[int]:
                 opened.append(token.start[0])
             elif token.type in ends and opened:
                 found.update(range(opened.pop() + 1, token.end[0] + 1))
-    except (tokenize.TokenError, SyntaxError, ValueError):  # Python 3.12 cuts a character behind a lone CR in two
+    except (tokenize.TokenError, SyntaxError, ValueError):  # Python 3.12 splits a character after a lone CR in two
         return set()
     return found
 
 
 def _formatted_text_tokens() -> tuple[set[int], set[int]]:
-    """Return the tokens that open and close f-strings and t-strings: Python 3.12 and later has them."""
+    """Return the tokens that open and close f-strings and t-strings. Only Python 3.12 and later have them."""
     kinds = [("FSTRING_START", "FSTRING_END"), ("TSTRING_START", "TSTRING_END")]
     there = [kind for kind in kinds if hasattr(tokenize, kind[0])]
     return {getattr(tokenize, one[0]) for one in there}, {getattr(tokenize, one[1]) for one in there}

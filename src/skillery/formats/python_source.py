@@ -21,29 +21,31 @@ from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.wording import printable, quoted
 
 MAX_BYTES = 512 * 1024
-"""Of one checked file: the compiler takes a few hundred bytes of memory for each of source."""
+"""Limit on one checked file, in bytes: the compiler needs a few hundred bytes of memory for each byte of source."""
 
 _SOURCE_NAME = "<skill source>"
-# Compiling tells of odd but valid source (`"a" is x`) as warnings of the process. They say nothing about the server.
+# The compiler reports odd but valid source (`"a" is x`) as warnings of the process. They do not concern the server.
 warnings.filterwarnings("ignore", module=re.escape(_SOURCE_NAME))
 
 # Codecs that turn text into other text, in quadratic time or with escapes; no source file needs them.
 _REFUSED_ENCODINGS = {"punycode", "idna", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7"}
-# The parser joins a dotted name part by part: one of 200,000 parts takes gigabytes.
+# The parser joins a dotted name part by part: a name of 200,000 parts takes gigabytes.
 _LONG_DOTTED_NAME = re.compile(r"(?<![\w.])(?:\w++[\s\\]*+\.[\s\\]*+){256}")
-_HINT = "Mend the file and publish again; nothing was stored."
+_HINT = "Fix the file and publish again; nothing was stored."
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with one source. The message continues a sentence that begins with the path of the file."""
+    """One fault of a source. The message continues a sentence that begins with the path of the file."""
 
     message: str
     line: int = 1
 
 
 def check_entrypoint(path: str, source: bytes, export: str) -> None:
-    """Raise InvalidBundle, with file and line, if `source` does not decode, does not compile or does not define
-    `export` at its top level. Names from a star import count as defined."""
+    """Raise InvalidBundle, with file and line, if `source` does not decode, compile or define `export`.
+
+    `export` must be defined at top level. Names from a star import count as defined.
+    """
     _raise(source_problem(path, source, export))
 
 
@@ -53,7 +55,8 @@ def check_syntax(path: str, source: bytes) -> None:
 
 
 def source_problem(path: str, source: bytes, export: str | None) -> Problem | None:
-    """Return why `source` does not decode, does not compile or does not define `export` (None: any name will do)."""
+    """Return why `source` does not decode, compile or define `export`; None if it does. With `export` None, any names
+    do."""
     fault = find_fault(source, export)
     return located(path, fault) if fault else None
 
@@ -64,7 +67,7 @@ def located(path: str, fault: Fault) -> Problem:
 
 
 def find_fault(source: bytes, export: str | None) -> Fault | None:
-    """Do the work of `source_problem` for a caller that knows no path."""
+    """Return the fault that `source_problem` reports, for a caller without a path."""
     too_large = size_fault(source)
     if too_large:
         return too_large
@@ -102,12 +105,12 @@ def parsed_source(source: bytes) -> ast.Module | None:
 
 
 def defined_names(tree: ast.Module) -> set[str]:
-    """What a module may define at its top level, `*` for a star import."""
+    """Return the names that a module may define at its top level; `*` for a star import."""
     return {name for statement in _top_level(tree) for name in _names(statement)}
 
 
 def _compiled(source: bytes) -> ast.Module | Fault:
-    """The syntax tree of a source that compiles, without `finally`."""
+    """Return the syntax tree, without `finally`, of a source that compiles; else its fault."""
     try:
         tree = _parse(source)
         _inline_finally(tree)
@@ -118,7 +121,7 @@ def _compiled(source: bytes) -> ast.Module | Fault:
         return fault_at(error.lineno or 1, f"does not compile: {printable(error.msg)}")
     except RecursionError:
         return fault_at(1, "does not compile: it is nested too deep")
-    except MemoryError:  # the parser raises it for deep nesting, too
+    except MemoryError:  # the parser also raises it for deep nesting
         return fault_at(1, "does not compile: it is nested too deep or needs too much memory")
     except (ValueError, OverflowError) as error:
         return fault_at(1, f"does not compile: {printable(str(error))}")
@@ -144,7 +147,7 @@ def _parse(source: bytes) -> ast.Module:
 
 
 def _decoded(source: bytes) -> str:
-    """The text of a source file by PEP 263."""
+    """Return the text of a source file, decoded by PEP 263."""
     if b"\x00" in source:
         raise _Undecodable("holds a NUL byte", source.count(b"\n", 0, source.index(b"\x00")) + 1)
     encoding = _encoding(source)
@@ -153,8 +156,8 @@ def _decoded(source: bytes) -> str:
     except UnicodeDecodeError as error:
         line = source.count(b"\n", 0, error.start) + 1
         raise _Undecodable(f"is not {encoding} text", line) from None
-    except (LookupError, ValueError):  # `coding: zlib` and the like name no encoding of text
-        raise _Undecodable(f"declares the encoding {quoted(encoding)}, which is none for source", 1) from None
+    except (LookupError, ValueError):  # `coding: zlib` and the like are no text encodings
+        raise _Undecodable(f"declares the encoding {quoted(encoding)}, which is not a source encoding", 1) from None
 
 
 def _encoding(source: bytes) -> str:
@@ -171,8 +174,11 @@ def _encoding(source: bytes) -> str:
 
 
 def _inline_finally(tree: ast.Module) -> None:
-    """Move every `finally` body behind its `try`. The compiler copies such a body to each way out of it, so that 20
-    nested ones make a million copies; for what is valid syntax its place does not matter."""
+    """Move every `finally` body behind its `try`.
+
+    The compiler copies such a body to each exit of the `try`, so that 20 nested ones make a million copies. The
+    position of the body does not change whether the syntax is valid.
+    """
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -198,12 +204,13 @@ def _as_block(statement: ast.Try | ast.TryStar) -> ast.stmt:
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
     for field in ("body", "orelse", "finalbody"):
         block = getattr(node, field, None)
-        if isinstance(block, list):  # the body of a lambda or a conditional expression is none
+        if isinstance(block, list):  # the body of a lambda or a conditional expression is no list
             yield block
 
 
 def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Statements that run when the module is imported, also within `if`, `try`, `with`, loops and `match`."""
+    """Yield the statements that run when the module is imported, including those in `if`, `try`, `with`, loops and
+    `match`."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         for block in _blocks(node := waiting.pop()):
@@ -226,14 +233,16 @@ def _names(statement: ast.stmt) -> Iterator[str]:
 
 
 def _stored(statement: ast.stmt) -> Iterator[str]:
-    """Names that the statement itself assigns to: targets of `=`, `for`, `with`, `:=`, `match`; not those of its
-    blocks, nor those inside a lambda or comprehension."""
+    """Yield the names that the statement itself assigns: targets of `=`, `for`, `with`, `:=`, `match`.
+
+    Names in its blocks, in a lambda or in a comprehension do not count.
+    """
     waiting: list[ast.AST] = [statement]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-        # `type X = …` holds its name as a Store, a pattern as a string.
+        # `type X = …` stores its name as a Name node, a pattern stores it as a string.
         if isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
             yield node.name
         waiting.extend(each for each in ast.iter_child_nodes(node) if not isinstance(each, _CLOSED))

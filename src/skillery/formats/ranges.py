@@ -1,8 +1,8 @@
-"""Version ranges by the rules of npm (https://docs.npmjs.com/cli/configuring-npm/package-json#dependencies), as
-intervals of `Version.precedence`: a database answers one with a few index scans.
+"""Version ranges by the rules of npm (https://docs.npmjs.com/cli/configuring-npm/package-json#dependencies).
 
-A range is alternatives (`||`), an alternative is comparators that must all hold. A pre-release is admitted only where
-a comparator of the same alternative names a pre-release of the same major.minor.patch.
+A range becomes intervals of `Version.precedence`, so a database finds the matching versions with a few index scans. A
+range consists of alternatives (`||`); an alternative consists of comparators that must all hold. A pre-release matches
+only if a comparator of the same alternative names a pre-release of the same major.minor.patch.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ RANGE_HINT = "Ranges are written as in npm, e.g. '^1.2', '~1.2.3', '1.x', '>=1 <
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """The versions with `low <= precedence < high` (`high` None: no upper bound) that are releases, or that are
-    pre-releases where `release` is False."""
+    """The releases, or with `release` False the pre-releases, with `low <= precedence < high`.
+
+    `high` None: no upper bound.
+    """
 
     low: bytes
     high: bytes | None
@@ -37,7 +39,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 def parse_range(text: str) -> tuple[Segment, ...]:
-    """The segments of an npm range, sorted, disjoint and not empty; `()` where nothing can match (`>2 <1`).
+    """Return the segments of an npm range, sorted, disjoint and not empty; `()` if no version can match (`>2 <1`).
 
     Raises InvalidVersionSpec.
     """
@@ -53,7 +55,7 @@ def parse_range(text: str) -> tuple[Segment, ...]:
             hint="Use a wider range with fewer alternatives.",
         )
     alternatives = [_parse_alternative(part.strip(), text) for part in parts]
-    # As in npm: an alternative that admits everything is the whole range, so `* || 1.0.0-a` admits no pre-release.
+    # As in npm, an alternative that admits everything is the whole range, so `* || 1.0.0-a` admits no pre-release.
     if any(not bounds for bounds in alternatives):
         alternatives = [[]]
     return _merge(segment for bounds in alternatives for segment in _segments(bounds))
@@ -70,18 +72,18 @@ _FULL_PREFIX = re.compile(r"[<>]?=?v?[0-9]")
 
 
 class _Partial(msgspec.Struct, frozen=True):
-    """A version of which the last numbers may be open (`1.x`, `1`, `*`)."""
+    """A version whose last numbers may be open (`1.x`, `1`, `*`)."""
 
     numbers: tuple[int, ...]
     prerelease: tuple[str, ...]
 
     def floor(self) -> Version:
-        """The version with 0 for what is open."""
+        """Return the version with 0 for the open numbers."""
         major, minor, patch = (*self.numbers, 0, 0, 0)[:3]
         return Version(major, minor, patch, self.prerelease)
 
     def above(self, digits: int) -> Version:
-        """The lowest release past all versions that share the first `digits` numbers."""
+        """Return the lowest release past all versions that share the first `digits` numbers."""
         major, minor, patch = (*self.numbers[: digits - 1], self.numbers[digits - 1] + 1, 0, 0)[:3]
         return Version(major, minor, patch)
 
@@ -91,16 +93,16 @@ class _Partial(msgspec.Struct, frozen=True):
 
 
 class _Bound(msgspec.Struct, frozen=True):
-    """One side of a comparator, as `>=` (lower) or `<` (upper) of a precedence."""
+    """One side of a comparator: `>=` (lower) or `<` (upper) a precedence."""
 
     upper: bool
     key: bytes
     tagged: Version | None = None
-    """The version of the comparator where it is a pre-release: it admits pre-releases of the same numbers."""
+    """The comparator's version if it is a pre-release: it admits pre-releases of the same numbers."""
 
     @property
     def release_key(self) -> bytes:
-        """The same bound as far as releases are concerned."""
+        """The key of this bound for releases."""
         if self.tagged is None:
             return self.key
         return _first(self.tagged) if self.upper else _release(self.tagged)
@@ -110,7 +112,7 @@ _NOTHING = _Bound(upper=True, key=core_key(0, 0, 0))
 
 
 def _parse_alternative(text: str, whole: str) -> list[_Bound]:
-    """All bounds of one alternative; none at all where it admits everything."""
+    """Return all bounds of one alternative; [] if it admits everything."""
     hyphen = _HYPHEN.fullmatch(text)
     if hyphen:
         groups = hyphen.groups()
@@ -136,7 +138,10 @@ def _comparator(token: str, whole: str) -> Iterator[_Bound]:
 
 
 def _check_prefix(text: str, whole: str) -> None:
-    """A complete version takes one operator and one `v` (`>=v1.2.3`); npm lets `==1.2` pass, but not `==1.2.3`."""
+    """Refuse prefixes that npm refuses: a full version takes one operator and one `v` (`>=v1.2.3`).
+
+    npm accepts `==1.2`, but not `==1.2.3`.
+    """
     if not _FULL_PREFIX.match(text):
         raise _invalid(whole, text)
 
@@ -212,7 +217,7 @@ def _to_bounds(groups: tuple[str | None, ...], whole: str) -> Iterator[_Bound]:
     if not partial.is_full:
         yield _before(partial.above(len(partial.numbers)))
         return
-    # npm rebuilds a pre-release from its parts, and only so forgets a prefix such as `=v`.
+    # npm rebuilds a pre-release from its parts, and thereby drops a prefix such as `=v`.
     if not partial.prerelease:
         _check_prefix("<=" + str(groups[0]), whole)
     yield _up_to(partial.floor())
@@ -222,12 +227,12 @@ def _to_bounds(groups: tuple[str | None, ...], whole: str) -> Iterator[_Bound]:
 
 
 def _at_least(version: Version) -> Iterator[_Bound]:
-    if version != Version(0, 0, 0):  # as in npm, `>=0.0.0` is no bound at all
+    if version != Version(0, 0, 0):  # as in npm, `>=0.0.0` is no bound
         yield _Bound(False, version.precedence, _tag(version))
 
 
 def _before(release: Version) -> _Bound:
-    """Below a release and all its pre-releases: what npm writes as `<2.0.0-0`."""
+    """Return the bound below a release and all its pre-releases, `<2.0.0-0` in npm's notation."""
     return _Bound(True, _first(release))
 
 
@@ -240,7 +245,7 @@ def _tag(version: Version) -> Version | None:
 
 
 def _after(version: Version) -> bytes:
-    return version.precedence + b"\x00"  # keys are prefix-free: no version lies between
+    return version.precedence + b"\x00"  # keys are prefix-free: no version is between
 
 
 def _segments(bounds: list[_Bound]) -> Iterator[Segment]:
@@ -256,12 +261,12 @@ def _segments(bounds: list[_Bound]) -> Iterator[Segment]:
 
 
 def _first(version: Version) -> bytes:
-    """Where the pre-releases of the version's numbers begin."""
+    """Return the key at which the pre-releases of the version's numbers begin."""
     return core_key(version.major, version.minor, version.patch)
 
 
 def _release(version: Version) -> bytes:
-    """Where they end."""
+    """Return the key at which the pre-releases of the version's numbers end."""
     return Version(version.major, version.minor, version.patch).precedence
 
 
@@ -287,5 +292,5 @@ def _later(one: bytes | None, other: bytes | None) -> bytes | None:
 
 
 def _invalid(whole: str, token: str) -> InvalidVersionSpec:
-    where = "" if token == whole else f": {quoted(token)} is no comparator"
+    where = "" if token == whole else f": {quoted(token)} is not a comparator"
     return InvalidVersionSpec(f"{quoted(whole)} is not a version range{where}.", hint=RANGE_HINT)

@@ -1,29 +1,31 @@
-"""What was mended in reading what somebody else wrote: listed one by one, so that nothing is changed in silence."""
+"""Repairs that a lenient reader made to foreign files. Each repair is listed, so that no change is silent."""
 
 from __future__ import annotations
 
 import msgspec
 
 MAX_LISTED = 50
-"""Of one skill; a file can be wrong in thousands of places."""
+"""Limit on the listed repairs of one skill. A file can need thousands."""
 HARMLESS = frozenset({"unknown_keys", "odd_metadata", "odd_compatibility"})
-"""Codes of notes: the reader kept the value as it is, so nothing was repaired."""
+"""Codes of notes: the reader kept the value unchanged, so nothing was repaired."""
 
 
 class Repair(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that was read otherwise than it is written. `code` is a stable snake_case word; the message says what
-    was found and what was made of it; `line` counts from 1. The bytes that are stored are never changed by one."""
+    """One place that was read differently from how it is written. A repair never changes the stored bytes.
+
+    `code` is a stable snake_case word. The message states the found value and how it was read. `line` counts from 1.
+    """
 
     code: str
     message: str
     file: str | None = None
     line: int | None = None
     harmless: bool = False
-    """True for a note about a value that is kept as it is: such a skill does not count as repaired."""
+    """True for a note about a value that is kept unchanged. Such a skill does not count as repaired."""
 
 
 class Repairs:
-    """Collects them, each place once, and at most MAX_LISTED."""
+    """Collector of repairs: each repair once, at most MAX_LISTED in all."""
 
     def __init__(self) -> None:
         self.listed: list[Repair] = []

@@ -1,4 +1,7 @@
-"""What a skill needs of packages, and the lock that pins it: PEP 508, PEP 440, and lines `name==version --hash=…`."""
+"""Package requirements of a skill, and the lock that pins them.
+
+Formats: PEP 508, PEP 440, and lock lines `name==version --hash=…`.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from skillery.formats.problems import Problem
 from skillery.formats.wording import printable, quoted
 
 LOCK = "requirements.lock"
-"""The file of a bundle that pins the packages of a skill with dependencies. In other skills it is a file like any."""
+"""File of a bundle that pins the packages of a skill with dependencies. In other skills it has no special meaning."""
 MOST = 100
 LONGEST = 300
 MOST_LOCK_BYTES = 4 * 1024 * 1024
 MOST_LINE = 256 * 1024
-"""Characters of a pin with all its hashes, and of one line of a lock."""
+"""Limit on a pin with all its hashes, and on one line of a lock, in characters."""
 DEPENDENCIES, REQUIRES_PYTHON = "runtime.dependencies", "runtime.requires-python"
-FORM = "expected is a name with versions, as in 'pandas>=2,<3'"
+FORM = "expected a name with versions, as in 'pandas>=2,<3'"
 
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?)==([A-Za-z0-9.+!_-]{1,128})((?: --hash=\S+)*)")
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
@@ -34,7 +37,7 @@ _KEYS = {"dependencies": DEPENDENCIES, "requires-python": REQUIRES_PYTHON}
 
 
 class Pin(NamedTuple):
-    """One package of a lock: its normalised name, its exact version, and the SHA-256 that its files may have."""
+    """One package of a lock: normalised name, exact version, and the SHA-256 values that its files may have."""
 
     name: str
     version: str
@@ -42,7 +45,7 @@ class Pin(NamedTuple):
 
 
 class InvalidLock(ValueError):
-    """What is wrong with a lock, and in which line; the message begins in the middle of a sentence."""
+    """Raised for a lock that cannot be read. The message continues a sentence about the lock; `line` counts from 1."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -51,9 +54,9 @@ class InvalidLock(ValueError):
 
 
 def requirement_problem(text: str) -> str | None:
-    """What is wrong with a dependency, to be read after "which"; None where nothing is."""
+    """Return what is wrong with a dependency, to be read after "which"; None if it is valid."""
     if "\\" in text or not text.isprintable():
-        # An escape in the value of a marker would be a line of its own for whoever reads the requirement back.
+        # An escape in a marker's value would become a line of its own when the requirement is parsed again.
         return f"has a backslash, or a character that is not printable; {FORM}"
     try:
         found = Requirement(text)
@@ -61,38 +64,38 @@ def requirement_problem(text: str) -> str | None:
         return f"has a marker that is nested too deep; {FORM}"
     except InvalidRequirement as error:
         reason = printable(str(error).partition("\n")[0], 120)
-        return f"is no requirement ({reason}); {FORM}"
+        return f"is not a requirement ({reason}); {FORM}"
     if found.url is not None:
-        return f"names an address: packages come from the index of the server alone; {FORM}"
+        return f"names an address: packages only come from the server's index; {FORM}"
     return None
 
 
 def python_problem(text: str) -> str | None:
-    """As requirement_problem, of `requires-python`."""
+    """Return what is wrong with `requires-python`, to be read after "which"; None if it is valid."""
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
-        return "is no set of versions; expected is one such as '>=3.11'"
+        return "is not a set of versions; expected one such as '>=3.11'"
     return None
 
 
 def fits_python(requires: str, version: str) -> bool:
-    """Whether an interpreter of that version is one of those that are asked for."""
+    """Return whether an interpreter version satisfies `requires-python`."""
     return SpecifierSet(requires).contains(version, prereleases=True)
 
 
 def package_of(requirement: str) -> str:
-    """The normalised name of the package that a dependency asks for."""
+    """Return the normalised name of the package that a dependency names."""
     return canonicalize_name(Requirement(requirement).name)
 
 
 def normalised(requirements: Iterable[str]) -> list[str]:
-    """The same for all that ask for the same, however they write it."""
+    """Return the requirements in a sorted form that is equal for equal requirements, however they are written."""
     return sorted({str(Requirement(one)) for one in requirements})
 
 
 def located(problem: Problem, skill_toml: str | None) -> Problem:
-    """A problem of the two keys with its line of skill.toml, as far as that is known."""
+    """Return a problem of the two keys with its line of skill.toml, if the line is known."""
     key = next((key for key, path in _KEYS.items() if (problem.path or "").startswith(path)), None)
     if key is None or skill_toml is None:
         return problem
@@ -101,14 +104,14 @@ def located(problem: Problem, skill_toml: str | None) -> Problem:
 
 
 def _line_of(text: str, key: str, place: int | None) -> int | None:
-    """Of the entry of that place in an array over several lines, else of the key."""
+    """Return the line of an entry in an array over several lines; the line of the key if `place` is None."""
     found = re.search(rf"""^[ \t]*(?:runtime[ \t]*\.[ \t]*)?["']?{re.escape(key)}["']?[ \t]*=""", text, re.MULTILINE)
     if found is None:
         return None
     at = found.end()
     if place is not None:
-        # A string without its end reaches to the end of the line: looking for the end again from each quote in it takes
-        # quadratic time.
+        # A string without an end extends to the end of the line: searching for the end again from each quote in it
+        # would take quadratic time.
         rest = re.compile(r"""#[^\n]*+|"(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?|\]""")
         entries = (one for one in rest.finditer(text, at) if not one[0].startswith("#"))
         for number, entry in enumerate(entries):
@@ -124,8 +127,11 @@ def _line_of(text: str, key: str, place: int | None) -> int | None:
 
 
 def read_lock(content: bytes) -> tuple[Pin, ...]:
-    """The pins of a lock, sorted by name. Raises InvalidLock for all that is no pin with a hash: an option or an
-    address would change where packages come from."""
+    """Return the pins of a lock, sorted by name.
+
+    Raises InvalidLock for every line that is not a pin with a hash: an option or an address could change where packages
+    come from.
+    """
     if len(content) > MOST_LOCK_BYTES:
         raise InvalidLock(f"has {len(content)} bytes, at most {MOST_LOCK_BYTES} are allowed")
     try:
@@ -142,7 +148,7 @@ def read_lock(content: bytes) -> tuple[Pin, ...]:
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Lines without comments and with their continuations, and the number of the first of each. Raises InvalidLock."""
+    """Yield the joined lines without comments, each with the number of its first line. Raise InvalidLock."""
     began, size, parts = 0, 0, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         size = size + len(line) if parts else len(line)
@@ -168,11 +174,11 @@ def _pin(line: str, number: int) -> Pin:
         )
     hashes = _HASH.findall(found[3])
     if not hashes or len(hashes) != found[3].count("--hash="):
-        raise InvalidLock(f"pins {found[1]} without a hash, or with one that is no SHA-256", number)
+        raise InvalidLock(f"pins {found[1]} without a hash, or with one that is not SHA-256", number)
     try:
         version = str(Version(found[2]))
     except InvalidVersion:
-        raise InvalidLock(f"pins {found[1]} at {quoted(found[2])}, which is no version", number) from None
+        raise InvalidLock(f"pins {found[1]} at {quoted(found[2])}, which is not a version", number) from None
     return Pin(canonicalize_name(found[1]), version, frozenset(hashes))
 
 
@@ -182,7 +188,7 @@ def mark_inferred(lock: bytes, packages: Iterable[str]) -> bytes:
 
 
 def inferred_in(lock: bytes) -> tuple[str, ...]:
-    """Return the packages that `mark_inferred` has named in a lock."""
+    """Return the packages that `mark_inferred` named in a lock."""
     line = lock[:_INFERRED_BYTES].partition(b"\n")[0].decode("utf-8", "replace")
     if not line.startswith(_INFERRED):
         return ()
@@ -191,8 +197,10 @@ def inferred_in(lock: bytes) -> tuple[str, ...]:
 
 
 def why_unfit(pins: Sequence[Pin], requirements: Iterable[str]) -> str | None:
-    """Why a lock does not pin what is declared; None where it does. Further packages may be there or missing: that only
-    a resolver knows."""
+    """Return why a lock does not pin the declared requirements; None if it does.
+
+    Indirect packages are not checked: only a resolver knows them.
+    """
     pinned = {pin.name: pin.version for pin in pins}
     for text in requirements:
         requirement = Requirement(text)
@@ -207,7 +215,10 @@ def why_unfit(pins: Sequence[Pin], requirements: Iterable[str]) -> str | None:
 
 
 def clash(locks: Mapping[str, Sequence[Pin]]) -> tuple[str, str, str, str, str] | None:
-    """The first package that two of several locks pin at two versions: it, and who pins which, twice."""
+    """Return the first package that two locks pin at different versions, or None.
+
+    The tuple is: package, one owner, its version, the other owner, its version.
+    """
     there: dict[str, tuple[str, str]] = {}
     for owner, pins in locks.items():
         for pin in pins:

@@ -1,4 +1,4 @@
-"""How much a word says about a skill, by where it stands: in the name most, then description, tags and text."""
+"""Points of a word for search, by the field that contains it: name first, then description, tags and text."""
 
 from __future__ import annotations
 
@@ -12,45 +12,48 @@ from skillery.formats.stems import stem_of
 from skillery.formats.words import FILLERS, spelt_words
 
 IN_NAME = (16, 13, 11, 10)
-"""By how many words the last segment of the name has: `pdf` is more about PDF than `pdf-to-word-converter`."""
+"""Points by the number of words in the last segment of the name.
+
+`pdf` is more about PDF than `pdf-to-word-converter`.
+"""
 IN_NAMESPACE = 4
 EARLY, IN_DESCRIPTION = 6, 5
 EARLY_WORDS = 12
-"""The first words of a description say what the skill is."""
+"""The first words of a description, which usually say what the skill is."""
 IN_TAGS = 3
 IN_TEXT = 1
 MOST_IMPACT = IN_NAME[0] + EARLY + IN_TAGS
 MOST_DESCRIPTION_WORDS = 64
-"""Further words of a description count as words of the text."""
+"""Limit on the words that count as description. Further words count as words of the text."""
 MOST_TAG_WORDS = 32
 _HYPHENATED = re.compile(r"[^\W\d_]{2,12}(?:-[^\W\d_]{2,12})+")
 
 
 class Fields(NamedTuple):
     impacts: dict[str, int]
-    """Of each stem in name, description and tags: points from 1 to MOST_IMPACT."""
+    """Points from 1 to MOST_IMPACT for each stem in name, description and tags."""
     spellings: dict[str, str]
-    """Of each of these words as it is spelt: its stem."""
+    """The stem of each of these words, by spelling."""
     further: list[str]
-    """Stems of the description that count as words of the text: *the*, *with*, and those that are too many."""
+    """Stems of the description that count as words of the text: fillers (*the*, *with*), and words past the limit."""
 
 
 def search_fields(name: str, description: str, tags: Sequence[str]) -> Fields:
-    """Return what a skill is found by without its text."""
+    """Return the search fields of a skill without its text."""
     above, _, last = name.rpartition(".")
     in_name = _with_joined(last.replace("_", "-"))
     described = _with_joined(description)
-    telling = [word for word in described if word not in FILLERS]
-    told = telling[:MOST_DESCRIPTION_WORDS]
-    further = [*(word for word in described if word in FILLERS), *telling[MOST_DESCRIPTION_WORDS:]]
+    significant = [word for word in described if word not in FILLERS]
+    described_words = significant[:MOST_DESCRIPTION_WORDS]
+    further = [*(word for word in described if word in FILLERS), *significant[MOST_DESCRIPTION_WORDS:]]
     in_tags = _with_joined("\n".join(tags))[:MOST_TAG_WORDS]
     points = IN_NAME[min(len(spelt_words(last.replace("_", "-"))), len(IN_NAME)) - 1]
     impacts: Counter[str] = Counter(dict.fromkeys(_stems(spelt_words(above)), IN_NAMESPACE))
     # `|` keeps the larger count: a word of the namespace that the name repeats counts as the name's.
     impacts |= Counter(dict.fromkeys(_stems(in_name), points))
-    impacts += Counter({stem: _described(place) for place, stem in reversed([*enumerate(_stems(told))])})
+    impacts += Counter({stem: _described(place) for place, stem in reversed([*enumerate(_stems(described_words))])})
     impacts += Counter(dict.fromkeys(_stems(in_tags), IN_TAGS))
-    spelt = (*spelt_words(above), *in_name, *told, *in_tags)
+    spelt = (*spelt_words(above), *in_name, *described_words, *in_tags)
     # A stem is a spelling too: a typo of `brainstorm` is far from `brainstorming`.
     spellings = {each: stem_of(word) for word in spelt for each in (word, stem_of(word)) if is_known_spelling(each)}
     return Fields(dict(impacts), spellings, [stem for stem in _stems(further) if stem not in impacts])
@@ -65,6 +68,6 @@ def _stems(words: Iterable[str]) -> list[str]:
 
 
 def _with_joined(text: str) -> list[str]:
-    """The words of a text, and hyphenated ones as one word too: `front-end` is found by `frontend`."""
+    """Return the words of a text, with hyphenated ones as one word too: `frontend` finds `front-end`."""
     joined = (word for each in _HYPHENATED.findall(text) for word in spelt_words(each.replace("-", "")))
     return list(dict.fromkeys((*spelt_words(text), *joined)))

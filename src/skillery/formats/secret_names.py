@@ -1,5 +1,8 @@
-"""Names of secrets, and to whom one may be granted. A run gets a secret as an environment variable of its name, so a
-name that already means something to an interpreter, a loader or an HTTP client is refused."""
+"""Names of secrets, and the skills and namespaces that a secret can be granted to.
+
+A run gets a secret as an environment variable of that name. Names with a meaning for an interpreter, a loader or an
+HTTP client are therefore refused.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ MAX_LENGTH = 128
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORM = f"letters, digits and '_', not beginning with a digit, at most {MAX_LENGTH} characters, e.g. 'API_KEY'"
 
-# Compared in capitals. Each of them changes which code runs, whom it trusts, or where it believes to be.
+# Compared in capitals. Each name changes which code runs, which peers it trusts, or where it looks for files.
 _RESERVED = {
     *("PATH", "HOME", "PWD", "OLDPWD", "CDPATH", "TMPDIR", "TMP", "TEMP"),
     *("LANG", "LANGUAGE", "TZ", "TERM", "SHELL", "SHLVL", "USER", "LOGNAME", "HOSTNAME"),
@@ -27,11 +30,11 @@ _RESERVED_ENDS = ("_PROXY",)
 
 
 def secret_name_problem(text: str) -> str | None:
-    """What is wrong with the name of a secret, to be read after it (`is no name …`), or None."""
+    """Return what is wrong with the name of a secret, to be read after it (`is no name …`); None if it is valid."""
     if not is_variable_name(text):
-        return f"is no name of a secret: {_FORM}"
+        return f"is not a secret name: {_FORM}"
     if changes_what_runs(text):
-        return "is reserved: as an environment variable it means something else to the code; take another name"
+        return "is reserved: interpreters or libraries read an environment variable of this name; choose another name"
     return None
 
 
@@ -40,13 +43,13 @@ def is_variable_name(text: str) -> bool:
 
 
 def changes_what_runs(name: str) -> bool:
-    """Whether a variable of that name means something to what runs code, or to a client of HTTP."""
+    """Return whether a variable of that name has a meaning for an interpreter, a loader or an HTTP client."""
     upper = name.upper()
     return upper in _RESERVED or upper.startswith(_RESERVED_STARTS) or upper.endswith(_RESERVED_ENDS)
 
 
 def parse_secret_name(text: str) -> str:
-    """The name, as given. Raises InvalidName."""
+    """Return the name as given. Raise InvalidName."""
     problem = secret_name_problem(text)
     if problem:
         raise InvalidName(f"{quoted(text)} {problem}")
@@ -54,7 +57,10 @@ def parse_secret_name(text: str) -> str:
 
 
 def parse_grantee(text: str) -> str:
-    """`acme.mail` for that skill, `acme.*` for every skill whose name starts with `acme.`. Raises InvalidParams."""
+    """Return the grantee as given. Raise InvalidParams.
+
+    `acme.mail` is that skill, `acme.*` is every skill whose name starts with `acme.`.
+    """
     try:
         if text.endswith(".*"):
             parse_namespace(text.removesuffix(".*") or ".")
@@ -69,7 +75,7 @@ def parse_grantee(text: str) -> str:
 
 
 def grantees_of(skill: str) -> list[str]:
-    """Everything a secret can be granted to that `skill` has it by: `a.b.c` by `a.b.c`, `a.b.*` and `a.*`."""
+    """Return all grantees that include `skill`: `a.b.c`, `a.b.*` and `a.*` for `a.b.c`."""
     found = [skill]
     while skill := namespace_of(skill):
         found.append(f"{skill}.*")

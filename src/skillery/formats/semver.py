@@ -25,7 +25,7 @@ _RELEASE = b"\xff"
 
 
 class Version(msgspec.Struct, frozen=True):
-    """A version. Equality tells build metadata apart; `precedence` does not, as SemVer §10 has it."""
+    """A version. Equality includes build metadata; `precedence` ignores it, as SemVer §10 requires."""
 
     major: int
     minor: int
@@ -35,7 +35,7 @@ class Version(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Exactly SemVer 2.0.0, at most 256 characters. Raises InvalidVersion."""
+        """Return the version that the text states by SemVer 2.0.0, at most 256 characters. Raise InvalidVersion."""
         if len(text) > MAX_LENGTH:
             raise InvalidVersion(
                 f"The version {quoted(text)} has {len(text)} characters, at most {MAX_LENGTH} are allowed.",
@@ -58,9 +58,9 @@ class Version(msgspec.Struct, frozen=True):
 
     @property
     def precedence(self) -> bytes:
-        """A key whose byte order is SemVer precedence; equal for versions that differ only in build metadata.
+        """The key whose byte order is SemVer precedence; equal for versions that differ only in build metadata.
 
-        Prefix-free: nothing sorts between a key and the same key with a zero byte behind it.
+        Keys are prefix-free: no key sorts between a key and the same key followed by a zero byte.
         """
         core = core_key(self.major, self.minor, self.patch)
         if not self.prerelease:
@@ -68,7 +68,7 @@ class Version(msgspec.Struct, frozen=True):
         return core + b"".join(map(_identifier_key, self.prerelease)) + _END
 
     def next_patch(self) -> Version:
-        """The lowest release above this version."""
+        """Return the lowest release above this version."""
         if self.prerelease:
             return Version(self.major, self.minor, self.patch)
         return Version(self.major, self.minor, self.patch + 1)
@@ -81,7 +81,7 @@ class Version(msgspec.Struct, frozen=True):
 
 
 def core_key(major: int, minor: int, patch: int) -> bytes:
-    """The start of the precedence of `major.minor.patch` and of all its pre-releases; sorts below them all."""
+    """Return the start of the precedence of `major.minor.patch` and its pre-releases. It sorts below all of them."""
     return _number_key(major) + _number_key(minor) + _number_key(patch)
 
 
@@ -106,5 +106,5 @@ def _hint(text: str) -> str:
     numbers = re.findall(r"[0-9]+", text)[:3]
     if not re.fullmatch(r"[vV=\s]*[0-9]+(\.[0-9]+){0,2}\s*", text):
         return hint
-    mended = ".".join(str(int(number)) for number in (*numbers, "0", "0")[:3])
-    return f"{hint} Perhaps {quoted(mended)}?"
+    corrected = ".".join(str(int(number)) for number in (*numbers, "0", "0")[:3])
+    return f"{hint} Perhaps {quoted(corrected)}?"

@@ -1,4 +1,4 @@
-"""Reading a table of foreign values key by key, so that everything wrong with it is told at once."""
+"""Checked reading of a table of foreign values, which reports all problems at once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ MAX_WORD = 128
 
 
 class Shapes:
-    """Collects problems and warnings. A reader answers something of the right type where it found a problem: the
-    caller looks at `problems` before it uses any of it."""
+    """Reader base class that collects problems and warnings.
+
+    A method that finds a problem returns a value of the right type. The caller checks `problems` before it uses any
+    value.
+    """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -29,18 +32,18 @@ class Shapes:
             return None
         value = table[key]
         if not isinstance(value, str):
-            self.problem(where, f"is {kind_of(value)}, expected is a string")
+            self.problem(where, f"is {kind_of(value)}, expected a string")
             return None
         return value
 
     def texts(self, table: Mapping[str, object], key: str, where: str, *, longest: int = MAX_WORD) -> tuple[str, ...]:
         values = table.get(key, [])
         if not isinstance(values, list):
-            self.problem(where, f"is {kind_of(values)}, expected is an array of strings")
+            self.problem(where, f"is {kind_of(values)}, expected an array of strings")
             return ()
         for i, value in enumerate(values):
             if not isinstance(value, str):
-                self.problem(f"{where}[{i}]", f"is {kind_of(value)}, expected is a string")
+                self.problem(f"{where}[{i}]", f"is {kind_of(value)}, expected a string")
             elif not value.strip() or len(value) > longest or not value.isprintable():
                 self.problem(f"{where}[{i}]", f"is blank, longer than {longest} characters or not printable")
         return tuple(value for value in values if isinstance(value, str))
@@ -50,32 +53,34 @@ class Shapes:
             return None
         value = parent[key]
         if not isinstance(value, Mapping):
-            self.problem(where, f"is {kind_of(value)}, expected is a table")
+            self.problem(where, f"is {kind_of(value)}, expected a table")
             return {}
         return value
 
     def flag(self, table: Mapping[str, object], key: str, where: str) -> bool:
         value = table.get(key, False)
         if not isinstance(value, bool):
-            self.problem(where, f"is {kind_of(value)}, expected is true or false")
+            self.problem(where, f"is {kind_of(value)}, expected true or false")
         return value is True
 
     def unknown_keys(self, where: str, table: Mapping[str, object], known: tuple[str, ...]) -> None:
-        """Warn of keys that have no effect, until there are MAX_SHOWN warnings: no answer has more, and each unknown
-        key is compared with all known ones."""
+        """Warn of keys that have no effect, until there are MAX_SHOWN warnings.
+
+        An answer has no more warnings, and each unknown key is compared with all known ones.
+        """
         for key in table:
             if len(self.warnings) >= MAX_SHOWN:
                 return
             if key not in known:
                 near = did_you_mean(key, known) if len(self.warnings) < MAX_SHOWN else ""
-                self.warnings.append(f"unknown key {join(where, key)}{near}: it is kept, without effect")
+                self.warnings.append(f"unknown key {join(where, key)}{near}: it is kept but has no effect")
 
     def problem(self, where: str, message: str) -> None:
         self.problems.append(Problem(f"{where} {message}", where))
 
 
 def shown(value: object) -> str:
-    """A JSON value for a message: short ones as they are, others by their type."""
+    """Return a JSON value for a message: short values as JSON, others by their type."""
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, bool | int | float):

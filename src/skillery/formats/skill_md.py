@@ -1,7 +1,7 @@
-"""SKILL.md: Markdown with YAML frontmatter on top.
+"""SKILL.md: Markdown after YAML frontmatter.
 
-Frontmatter is foreign input, and YAML has much that no SKILL.md needs. Only the parser's events are used: no tag is
-resolved, no alias followed, and what goes too deep is refused before anything is built.
+Frontmatter is foreign input, and YAML has many features that no SKILL.md needs. The reader uses the parser's events
+only: it resolves no tags, follows no aliases, and refuses deep nesting before it builds a value.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ FILE = "SKILL.md"
 MAX_FRONTMATTER_BYTES = 64 * 1024
 MAX_DEPTH = 8
 HEAD_CHARACTERS = 1024 * 1024
-"""Frontmatter is looked for in no more than that: a list of lines takes many times what a text of short ones does."""
+"""Characters that are searched for frontmatter. A list of lines takes many times the memory of a text of short lines.
+"""
 
 _PIECE = 64 * 1024
 _FENCE = "---"
-_HINT = "Frontmatter stands between two lines of '---' and is a YAML mapping of plain values, e.g. 'name: My skill'."
+_HINT = "Frontmatter is between two lines of '---' and is a YAML mapping of plain values, e.g. 'name: My skill'."
 
 
 class SkillMd(msgspec.Struct, frozen=True):
-    """A SKILL.md. Every scalar of `frontmatter` is a string, as it was written (`1.10` stays `1.10`); without
-    frontmatter it is `{}`. `body` is the text behind it, line ends unchanged."""
+    """A parsed SKILL.md. `body` is the text after the frontmatter, line ends unchanged.
+
+    Every scalar of `frontmatter` is a string as written (`1.10` stays `1.10`); `{}` if the file has no frontmatter.
+    """
 
     frontmatter: dict[str, object]
     body: str
@@ -40,7 +43,7 @@ class SkillMd(msgspec.Struct, frozen=True):
 
 
 def parse_skill_md(text: str) -> SkillMd:
-    """Raises InvalidBundle with file and line. A byte order mark and CRLF are accepted."""
+    """Return the parsed file. Raise InvalidBundle with file and line. A byte order mark and CRLF are accepted."""
     problem = text_problem(text)
     if problem:
         _refuse(problem, None)
@@ -58,15 +61,17 @@ def parse_skill_md(text: str) -> SkillMd:
 
 
 def body_of(text: str) -> str:
-    """The body of a SKILL.md that was checked when it was published, without a look at its frontmatter."""
+    """Return the body of a SKILL.md that was checked at publishing, without parsing its frontmatter."""
     lines, rest = head_of(text)
     end = _end_of_frontmatter(lines)
     return "".join([*lines[end + 1 :], rest]) if end else without_mark(text)
 
 
 def text_of(data: bytes) -> str:
-    """The text of a SKILL.md that may have been imported, whatever its bytes are: UTF-8, or UTF-16 by its byte order
-    mark; what is neither is `\ufffd`."""
+    """Return the text of a SKILL.md, which may be imported and contain any bytes.
+
+    The encoding is UTF-8, or UTF-16 if the byte order mark says so. Invalid bytes become U+FFFD.
+    """
     encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     try:
         return data.decode(encoding)
@@ -75,7 +80,7 @@ def text_of(data: bytes) -> str:
 
 
 def _replaced(data: bytes, encoding: str) -> str:
-    """Decode piece by piece: each invalid byte is slow, and other threads need a turn between the pieces."""
+    """Return the text, decoded in pieces: each invalid byte is slow, and other threads get a turn between pieces."""
     decoder = codecs.getincrementaldecoder(encoding)("replace")
     pieces = [decoder.decode(data[at : at + _PIECE]) for at in range(0, len(data), _PIECE)]
     return "".join([*pieces, decoder.decode(b"", final=True)])
@@ -86,7 +91,7 @@ def without_mark(text: str) -> str:
 
 
 def head_of(text: str, most: int = HEAD_CHARACTERS) -> tuple[list[str], str]:
-    """Return the lines at the top where frontmatter may stand, with their ends, and the text behind them.
+    """Return the lines at the top that may hold frontmatter, with their ends, and the text after them.
 
     Only a line feed ends a line. The last line is cut if it is more than `MAX_FRONTMATTER_BYTES` longer than `most`.
     """
@@ -96,7 +101,7 @@ def head_of(text: str, most: int = HEAD_CHARACTERS) -> tuple[list[str], str]:
 
 
 def _end_of_frontmatter(lines: list[str]) -> int | None:
-    """The number of its last line, 0 where there is none; None where it has no end."""
+    """Return the number of the closing fence; 0 if the file has no frontmatter; None if the frontmatter has no end."""
     if not lines or lines[0].rstrip() != _FENCE:
         return 0
     return next((i for i, line in enumerate(lines) if i and line.rstrip() == _FENCE), None)
@@ -111,12 +116,12 @@ def _frontmatter(source: str) -> dict[str, object]:
     except yaml.reader.ReaderError as error:
         line = source.count("\n", 0, error.position) + 2
         _refuse("has a character in its frontmatter that YAML does not allow", line)
-    except (ValueError, OverflowError):  # an escape such as "\UFFFFFFFF" that names no character
+    except (ValueError, OverflowError):  # an escape such as "\UFFFFFFFF" is no character
         _refuse("has an escape in its frontmatter that names no character", None)
 
 
 class Builder:
-    """Builds strings, lists and dicts from YAML events, with the least of YAML."""
+    """Builder of strings, lists and dicts from YAML events, with a minimal subset of YAML."""
 
     def __init__(self, source: str) -> None:
         self.events: Iterator[yaml.Event] = yaml.parse(source, Loader=yaml.BaseLoader)
@@ -130,7 +135,7 @@ class Builder:
         empty = isinstance(root, yaml.ScalarEvent) and root.value == "" and root.style is None
         value = {} if empty else self.value(root, 1)
         if not isinstance(value, dict):
-            _refuse("has frontmatter that is no mapping of keys to values", 2)
+            _refuse("has frontmatter that is not a mapping of keys to values", 2)
         next(self.events)  # the document's end
         if not isinstance(next(self.events), yaml.StreamEndEvent):
             _refuse("has more than one document in its frontmatter", None)
@@ -170,7 +175,7 @@ class Builder:
 
 
 def _line(event: yaml.Event) -> int | None:
-    return event.start_mark.line + 2 if event.start_mark else None  # behind the fence, counted from 1
+    return event.start_mark.line + 2 if event.start_mark else None  # after the fence, counted from 1
 
 
 def _checked(text: str, line: int | None) -> str:

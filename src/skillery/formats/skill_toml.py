@@ -1,4 +1,4 @@
-"""skill.toml as text: from the manifest, and back."""
+"""skill.toml as text: generated from the manifest, and parsed into it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skillery.formats.json_values import MAX_DEPTH, same
 from skillery.formats.problems import Problem, raise_problems
 
 MAX_BYTES = 512 * 1024
-"""Of the text: twice what its manifest may have, for comments."""
+"""Limit on the text in bytes: twice the limit on its manifest, to leave room for comments."""
 
 _FIRST = ("name", "version", "description", "kind", "namespace", "tags")
 _FIRST_TABLES = ("runtime", "inputs", "permissions")
@@ -25,8 +25,11 @@ _LINE = re.compile(r"\(at line (\d+), column \d+\)")
 
 
 def manifest_toml(raw: Mapping[str, object]) -> bytes:
-    """skill.toml of a manifest that `parse_manifest` accepts. The digest of a bundle rests on these bytes: they are the
-    same in every release. Known keys first, then other values, then tables, otherwise in the order given."""
+    """Return the skill.toml of a manifest that `parse_manifest` accepts.
+
+    The digest of a bundle depends on these bytes, so they must be the same in every release. Known keys come first,
+    then other values, then tables; otherwise the given order is kept.
+    """
     tables = [key for key, value in raw.items() if isinstance(value, Mapping)]
     values = [key for key in raw if key not in tables]
     ordered = [*_ordered(values, _FIRST), *_ordered(tables, _FIRST_TABLES)]
@@ -34,12 +37,12 @@ def manifest_toml(raw: Mapping[str, object]) -> bytes:
 
 
 def toml_manifest(data: bytes) -> dict[str, object]:
-    """The manifest in a skill.toml, dates as ISO strings. Raises InvalidManifest with file and line."""
+    """Return the manifest in a skill.toml, dates as ISO strings. Raise InvalidManifest with file and line."""
     return read_toml(data, "skill.toml")
 
 
 def read_toml(data: bytes, what: str) -> dict[str, object]:
-    """As `toml_manifest`, of a text that errors call `what`."""
+    """Return the values of a TOML text that errors call `what`, as `toml_manifest` does."""
     if len(data) > MAX_BYTES:
         _refuse(what, f"has {len(data)} bytes, at most {MAX_BYTES} are allowed", None)
     try:
@@ -54,14 +57,15 @@ def read_toml(data: bytes, what: str) -> dict[str, object]:
         return {key: _json_value(value) for key, value in tomllib.loads(text).items()}
     except RecursionError:
         _refuse(what, "is nested too deep", None)
-    except ValueError as error:  # a TOMLDecodeError is one, and so is a number of too many digits
+    except ValueError as error:  # includes TOMLDecodeError and the error for a number of too many digits
         line = _LINE.search(str(error))
-        said = _LINE.sub("", str(error)).strip()
-        _refuse(what, f"is not TOML: {said}", int(line[1]) if line else None)
+        reason = _LINE.sub("", str(error)).strip()
+        _refuse(what, f"is not TOML: {reason}", int(line[1]) if line else None)
 
 
 def same_manifest(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Whether two manifests say the same: the order of keys does not count, `1` is `1.0`, but not `true`."""
+    """Return whether two manifests are equal. The order of keys does not count; `1` equals `1.0` and differs from
+    `true`."""
     return same(one, other)
 
 

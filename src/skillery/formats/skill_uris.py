@@ -1,8 +1,8 @@
-"""Where the files of a skill are as resources of MCP: `skill://a/b/c/SKILL.md` is the SKILL.md of the skill `a.b.c`.
+"""MCP resource URIs of a skill's files: `skill://a/b/c/SKILL.md` is the SKILL.md of the skill `a.b.c`.
 
-The dots of a name become slashes. An Agent Skill is called as its folder is, and its name knows no `_` and no more than
-64 characters: a skill whose last segment is no such name has a folder more, `skill://a/b_c/~/b-c/SKILL.md`. No name has
-a segment `~`, so no two skills meet at one address.
+The dots of a name become slashes. An Agent Skill has the name of its folder, without `_` and with at most 64
+characters. A skill whose last segment is no such name has one more folder: `skill://a/b_c/~/b-c/SKILL.md`. No skill
+name has a segment `~`, so two skills never share a URI.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ SCHEME = "skill://"
 RENAMED = "~"
 MAX_NAME = 128
 MAX_BYTES = 4096
-"""Of an address: three for each byte of the longest name and the longest path, and more."""
+"""Limit on a URI: three bytes for each byte of the longest name and the longest path, and some more."""
 _UNRESERVED = "/!$&'()*+,;=:@~"
 _SEGMENT = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)*")
 
 
-class Place(NamedTuple):
-    """What an address may mean: a skill, and what of it (`[]` is the skill's own folder)."""
+class SkillPath(NamedTuple):
+    """One interpretation of a URI: a skill, and the path inside it (`()` is the skill's own folder)."""
 
     name: str
     rest: tuple[str, ...]
 
 
 def agent_name(name: str) -> str:
-    """What a skill is called as an Agent Skill: its last segment, or what comes nearest to it."""
+    """Return the name of a skill as an Agent Skill: its last segment, or the nearest valid name."""
     last = name.rpartition(".")[2]
     return last if is_agent_skill_name(last) else index_name(last)
 
 
 def folder_of(name: str) -> tuple[str, ...]:
-    """The segments of a skill's folder."""
+    """Return the segments of a skill's folder."""
     segments, called = tuple(name.split(".")), agent_name(name)
     return segments if segments[-1] == called else (*segments, RENAMED, called)
 
 
 def uri_of(segments: tuple[str, ...], path: str = "") -> str:
-    """The address of a folder, or of a file in it."""
+    """Return the URI of a folder, or of a file in it."""
     return SCHEME + quote("/".join((*segments, path) if path else segments), safe=_UNRESERVED)
 
 
 def segments_of(uri: str) -> tuple[str, ...] | None:
-    """None where it is no address of a folder or file."""
+    """Return the segments of a URI; None if it is no URI of a folder or file."""
     if not uri.startswith(SCHEME) or len(uri) > MAX_BYTES:
         return None
     text = uri.removeprefix(SCHEME)
@@ -62,9 +62,9 @@ def segments_of(uri: str) -> tuple[str, ...] | None:
     return segments
 
 
-def places_of(segments: tuple[str, ...]) -> list[Place]:
-    """All that an address may mean, the longest name first: the folder of a skill in another's is its own."""
-    found: list[Place] = []
+def skill_paths_of(segments: tuple[str, ...]) -> list[SkillPath]:
+    """Return all interpretations of a URI, the longest name first: a skill's folder inside another one is its own."""
+    found: list[SkillPath] = []
     for count in range(1, len(segments) + 1):
         if not _SEGMENT.fullmatch(segments[count - 1]):
             break
@@ -73,11 +73,11 @@ def places_of(segments: tuple[str, ...]) -> list[Place]:
             break
         folder = folder_of(name)
         if segments[: len(folder)] == folder:
-            found.append(Place(name, segments[len(folder) :]))
+            found.append(SkillPath(name, segments[len(folder) :]))
     return found[::-1]
 
 
 def name_above(segments: tuple[str, ...]) -> str | None:
-    """The dotted name of a folder that skills may lie below; None where none can."""
+    """Return the dotted name of a folder that skills may be below; None if there can be none."""
     names = segments[: segments.index(RENAMED)] if RENAMED in segments else segments
     return ".".join(names) if all(_SEGMENT.fullmatch(each) for each in names) else None

@@ -1,4 +1,4 @@
-"""A few words of a text around what was searched for: plain text, with marks that stand nowhere else in it."""
+"""A short excerpt of a text around the searched words: plain text, with marks that occur nowhere else in it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LENGTH = 200
 BEFORE = 40
 MOST_LOOKED_AT = 50
 OPEN, CLOSE = "«", "»"
-# What a text brings along can be mistaken for no mark of ours.
+# Marks in the stored text are replaced, so that they cannot be mistaken for ours.
 _OTHERS = str.maketrans({OPEN: "‹", CLOSE: "›"})
 
 
 class Term(Protocol):
-    """A word that was searched for."""
+    """A searched word."""
 
     def matches(self, word: str) -> bool: ...
 
@@ -26,8 +26,10 @@ class Term(Protocol):
 
 
 def snippet_of(texts: Iterable[str], terms: Sequence[Term]) -> str:
-    """Of the first text that holds most of the terms: the part with most of them, each between « and »; where none
-    holds any, how the first text begins."""
+    """Return the best excerpt of the first text with most of the terms, each match between « and ».
+
+    If no text contains a term, return the beginning of the first text.
+    """
     best, most, beginning = "", 0, None
     for text in texts:
         shown = _printable(text)
@@ -47,13 +49,13 @@ def _matching(text: str, terms: Sequence[Term]) -> Iterator[Found]:
 
 
 def _printable(text: str) -> str:
-    """One line, without what could change how the rest of it is shown."""
+    """Return the text on one line, without characters that change how the rest is displayed."""
     line = " ".join(normalized("NFC", text).translate(_OTHERS).split())
     return line if line.isprintable() else "".join(filter(str.isprintable, line))
 
 
 def _best_place(found: Sequence[Found], terms: Sequence[Term]) -> tuple[int, int]:
-    """Where a part begins that holds most terms, and how many."""
+    """Return the start of the excerpt with the most terms, and their number."""
     best = (0, 0)
     for at, first in enumerate(found):
         near = [one.word for one in found[at:] if one.end <= first.start + LENGTH - BEFORE]
@@ -75,7 +77,7 @@ def _marked(text: str, found: Sequence[Found], start: int) -> str:
 
 
 def _cut(text: str, low: int, high: int) -> str:
-    """Up to a whole word where one ends in there."""
+    """Return part of a text, cut after a whole word if possible."""
     if high >= len(text):
         return text[low:]
     space = text.rfind(" ", low, high)

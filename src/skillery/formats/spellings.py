@@ -1,16 +1,16 @@
-"""Words near a misspelt one: pieces of three letters to find candidates by, and the distance that decides."""
+"""Words similar to a misspelt one: three-letter pieces to find candidates, and the distance that decides."""
 
 from __future__ import annotations
 
 WHOLE = ""
 LEAST_LETTERS = 4
-"""A shorter word has too many neighbours to be corrected."""
+"""Fewest letters of a word that is corrected: a shorter word has too many similar words."""
 LONG_WORD = 8
-"""From so many letters on, a word may have two mistakes."""
+"""Letters from which a word may have two mistakes."""
 SHORT_WORD = 5
-"""Up to so many letters, a replaced letter makes another word: flow is no typo of slow."""
+"""Letters up to which a replaced letter makes another word: flow is no typo of slow."""
 MOST_LETTERS = 32
-"""Longer runs of letters are identifiers or encoded data, not words."""
+"""Limit on the letters of a word. Longer runs are identifiers or encoded data."""
 
 
 def pieces_of(word: str) -> list[str]:
@@ -20,17 +20,17 @@ def pieces_of(word: str) -> list[str]:
 
 
 def stored_pieces(word: str) -> list[str]:
-    """Return what a word is kept under: WHOLE, by which words are looked up in order, and its pieces."""
+    """Return the keys that store a word: WHOLE, for searches in alphabetical order, and its pieces."""
     return [WHOLE, *pieces_of(word)]
 
 
 def is_known_spelling(word: str) -> bool:
-    """Return whether a word of a text is worth keeping as a correct spelling."""
+    """Return whether a word of a text is stored as a correct spelling."""
     return 2 <= len(word) <= MOST_LETTERS
 
 
 def may_be_misspelt(word: str) -> bool:
-    """Return whether a word is corrected. Numbers and names with digits are not: 2024 is no mistake for 2025."""
+    """Return whether a word may be corrected. Numbers and names with digits are not: 2024 is no typo of 2025."""
     return LEAST_LETTERS <= len(word) <= MOST_LETTERS and word.isalpha()
 
 
@@ -39,10 +39,10 @@ def mistakes_allowed(word: str) -> int:
 
 
 def distance(left: str, right: str, most: int) -> int:
-    """Return how many letters to add, drop, replace or swap with their neighbour lead from one word to the other.
+    """Return the optimal string alignment distance of two words; `most + 1` if it is larger than `most`.
 
-    In a short word a replaced letter counts twice. Anything above `most` is returned as `most + 1` (optimal string
-    alignment distance).
+    One step adds, drops or replaces a letter, or swaps it with the next one. In a short word a replaced letter counts
+    twice.
     """
     if abs(len(left) - len(right)) > most:
         return most + 1

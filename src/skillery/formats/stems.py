@@ -9,22 +9,22 @@ from functools import lru_cache
 import snowballstemmer
 
 _KEPT = 65_536
-"""Words whose stems are kept: the stemmer takes 20 µs, and texts share most of their words."""
+"""Number of cached stems: the stemmer takes 20 µs, and texts share most of their words."""
 _ENGLISH = re.compile("[a-z]{3,64}")
-# British spellings that American ones differ from: organise, summarising, colour, behaviour.
+# British spellings that differ from American ones: organise, summarising, colour, behaviour.
 _ISE = re.compile("(?<=[a-z]{3})is(e|ed|es|er|ers|ing|ation|ations)$")
 _YSE = re.compile("(?<=anal)ys(e|ed|er|ers|ing)$")
 _OUR = re.compile("(?<=[a-z]{3})our(s|ed|ing|al|ful)?$")
 
 
-# Plurals of abbreviations, which have no vowel for the stemmer to go by: pdfs, csvs.
+# Plurals of abbreviations, which have no vowels that the stemmer could use: pdfs, csvs.
 _PLURAL = re.compile("[^aeiouy]{3,}(?<!s)s")
 _SAME = {"analysi": "analyz"}
-"""Nouns whose stem differs from their verb's."""
+"""Stems of nouns, mapped to the stem of their verb where it differs."""
 
 
 class _Stemmer(threading.local):
-    """One stemmer for each thread: it keeps its word in itself."""
+    """One stemmer for each thread: a stemmer stores its current word in itself."""
 
     def __init__(self) -> None:
         self.stem = snowballstemmer.stemmer("english").stemWord
@@ -35,7 +35,7 @@ _stemmer = _Stemmer()
 
 @lru_cache(_KEPT)
 def stem_of(word: str) -> str:
-    """Return the stem of a word in lower case. Words with other characters than `a` to `z` are their own stems."""
+    """Return the stem of a word in lower case. Words with characters outside `a` to `z` are their own stems."""
     if not _ENGLISH.fullmatch(word):
         return word
     if _PLURAL.fullmatch(word):

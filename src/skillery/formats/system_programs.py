@@ -1,4 +1,4 @@
-"""Programs of the host that public skills call, and the Debian packages that have them (names of Debian 12)."""
+"""Host programs that public skills call, and the Debian packages that contain them (names of Debian 12)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "wget": ("wget",),
     "zip": ("zip",),
 }
-"""What `skillery doctor`, the container file and docs/operate/operations.md list."""
+"""Programs in `skillery doctor`, the container file and docs/operate/operations.md."""
 RARE: Mapping[str, tuple[str, ...]] = {
     "antiword": ("antiword",),
     "bc": ("bc",),
@@ -80,11 +80,11 @@ RARE: Mapping[str, tuple[str, ...]] = {
     "xxd": ("xxd",),
     "yt-dlp": ("yt-dlp",),
 }
-"""What only the errors of runs name."""
+"""Programs that only the errors of runs name."""
 
 _PACKAGES = {program: package for table in (RARE, USUAL) for package, programs in table.items() for program in programs}
 
 
 def package_of(program: str) -> str | None:
-    """Return the Debian package of a program, None for one that public skills do not call."""
+    """Return the Debian package of a program; None for a program that public skills do not call."""
     return _PACKAGES.get(program)

@@ -1,4 +1,4 @@
-"""Moments as people write them: a date, a time, or how long from now."""
+"""Timestamps in the form that people write: a date, a time, or a duration from now."""
 
 from __future__ import annotations
 
@@ -15,33 +15,39 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LONGEST = timedelta(days=36_500)
 
 
-def parse_moment(text: str, param: str, now: datetime) -> datetime:
-    """A date or a time in ISO 8601 (`2026-11-22`, `2026-11-22T09:30:00Z`), in UTC where it names no zone, or how long
-    before `now`: `90m`, `24h`, `7d`. Raises InvalidParams."""
+def parse_timestamp(text: str, param: str, now: datetime) -> datetime:
+    """Return the time that the text means, in UTC. Raise InvalidParams.
+
+    The text is a date or time in ISO 8601 (`2026-11-22`, `2026-11-22T09:30:00Z`; UTC if it names no zone), or an age
+    before `now`: `90m`, `24h`, `7d`.
+    """
     age = parse_age(text)
     if age is not None:
         return now - age
     try:
-        moment = datetime.fromisoformat(text)
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        timestamp = datetime.fromisoformat(text)
+        return timestamp.astimezone(UTC) if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise InvalidParams(
-            f"'{param}' is {quoted(text)}, which is no time",
+            f"'{param}' is {quoted(text)}, which is not a time",
             hint="Write 2026-11-22T10:00:00Z, a day (2026-11-22), or an age: 90m, 24h, 7d.",
             param=param,
         ) from None
 
 
 def parse_until(text: str, now: datetime) -> datetime | None:
-    """`90d` from now (also `s`, `m`, `h`, `w`), a date such as `2027-01-31` with all of that day (UTC), or a time with
-    its zone as in RFC 3339. None, for ever, for `""` and `never`. Raises InvalidParams, for the past too."""
+    """Return the end that the text means; None, forever, for `""` and `never`. Raise InvalidParams, also for the past.
+
+    The text is a duration from now (`90d`; units `s`, `m`, `h`, `d`, `w`), a date such as `2027-01-31` including that
+    whole day (UTC), or a time with its zone as in RFC 3339.
+    """
     if text in {"", "never"}:
         return None
     until = _parsed(text, now)
     if until is None:
-        raise _refused(f"{quoted(text)} is no time")
+        raise _refused(f"{quoted(text)} is not a time")
     if not now < until <= now + _LONGEST:
-        raise _refused(f"{quoted(text)} is {'past' if until <= now else 'too far away'}")
+        raise _refused(f"{quoted(text)} is {'in the past' if until <= now else 'too far in the future'}")
     return until
 
 
@@ -52,8 +58,8 @@ def _parsed(text: str, now: datetime) -> datetime | None:
     try:
         if _DATE.fullmatch(text):
             return datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=1)
-        moment = datetime.fromisoformat(text)
-        return moment.astimezone(UTC) if moment.tzinfo else None
+        timestamp = datetime.fromisoformat(text)
+        return timestamp.astimezone(UTC) if timestamp.tzinfo else None
     except (ValueError, OverflowError):
         return None
 
@@ -63,10 +69,10 @@ def _refused(message: str) -> InvalidParams:
     return InvalidParams(message, hint=hint, param="until")
 
 
-def shown_moment(moment: datetime | None) -> str | None:
-    """RFC 3339 in UTC, to the second."""
-    if moment is None:
+def timestamp_text(timestamp: datetime | None) -> str | None:
+    """Return the time as RFC 3339 in UTC, to the second."""
+    if timestamp is None:
         return None
-    # SQLite answers without the zone.
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    # SQLite returns times without a zone.
+    aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
     return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Tokens as text (`sky_<id>_<secret>`), and what is asked for when one is made."""
+"""Tokens as text (`sky_<id>_<secret>`), and the checked parameters of a new token."""
 
 from __future__ import annotations
 
@@ -28,40 +28,43 @@ _TOKEN = re.compile(rf"{PREFIX}([0-9a-z]{{{_ID_LENGTH}}})_([0-9A-Za-z]{{{_SECRET
 
 
 class NewToken(NamedTuple):
-    """A token as its owner gets it, and the part of it that is no secret."""
+    """A token as its owner gets it, and its id, which is not secret."""
 
     text: str
     id: str
 
 
 def new_token() -> NewToken:
-    """256 random bits behind an id of 62. Letters and digits only: a double click selects all of it."""
+    """Return a new token: 256 random bits after an id of 62 bits.
+
+    Letters and digits only, so that a double click selects the whole token.
+    """
     token_id = "".join(secrets.choice(string.digits + string.ascii_lowercase) for _ in range(_ID_LENGTH))
     secret = "".join(secrets.choice(_SECRET) for _ in range(_SECRET_LENGTH))
     return NewToken(f"{PREFIX}{token_id}_{secret}", token_id)
 
 
 def id_of(text: str) -> str | None:
-    """The id in a token, None where the text is none."""
+    """Return the id in a token; None if the text is no token."""
     match = _TOKEN.fullmatch(text)
     return match[1] if match else None
 
 
 def parse_token_name(text: str) -> str:
-    """Whose token it is, as it will stand in records. Raises InvalidName."""
+    """Return the token's name, which audit entries show as the caller. Raise InvalidName."""
     if text in RESERVED:
         raise InvalidName(f"the name {quoted(text)} is taken: {RESERVED[text]}", hint="Choose another name.")
     is_plain = text.isprintable() and text == text.strip() and unicodedata.is_normalized("NFC", text)
     if not 1 <= len(text) <= MOST_NAME or not is_plain:
         raise InvalidName(
-            f"{quoted(text)} is no name for a token",
+            f"{quoted(text)} is not a valid token name",
             hint=f"A name is 1 to {MOST_NAME} printable characters, without a space at either end, e.g. 'sales-ci'.",
         )
     return text
 
 
 def parse_grants(texts: Iterable[str]) -> tuple[str, ...]:
-    """Namespace grants, sorted, each once: `sales.*`, or `*` for all. Raises InvalidParams."""
+    """Return namespace grants, sorted, each once: `sales.*`, or `*` for all. Raise InvalidParams."""
     given = sorted(set(texts))
     if len(given) > MOST_NAMESPACES:
         raise InvalidParams(f"a token has at most {MOST_NAMESPACES} namespaces, not {len(given)}", param="namespaces")
@@ -74,21 +77,22 @@ def _parse_grant(text: str) -> str:
     try:
         parse_namespace(text.removesuffix(".*") or ".")
     except InvalidName:
-        mended = None
+        corrected = None
     else:
-        mended = f"{text.removesuffix('.*')}.*"
-    if mended == text:
+        corrected = f"{text.removesuffix('.*')}.*"
+    if corrected == text:
         return text
-    guess = f" (did you mean {quoted(mended)}?)" if mended else ""
+    guess = f" (did you mean {quoted(corrected)}?)" if corrected else ""
     raise InvalidParams(
-        f"{quoted(text)} is no grant of a namespace{guess}",
+        f"{quoted(text)} is not a namespace grant{guess}",
         hint="Write a namespace and '.*' (sales.*) for every name that starts with 'sales.', or '*' for all names.",
         param="namespaces",
     )
 
 
 def parse_lifetime(text: str) -> timedelta | None:
-    """`90d` (also `s`, `m`, `h`, `w`); None, for ever, for `""` and `never`. Raises InvalidParams."""
+    """Return the lifetime `90d` (units `s`, `m`, `h`, `d`, `w`); None, forever, for `""` and `never`. Raise
+    InvalidParams."""
     if text in {"", "never"}:
         return None
     try:

@@ -1,8 +1,8 @@
-"""tools.json: the tools that a bundle offers, by Skill Tools 1.0.0.
+"""tools.json: the tools of a bundle, by Skill Tools 1.0.0.
 
-The name is older than the convention, and thousands of files that have it mean something else. So it is first decided
-what a file is: `[]`, an array of objects, or an object with `name` and `description` is meant as Skill Tools and held
-to their rules; anything else is an ordinary file.
+The file name is older than the convention, and thousands of files with that name have another purpose. Therefore the
+kind of the file is determined first: `[]`, an array of objects, or an object with `name` and `description` is meant as
+Skill Tools and must follow its rules; any other content is an ordinary file.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FILE = "tools.json"
 MAX_BYTES = 1024 * 1024
 MAX_TOOLS = 1_000
 MAX_TOOL_BYTES = 64 * 1024
-"""Of one tool as compact JSON: agents get it as it is."""
+"""Limit on one tool as compact JSON: agents get the whole tool."""
 MAX_AGENT_SKILLS_NAME = 64
 
 ParameterType: TypeAlias = Literal["string", "number", "boolean", "object", "array"]
 PARAMETER_TYPES: tuple[ParameterType, ...] = get_args(ParameterType)
 HANDLER_LANGUAGES = {".js": "javascript", ".mjs": "javascript", ".py": "python", ".sh": "bash"}
-"""By the ending of the script."""
+"""The language of a script, by its ending."""
 WORK_DIR = "__workDir"
-"""The argument that every handler gets from the server, whatever the caller sends."""
+"""The argument that the server gives to every handler. Values from callers are ignored."""
 
 _TOOL_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _AGENT_SKILLS_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -43,7 +43,7 @@ _PARAMETER_KEYS = ("type", "description", "enum", "optional")
 HINT = (
     f"{FILE} is an array of tools by Skill Tools 1.0.0, e.g. "
     '[{"name": "count_words", "description": "Counts words.", "script": "scripts/count_words.py", "parameters": '
-    '{"text": {"type": "string", "description": "The text"}}}]; a file that is meant otherwise needs another name.'
+    '{"text": {"type": "string", "description": "The text"}}}]; a file with another purpose needs another name.'
 )
 _PARAMETERS_HINT = (
     '\'parameters\' is a JSON object as text, e.g. {"text": {"type": "string", "description": "The text"}}; '
@@ -61,8 +61,8 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool that keeps every rule. `script` is a path in the bundle, None for a stub; `declared` is `parameters` as it
-    stands in the file."""
+    """A valid tool. `script` is a path in the bundle, None for a stub; `declared` is `parameters` as written in the
+    file."""
 
     name: str
     description: str
@@ -72,20 +72,20 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class ToolsFile(msgspec.Struct, frozen=True):
-    """What a tools.json is, and offers."""
+    """A parsed tools.json: its tools and problems, or the reason why it is an ordinary file."""
 
     tools: tuple[Tool, ...] = ()
-    """Those that keep every rule."""
+    """The valid tools."""
     problems: tuple[Problem, ...] = ()
-    """The rules that it breaks: whoever is strict refuses it for them (`refuse_broken`), whoever is lenient lists them
-    (`skipped`) and does without the tools that they are about."""
+    """The broken rules. A strict caller refuses the file (`refuse_broken`); a lenient caller lists them (`skipped`) and
+    leaves out the tools concerned."""
     warnings: tuple[str, ...] = ()
     is_skill_tools: bool = False
-    """False for an ordinary file of that name; `warnings` say why it is one."""
+    """False for an ordinary file of that name; `warnings` give the reason."""
 
     @property
     def has_scripts(self) -> bool:
-        """Whether a tool of it can be run, which makes its skill an action."""
+        """Whether a tool can be run, which makes the skill an action."""
         return any(tool.script is not None for tool in self.tools)
 
     @property
@@ -95,33 +95,37 @@ class ToolsFile(msgspec.Struct, frozen=True):
 
 
 NO_TOOLS = ToolsFile()
-"""Of a bundle without a tools.json."""
+"""The result for a bundle without a tools.json."""
 
 
 def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
-    """A tools.json in a bundle that has files at `paths`. Never raises, whatever the bytes are."""
+    """Return the tools of a bundle with files at `paths`. Never raises for any bytes."""
     value = _json(data)
     if isinstance(value, _Unreadable):
-        return ToolsFile(warnings=(f"{FILE} {value.why}: it is an ordinary file here, and offers no tools",))
+        return ToolsFile(warnings=(f"{FILE} {value.why}: it is treated as an ordinary file without tools",))
     if isinstance(value, list) and all(isinstance(each, dict) for each in value):
         return _Reader(paths).tools([(f"{FILE}[{i}]", tool) for i, tool in enumerate(value)])
     if isinstance(value, dict) and "name" in value and "description" in value:
         reader = _Reader(paths)
         reader.problem(FILE, "is an object; it must be an array, even of one tool")
         return msgspec.structs.replace(reader.tools([(FILE, value)]), tools=())
-    what = "an array of other things than objects" if isinstance(value, list) else kind_of(value)
-    return ToolsFile(warnings=(f"{FILE} is {what}, no array of tools: it is an ordinary file here, without tools",))
+    what = "an array with values other than objects" if isinstance(value, list) else kind_of(value)
+    return ToolsFile(
+        warnings=(f"{FILE} is {what}, not an array of tools: it is treated as an ordinary file without tools",)
+    )
 
 
 def refuse_broken(file: ToolsFile) -> None:
-    """Raises InvalidBundle that lists every rule which is broken."""
+    """Raise InvalidBundle that lists all broken rules, if there are any."""
     if file.problems:
         raise_problems(InvalidBundle, file.problems, hint=HINT)
 
 
 def parse_definition(name: str, description: str, parameters: str, script: str) -> Tool:
-    """A tool that is defined by itself, `parameters` being JSON text, by the same rules. Raises InvalidParams that
-    lists every one that is broken."""
+    """Return a tool defined outside a file, checked by the same rules. `parameters` is JSON text.
+
+    Raises InvalidParams that lists all broken rules.
+    """
     declared = _json(parameters.encode("utf-8", "surrogatepass")) if parameters.strip() else {}
     if isinstance(declared, _Unreadable):
         raise_problems(InvalidParams, [Problem(f"'parameters' {declared.why}", "parameters")], hint=_PARAMETERS_HINT)
@@ -133,12 +137,12 @@ def parse_definition(name: str, description: str, parameters: str, script: str) 
 
 
 def parameters_of(declared: Mapping[str, Any]) -> dict[str, Parameter]:
-    """The parameters of a tool that was read before."""
+    """Return the parameters of a tool that was checked before."""
     return _Reader(frozenset()).parameters({"parameters": declared}, "")
 
 
 def inputs_of(parameters: Mapping[str, Parameter]) -> dict[str, Input]:
-    """What the arguments of a call are held against, as those of a skill are against its inputs."""
+    """Return the inputs that the arguments of a call are checked against."""
     return {
         name: Input(type=one.type, description=one.description, enum=one.enum, required=not one.optional)
         for name, one in parameters.items()
@@ -147,11 +151,13 @@ def inputs_of(parameters: Mapping[str, Parameter]) -> dict[str, Input]:
 
 
 def name_warnings(name: str, stated: object) -> Iterator[str]:
-    """About a skill that offers tools, for other runtimes: `stated` is the `name` in the frontmatter of its SKILL.md,
-    None where there is none."""
+    """Yield warnings for other runtimes about the name of a skill with tools.
+
+    `stated` is the `name` in the frontmatter of its SKILL.md, or None.
+    """
     if len(name) > MAX_AGENT_SKILLS_NAME or not _AGENT_SKILLS_NAME.fullmatch(name):
         yield (
-            f"Skill Tools does not allow the name {quoted(name, 140)}: it wants lowercase letters, digits and single "
+            f"Skill Tools does not allow the name {quoted(name, 140)}: it must be lowercase letters, digits and single "
             f"hyphens, at most {MAX_AGENT_SKILLS_NAME} characters; other runtimes may refuse it"
         )
     if isinstance(stated, str) and stated != name:
@@ -163,14 +169,14 @@ class _Unreadable(msgspec.Struct, frozen=True):
 
 
 class _Repeated(dict[str, object]):
-    """An object with a key that stands in it twice; the last one counts, which nobody can see."""
+    """An object that contains one key twice. The last value counts, which readers of the file cannot see."""
 
     key: str
 
 
 def _json(data: bytes) -> object:
     if len(data) > MAX_BYTES:
-        return _Unreadable(f"has {len(data)} bytes, at most {MAX_BYTES} are looked at")
+        return _Unreadable(f"has {len(data)} bytes, at most {MAX_BYTES} are read")
     try:
         return json.loads(data.decode("utf-8-sig"), parse_constant=_refuse_constant, object_pairs_hook=_object)
     except UnicodeDecodeError:
@@ -198,7 +204,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 class _Reader(Shapes):
-    """Reads tools and collects what is wrong or odd on the way."""
+    """Reader of tools that collects problems and warnings."""
 
     def __init__(self, paths: Set[str]) -> None:
         super().__init__()
@@ -217,7 +223,7 @@ class _Reader(Shapes):
         )
 
     def tool(self, where: str, table: dict[str, Any]) -> Tool | None:
-        """None where it breaks a rule."""
+        """Return the tool; None if it breaks a rule."""
         before = len(self.problems), len(self.warnings)
         self.problems.extend(_value_problems(table, where))
         if len(self.problems) > before[0]:
@@ -247,7 +253,7 @@ class _Reader(Shapes):
             )
         elif name in self.names:
             self.problem(
-                join(where, "name"), f"is {quoted(name)}, as that of a tool before; names are unique in a file"
+                join(where, "name"), f"is {quoted(name)}, which an earlier tool has; names must be unique in a file"
             )
         self.names.add(name)
         return name
@@ -255,7 +261,7 @@ class _Reader(Shapes):
     def described(self, table: Mapping[str, object], where: str) -> str | None:
         text = self.text(table, "description", join(where, "description"), required=True)
         if text is not None and not text.strip():
-            self.problem(join(where, "description"), "is blank; it is what an agent chooses by")
+            self.problem(join(where, "description"), "is blank; agents choose tools by their description")
         return text
 
     def script(self, table: Mapping[str, object], where: str) -> str | None:
@@ -272,23 +278,23 @@ class _Reader(Shapes):
             self.problem(where, f"is {quoted(given)}, which is not in the bundle{near}")
         elif ending_of(path) not in HANDLER_LANGUAGES:
             endings = ", ".join(HANDLER_LANGUAGES)
-            self.problem(where, f"is {quoted(given)}, whose ending names no language that is run here: {endings}")
+            self.problem(where, f"is {quoted(given)}, whose ending belongs to no supported language: {endings}")
         return path
 
     def parameters(self, table: Mapping[str, object], where: str) -> dict[str, Parameter]:
         where = join(where, "parameters")
         given = table.get("parameters", {})
         if not isinstance(given, Mapping):
-            self.problem(where, f"is {kind_of(given)}, expected is an object of parameters by name")
+            self.problem(where, f"is {kind_of(given)}, expected an object of parameters by name")
             return {}
         return {name: self.parameter(name, each, join(where, name)) for name, each in given.items()}
 
     def parameter(self, name: str, table: object, where: str) -> Parameter:
         if not isinstance(table, Mapping):
-            self.problem(where, f'is {kind_of(table)}, expected is an object such as {{"type": "string", …}}')
+            self.problem(where, f'is {kind_of(table)}, expected an object such as {{"type": "string", …}}')
             return Parameter("string", "")
         if name == WORK_DIR:
-            self.warnings.append(f"{where}: the server sets {WORK_DIR}, whatever is declared or sent")
+            self.warnings.append(f"{where}: the server sets {WORK_DIR} and ignores declared or sent values")
         self.unknown_keys(where, table, _PARAMETER_KEYS)
         type_ = self.type(table, f"{where}.type")
         return Parameter(
@@ -311,7 +317,7 @@ class _Reader(Shapes):
             return None
         given = table["enum"]
         if not isinstance(given, list):
-            self.problem(where, f"is {shown(given)}, expected is an array of the allowed values")
+            self.problem(where, f"is {shown(given)}, expected an array of the allowed values")
             return None
         odd = [value for value in given if not fits(type_, value)]
         if odd:
@@ -322,13 +328,13 @@ class _Reader(Shapes):
 
 
 def ending_of(path: str) -> str:
-    """`.py` of `scripts/a.py`; "" where the last segment has none."""
+    """Return the ending of a path, `.py` for `scripts/a.py`; "" if the last segment has none."""
     stem, dot, ending = path.rpartition("/")[2].rpartition(".")
     return f".{ending}" if dot and stem else ""
 
 
 def _value_problems(table: dict[str, Any], where: str) -> Iterator[Problem]:
-    """What keeps a tool from being stored and sent, before its rules are looked at."""
+    """Yield the problems that prevent storing and sending a tool, before its rules are checked."""
     found = list(value_problems(table, where, nullable=True))
     what = where or "the tool"
     found += [

@@ -1,4 +1,4 @@
-"""What stands where a version is taken: nothing, `latest`, a version, a range, a label or the digest of a bundle."""
+"""Version specs: nothing, `latest`, a version, a range, a label or the digest of a bundle."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from skillery.formats.wording import quoted
 
 
 class Latest(msgspec.Struct, frozen=True):
-    """The highest release, or the highest pre-release where there is no release."""
+    """The highest release, or the highest pre-release if there is no release."""
 
 
 class Exact(msgspec.Struct, frozen=True):
-    """One version; build metadata plays no part in matching (compare `version.precedence`)."""
+    """One version. Matching ignores build metadata (compare `version.precedence`)."""
 
     version: Version
 
@@ -54,7 +54,7 @@ _HINT = (
 
 
 def parse_version_spec(text: str | None) -> VersionSpec:
-    """Raises InvalidVersionSpec where `text` is none of the kinds."""
+    """Return the version spec. Raise InvalidVersionSpec if `text` is of no known kind."""
     stripped = (text or "").strip()
     if stripped in ("", LATEST):
         return Latest()
@@ -69,7 +69,10 @@ def parse_version_spec(text: str | None) -> VersionSpec:
 
 
 def parse_reference(text: str) -> tuple[str, VersionSpec]:
-    """`name` or `name@<version spec>`, as in `mount_skills`. Raises InvalidName, InvalidVersionSpec."""
+    """Return name and version spec of `name` or `name@<version spec>`, as in `mount_skills`.
+
+    Raises InvalidName, InvalidVersionSpec.
+    """
     name, _, version = text.partition("@")
     return parse_skill_name(name), parse_version_spec(version)
 

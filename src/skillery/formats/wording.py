@@ -1,4 +1,4 @@
-"""How foreign text is shown in messages, and which known word it may have meant."""
+"""Foreign text in messages, and guesses at the word that a misspelt one means."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import itertools
 from collections.abc import Iterable, Mapping
 
 MOST_COMPARED = 50
-"""Candidates that are compared letter by letter."""
+"""Limit on the candidates that are compared letter by letter."""
 LONGEST_COMPARED = 128
-"""Characters at the end of a word that are compared: a whole name, and the part of a path that tells files apart."""
+"""Characters at the end of a word that are compared: a whole name, and the part of a path that distinguishes files."""
 
 
 def quoted(text: str, limit: int = 80) -> str:
-    """`text` in quotes, cut to `limit` characters, printable whatever it holds (lone surrogates, NUL, newlines)."""
+    """Return `text` in quotes, cut to `limit` characters. The result is printable even for lone surrogates, NUL and
+    newlines."""
     shown = text if len(text) <= limit else text[: limit - 1] + "…"
     return repr(shown)
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """As `quoted`, without the quotes."""
+    """Return the text as `quoted` does, without the quotes."""
     return quoted(text, limit)[1:-1]
 
 
@@ -27,7 +28,7 @@ def near_words(word: str, known: Iterable[str], most: int = 3, cutoff: float = 0
     """Return up to `most` known words similar to `word`, the most similar first; `cutoff` is from 0 to 1.
 
     Callers and publishers choose the words, so the cost must not depend on their letters. difflib takes cubic time for
-    repetitive words; here the cost is a few milliseconds at most.
+    repetitive words; this function takes a few milliseconds at most.
     """
     word = word[-LONGEST_COMPARED:]
     places = _places(word)
@@ -37,7 +38,7 @@ def near_words(word: str, known: Iterable[str], most: int = 3, cutoff: float = 0
 
 
 def _to_compare(word: str, known: Iterable[str]) -> list[str]:
-    """The candidates with the most pairs of letters of `word`, if there are many."""
+    """Return the candidates; if there are many, those that share the most pairs of letters with `word`."""
     candidates = list(dict.fromkeys(known))
     if len(candidates) <= MOST_COMPARED:
         return candidates
@@ -53,7 +54,7 @@ def _pairs(word: str) -> set[tuple[str, str]]:
 
 
 def _places(word: str) -> dict[str, int]:
-    """For each letter, a bit for each place where it stands in `word`."""
+    """Return, for each letter, one bit for each of its positions in `word`."""
     places: dict[str, int] = {}
     for number, letter in enumerate(word):
         places[letter] = places.get(letter, 0) | 1 << number
@@ -61,7 +62,7 @@ def _places(word: str) -> dict[str, int]:
 
 
 def _similarity(word: str, places: Mapping[str, int], other: str, cutoff: float) -> float:
-    """The share of letters in the longest common subsequence, from 0 to 1; 0 if the lengths rule out `cutoff`.
+    """Return the share of letters in the longest common subsequence, from 0 to 1; 0 if the lengths rule out `cutoff`.
 
     One step for each letter of `other` (Hyyrö, "Bit-parallel LCS-length computation revisited", 2004).
     """
@@ -76,16 +77,16 @@ def _similarity(word: str, places: Mapping[str, int], other: str, cutoff: float)
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word that `word` was probably meant to be."""
+    """Return the known word that `word` most likely means, or None."""
     return next(iter(near_words(word, known, 1, cutoff)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing."""
+    """Return ` (did you mean 'x'?)`, or ""."""
     match = nearest(word, known)
     return f" (did you mean {quoted(match)}?)" if match else ""
 
 
 def has_surrogate(text: str) -> bool:
-    """Whether `text` holds half a character, which no encoding can carry."""
+    """Return whether `text` contains a lone surrogate, which no encoding can represent."""
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)

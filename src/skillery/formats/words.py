@@ -1,7 +1,7 @@
-"""Texts as words, for searching: the same on every database, because no database is asked what a word is.
+"""Words of a text for searching. The databases do not split words, so results are the same on each of them.
 
-A word is a run of letters and digits without accents and in lower case. English words count as their stems. Scripts
-without spaces between words (Chinese, Japanese) count each character.
+A word is a run of letters and digits without accents and in lower case. English words count as their stems. In scripts
+without spaces between words (Chinese, Japanese), each character counts.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MAX_QUERY = 200
 MAX_QUERY_WORDS = 16
 
 _ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-# Marks that belong to the letter before them: accents, and the vowel signs of India and its neighbours.
+# Marks that belong to the letter before them: accents, and the vowel signs of Indic and related scripts.
 _MARKS = "\u0300-\u036f\u0900-\u0dff\u0e00-\u0fff"
 _WORD = re.compile(rf"[{_ALONE}]|(?:(?![{_ALONE}])[^\W_][{_MARKS}]*)+")
 _ASCII_WORD = re.compile("[A-Za-z0-9]+")
-"""The same, for a text of ASCII."""
+"""Words of an ASCII text; the same result as `_WORD`."""
 _ACCENT = re.compile("[\u0300-\u036f]")
-# Left out of questions, unless there is nothing else: "how do I profile a csv".
+# Left out of queries, unless the query has no other word: "how do I profile a csv".
 FILLERS = frozenset(
     """a about also an and any are as at be been but by can could do does doing don for from get give had has have help
     her his how i if in into is it its just ll like ll me my need of on or our please s should so some t than that the
@@ -40,23 +40,23 @@ FILLERS = frozenset(
 
 
 class Found(NamedTuple):
-    """A word of a text, and where it stands."""
+    """A word of a text, and its position."""
 
     start: int
     end: int
     word: str
-    """Its stem."""
+    """The stem of the word."""
 
 
 class Term(msgspec.Struct, frozen=True):
     """A word of a query."""
 
     word: str
-    """Its stem."""
+    """The stem of the word."""
     spelt: str
-    """As it was typed, in lower case and without accents."""
+    """The word as typed, in lower case and without accents."""
     is_last: bool = False
-    """The last word may be unfinished."""
+    """True for the last word, which may be unfinished."""
 
     def matches(self, word: str) -> bool:
         return word == self.word or (self.is_last and word.startswith(self.spelt))
@@ -66,7 +66,7 @@ class Term(msgspec.Struct, frozen=True):
 
 
 def find_words(text: str, low: int = 0, high: int = sys.maxsize) -> Iterator[Found]:
-    """Every word of a text in Unicode's form NFC, or of a part of it, with its place."""
+    """Yield every word of a text in Unicode form NFC, or of a part of it, with its position."""
     for match in _WORD.finditer(text, low, high):
         word = _plain(match[0])
         if word:
@@ -74,7 +74,10 @@ def find_words(text: str, low: int = 0, high: int = sys.maxsize) -> Iterator[Fou
 
 
 def find_words_begun(text: str, beginnings: Iterable[str]) -> Iterator[Found]:
-    """The words of a line that begin so, and their neighbours up to a blank: many times as fast as all words."""
+    """Yield the words of a line that have one of the beginnings, with adjacent words up to a blank.
+
+    Much faster than finding all words.
+    """
     lowered = text.lower()
     if len(lowered) != len(text):
         yield from find_words(text)
@@ -89,9 +92,9 @@ def find_words_begun(text: str, beginnings: Iterable[str]) -> Iterator[Found]:
 
 
 def spelt_words(text: str) -> list[str]:
-    """Return the words of a text as they are spelt, in lower case and without accents, each once and in order."""
+    """Return the words of a text as spelt, in lower case and without accents, each once and in order."""
     text = normalized("NFC", text)
-    # Each spelling is looked at once; and where there is nothing but ASCII, ten times as fast.
+    # Each spelling is processed once; an ASCII text is ten times as fast.
     spelt = dict.fromkeys((_ASCII_WORD if text.isascii() else _WORD).findall(text))
     return list(dict.fromkeys(word for each in spelt if (word := _plain(each))))
 
@@ -102,16 +105,16 @@ def words_of(text: str) -> list[str]:
 
 
 def parse_query(text: str) -> tuple[Term, ...]:
-    """Return the words that a query asks for, each stem once; () if it has no word.
+    """Return the words that a query searches, each stem once; () if the query has no word.
 
-    Raises InvalidParams for a NUL, and for a query that is too long. Nothing in it is an operator.
+    Raises InvalidParams for a NUL, and for a query that is too long. A query has no operators.
     """
     if "\0" in text:
         raise InvalidParams("'query' holds a NUL", hint="Write some words.", param="query")
     if len(text) > MAX_QUERY:
         raise InvalidParams(
             f"'query' has {len(text)} characters, at most {MAX_QUERY} are allowed",
-            hint="Write the few words that matter.",
+            hint="Write fewer words.",
             param="query",
         )
     raw = [word for match in _WORD.finditer(normalized("NFC", text)) if (word := _plain(match[0]))]
@@ -119,8 +122,8 @@ def parse_query(text: str) -> tuple[Term, ...]:
     asked = [word for word in dict.fromkeys(raw) if word not in FILLERS] or list(dict.fromkeys(raw))
     if len(asked) > MAX_QUERY_WORDS:
         raise InvalidParams(
-            f"'query' has {len(asked)} words that count, at most {MAX_QUERY_WORDS} are allowed",
-            hint="Write the few words that matter.",
+            f"'query' has {len(asked)} significant words, at most {MAX_QUERY_WORDS} are allowed",
+            hint="Write fewer words.",
             param="query",
         )
     terms = {stem_of(word): Term(stem_of(word), word, word == last) for word in asked}
@@ -135,7 +138,7 @@ def beginning_of(stem: str) -> str:
 def _plain(word: str) -> str:
     if not word.isascii():
         word = _ACCENT.sub("", normalized("NFKD", word)).casefold()
-        # What decomposing has brought, a space or a sign, would part the word in an index.
+        # Characters that decomposition adds, such as a space or a sign, would split the word in an index.
         word = "".join(filter(_belongs, word))
     return word[:MAX_WORD].lower()
 

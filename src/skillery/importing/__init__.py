@@ -1,8 +1,11 @@
-"""Importing: from an archive of skills that others wrote to versions in the registry. Lenient in what is read, strict
-in what is kept: every repair is said, and no byte is changed."""
+"""Importing: from an archive of foreign skills to versions in the registry.
+
+Reading is lenient, storing is strict: the report lists every repair, and the stored bytes are unchanged.
+"""
 
 from skillery.importing.entries import ImportLimits
-from skillery.importing.importer import Importer, Wish
+from skillery.importing.importer import Importer
+from skillery.importing.options import ImportOptions
 from skillery.importing.reports import Begun, SkillReport, Summary
 
-__all__ = ["Begun", "ImportLimits", "Importer", "SkillReport", "Summary", "Wish"]
+__all__ = ["Begun", "ImportLimits", "ImportOptions", "Importer", "SkillReport", "Summary"]

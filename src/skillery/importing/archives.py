@@ -1,4 +1,4 @@
-"""From a file that somebody sent to an archive that can be looked into, whatever it is called."""
+"""Opening an uploaded archive. Its content determines its format; its name does not."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ _HINT = "Send a .zip, .skill, .tar.gz, .tgz or .tar of folders with a SKILL.md."
 
 @contextmanager
 def open_archive(file: BinaryIO, limits: ImportLimits, folder: Path) -> Iterator[Archive]:
-    """Blocking. `folder` is where a packed tar is unpacked to, without a name. Raises InvalidArchive,
-    ArchiveTooLarge; then nothing in the archive has been looked at."""
+    """Open an archive of any supported format. Blocking.
+
+    `folder` gets the nameless file into which a packed tar is unpacked. Raises InvalidArchive or ArchiveTooLarge; no
+    content of the archive has been read then.
+    """
     start = _start(file)
     if start.startswith(_ZIPS):
         zipped = ZipArchive(file, limits)
@@ -39,13 +42,13 @@ def open_archive(file: BinaryIO, limits: ImportLimits, folder: Path) -> Iterator
     elif start.startswith(_GZIP):
         with unpacked(file, limits, folder) as plain:
             if not _is_tar(_start(plain)):
-                raise InvalidArchive("the gzip holds no tar", hint=_HINT)
+                raise InvalidArchive("the gzip contains no tar", hint=_HINT)
             yield TarArchive(plain, limits)
     elif _is_tar(start):
         yield TarArchive(file, limits)
     else:
         other = next((name for magic, name in _OTHERS.items() if start.startswith(magic)), None)
-        raise InvalidArchive(f"this is {other or 'no archive'}, and not a zip or a tar", hint=_HINT)
+        raise InvalidArchive(f"the file is {other or 'no archive'}, expected a zip or a tar", hint=_HINT)
 
 
 def _start(file: BinaryIO) -> bytes:
@@ -54,5 +57,5 @@ def _start(file: BinaryIO) -> bytes:
 
 
 def _is_tar(start: bytes) -> bool:
-    """An empty one has zeros alone."""
+    """Return whether a file begins as a tar. An empty tar contains only zeros."""
     return start[_USTAR] == b"ustar" or (len(start) == 512 and not start.strip(b"\x00"))

@@ -1,4 +1,4 @@
-"""What lies in an archive: its entries, each at a path that is safe, and their contents one by one."""
+"""The entries of an archive, each at a safe path, and access to their contents."""
 
 from __future__ import annotations
 
@@ -19,51 +19,53 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 class ImportLimits(msgspec.Struct, frozen=True):
-    """Of one archive, before anything in it is looked at."""
+    """Limits on one archive, checked before its contents are read."""
 
     max_bytes: int = 1024 * MIB
-    """As it is sent."""
+    """Bytes as sent."""
     max_unpacked_bytes: int = 4096 * MIB
     max_entries: int = 100_000
 
 
 class Entry(NamedTuple):
-    """A file, or a link where `target` is not empty. Folders are no entries."""
+    """A file, or a link if `target` is not empty. Folders are not entries."""
 
     path: str
     size: int
     executable: bool
     target: str
     place: Any
-    """Where its archive finds the content."""
+    """Position of the content in the archive; its type depends on the format."""
 
 
 class Archive(Protocol):
-    """An open archive whose entries have all been checked: none leaves it, none is a device, and all of them together
-    are no more than was allowed."""
+    """An open archive whose entries have all been checked.
+
+    No entry leads out of the archive, none is a device, and all together stay within the limits.
+    """
 
     entries: Sequence[Entry]
 
     def read(self, entry: Entry) -> bytes:
-        """The content of a file; from any thread. Raises InvalidArchive that names it."""
+        """Return the content of a file, from any thread. Raise InvalidArchive that names the file."""
         ...
 
     def close(self) -> None: ...
 
 
-def refuse(path: str, what: str, hint: str = "Nothing was imported. Pack the folder anew.") -> InvalidArchive:
-    """The archive is refused for one of its entries."""
+def refuse(path: str, what: str, hint: str = "Nothing was imported. Pack the folder again.") -> InvalidArchive:
+    """Return the error that refuses the archive because of one entry."""
     return InvalidArchive(f"the entry {quoted(path, 200)} {what}", hint=hint, entry=shown(path))
 
 
 def broken(what: str, last: str | None, hint: str = "Nothing was imported. Send it again.") -> InvalidArchive:
-    """It ends, or goes wrong, at or behind the entry `last`."""
-    where = f" at or behind the entry {quoted(last, 200)}" if last else ""
+    """Return the error for an archive that ends, or is damaged, at or after the entry `last`."""
+    where = f" at or after the entry {quoted(last, 200)}" if last else ""
     return InvalidArchive(f"the archive {what}{where}", hint=hint, **({"entry": shown(last)} if last else {}))
 
 
 def safe_path(name: str) -> str:
-    """The path of an entry in the archive, "" for its root. Raises InvalidArchive for one that leaves it."""
+    """Return the path of an entry in the archive, "" for its root. Raise InvalidArchive if the path leads out."""
     if "\x00" in name:
         raise refuse(name, "has a NUL in its name")
     path = name.replace("\\", "/")
@@ -72,33 +74,34 @@ def safe_path(name: str) -> str:
     if len(path) > MAX_PATH or path.count("/") > MAX_DEPTH:
         raise refuse(name, f"has a path of more than {MAX_PATH} characters or {MAX_DEPTH} folders")
     if ".." in path.split("/"):
-        raise refuse(name, "has a path with '..', which leads out of the archive")
+        raise refuse(name, "has a path with '..', which is outside of the archive")
     return "/".join(segment for segment in decoded(path).split("/") if segment not in {"", "."})
 
 
 def decoded(name: str) -> str:
-    """A name whose bytes are not UTF-8, as Latin-1: every byte is some character of it."""
+    """Return the name; if its bytes are not UTF-8, decode them as Latin-1, which has a character for every byte."""
     if not has_surrogate(name):
         return name
     return name.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 def safe_target(path: str, target: str) -> str:
-    """Where a link at `path` leads to, as it is written. Raises InvalidArchive for one that leads out."""
+    """Return the target of the link at `path`, as written. Raise InvalidArchive if the target is outside of the
+    archive."""
     target = decoded(target)
     if not target or "\x00" in target:
-        raise refuse(path, "is a link to nowhere")
+        raise refuse(path, "is a link without a valid target")
     if len(target) > MAX_PATH or target.count("/") > 2 * MAX_DEPTH:
-        raise refuse(path, "is a link with too long a target")
+        raise refuse(path, "is a link whose target is too long")
     if target.startswith(("/", "\\")) or _DRIVE.match(target):
         raise refuse(path, f"is a link to the absolute path {quoted(target)}")
     if posixpath.normpath(posixpath.join(posixpath.dirname(path), target)).split("/")[0] == "..":
-        raise refuse(path, f"is a link that leads out of the archive, to {quoted(target)}")
+        raise refuse(path, f"is a link to a target outside of the archive: {quoted(target)}")
     return target
 
 
 class Sizes:
-    """Counts entries and bytes as they are found. Raises ArchiveTooLarge that names the entry."""
+    """Counter of entries and bytes. Raises ArchiveTooLarge that names the entry."""
 
     def __init__(self, limits: ImportLimits) -> None:
         self._limits = limits
@@ -134,5 +137,5 @@ def unpacks_too_large(most: int, path: str | None) -> ArchiveTooLarge:
 
 
 def shown(path: str) -> str:
-    """For a field of an answer, which has to be text that any client can read."""
+    """Return a path for a field of an answer: short, and without lone surrogates."""
     return path[:300].encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Which files of an archive belong to which of its skills. Everything that is left out is listed."""
+"""Assignment of an archive's files to its skills. Each omitted file is listed."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from skillery.importing.links import CIRCLE, Links, Tree, is_below, is_outside, 
 from skillery.importing.roots import SKILL_MD, SKILL_TOML, Root, Roots
 
 MOST_LISTED = 50
-"""Files of no skill that are listed; links are always listed."""
+"""Limit on the listed files that belong to no skill. Links are always listed."""
 MOST_SEARCHED = 50
 MOST_FILES = 10_000
-"""Files of a skill, with those that links stand for or that are looked at for them. No server allows so many."""
+"""Limit on the files of a skill, including those that links lead to. No server allows so many."""
 
 
 class FoundSkill(NamedTuple):
     root: str
-    """Its folder in the archive; "" is the archive itself."""
+    """The skill's folder in the archive; "" is the archive itself."""
     files: dict[str, Entry]
-    """By path in the skill, links followed."""
+    """Files by path in the skill, after following links."""
     renamed: str | None
-    """How SKILL.md was written, where it was written otherwise."""
+    """The spelling of SKILL.md in the archive, if it differs."""
     left_out: tuple[LeftOut, ...]
     problem: InvalidPath | BundleTooLarge | None
     nested: tuple[str, ...] = ()
-    """Each SKILL.md of its files that is marked as a skill itself."""
+    """The path of each nested SKILL.md, which is a file of this skill."""
 
     @property
     def folder(self) -> str:
@@ -38,7 +38,7 @@ class FoundSkill(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """A skill behind a link that is imported by another path, `by`."""
+    """A skill behind a link that is imported under another path, `by`."""
 
     path: str
     by: str
@@ -46,21 +46,21 @@ class Merged(NamedTuple):
 
 class Found(NamedTuple):
     roots: list[str]
-    """Skills that keep a name that others state too come first."""
+    """Paths of the skills. If several state one name, the skill that keeps the name comes first."""
     left_out: tuple[LeftOut, ...]
-    """What belongs to no skill."""
+    """Files that belong to no skill."""
     other_files: int
-    """How many of these are not listed."""
+    """Number of files of no skill that are not listed."""
     merged: tuple[Merged, ...] = ()
     searched: tuple[str, ...] = ()
-    """If there is no skill: the folders that hold files, at most MOST_SEARCHED; "" is the archive itself."""
+    """If there is no skill: the folders that contain files, at most MOST_SEARCHED; "" is the archive itself."""
 
 
 class Finder:
-    """Looks through the entries of one archive."""
+    """Finds the skills among the entries of one archive."""
 
     def __init__(self, entries: Iterable[Entry], links: Links = Links(), *, split: bool = False) -> None:  # noqa: B008
-        """`split` makes a skill of every nested SKILL.md."""
+        """`split` makes each nested SKILL.md a skill of its own."""
         self._tree = Tree(entries, links)
         self._roots = Roots(self._tree, split=split)
         self._owned: dict[str, list[str]] = {}
@@ -112,7 +112,7 @@ class Finder:
             why = self._roots.lost.get(path) or self._tree.why_lost(path) or "leads to no skill"
             return Reason(path, "link", f"the link to {quoted(entry.target)} {why}")
         if path.lower().endswith((".zip", ".skill", ".tgz", ".tar.gz", ".tar")):
-            return Reason(path, "outside", "an archive in the archive is not opened: import it by itself")
+            return Reason(path, "outside", "an archive inside the archive is not opened: import it separately")
         return Reason(path, "outside", "it belongs to no skill")
 
     def _searched(self) -> tuple[str, ...]:
@@ -121,10 +121,10 @@ class Finder:
 
 
 class _Reading:
-    """Collects the files of one skill."""
+    """Collector of the files of one skill."""
 
     def __init__(self, tree: Tree, root: str, marked: str) -> None:
-        """`marked` is how its SKILL.md is written, "" if it has none."""
+        """`marked` is the spelling of the skill's SKILL.md, "" if it has none."""
         self._tree = tree
         self._root = root
         self._marked = marked
@@ -150,7 +150,7 @@ class _Reading:
             self.files[name] = entry
 
     def _follow(self, name: str, link: Entry, *, anywhere: bool) -> None:
-        """A link to a file of the skill becomes that file, one to a folder of it the files there."""
+        """Add the file that a link leads to, or the files of the folder that it leads to."""
         real = self._tree.real(link.path)
         entry = self._tree.by_path.get(real or "")
         if real is None or not (is_below(real, self._root) or (anywhere and entry is not None)):
@@ -182,7 +182,7 @@ def _at(root: str, folder: str) -> str:
 
 def _too_many(name: str) -> BundleTooLarge:
     return BundleTooLarge(
-        f"with the link {quoted(name)} its links stand for more than {MOST_FILES} files",
+        f"with the link {quoted(name)}, its links lead to more than {MOST_FILES} files",
         hint="Leave the link out.",
         max_files=MOST_FILES,
     )
@@ -190,7 +190,7 @@ def _too_many(name: str) -> BundleTooLarge:
 
 def _twice(path: str) -> InvalidPath:
     return InvalidPath(
-        f"{quoted(path)} stands in the archive twice", hint="Pack the folder anew.", file=shown(path), entry=shown(path)
+        f"{quoted(path)} is in the archive twice", hint="Pack the folder again.", file=shown(path), entry=shown(path)
     )
 
 

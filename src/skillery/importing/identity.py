@@ -1,10 +1,10 @@
 """The identity of imported skills: a source, and the whole path in its tree.
 
 The first import of a path records an alias, and later imports find the skill by it. If a path is new, the skill may
-have moved: then an alias of the same source that the tree does not hold any more states the same name.
+have moved: then an alias of the same source whose path the tree no longer contains states the same name.
 
-A skill at the root of an archive has no path, and archives without a source may come from anywhere. There the stated
-name belongs to the key, so that two archives with one skill each stay two skills.
+A skill at the root of an archive has no path, and archives without a source may come from anywhere. For these, the
+stated name is part of the key, so that two archives with one skill each stay two skills.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from skillery.importing.preparation import same_files
 from skillery.registry import Alias, KnownPath
 
 MAX_PATH = 200
-"""Characters of a path that an alias stores; a longer path ends with its hash."""
+"""Characters of a path that an alias stores. A longer path ends with its hash."""
 STATED = "/./"
-"""Between path and stated name, where both are the key. No path in an archive has a segment `.`."""
+"""Separator of path and stated name if both are the key. No path in an archive has a segment `.`."""
 UPLOADS = "/v1"
 """The source of skills that were uploaded to /v1/skills, one by one and without a path."""
 
 
 class Source(NamedTuple):
-    """Where a tree comes from."""
+    """The source of a tree."""
 
     namespace: str
     name: str
     is_default: bool
-    """Whether nobody stated it."""
+    """True if the caller did not state the source."""
 
 
 def path_key(root: str) -> str:
@@ -51,7 +51,7 @@ def path_key(root: str) -> str:
 
 
 def tree_path(path: str) -> str:
-    """Return the path in the tree of an alias's path."""
+    """Return the path in the tree that an alias's path contains."""
     return path.partition(STATED)[0]
 
 
@@ -70,13 +70,13 @@ class Aliases:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was imported from the source yet."""
+        """True if no skill was imported from the source before."""
         return not self._by_path
 
     def check_source(self, may: Callable[[str], bool]) -> None:
-        """Raise SourceUnclear if a default source exists and the tree shares fewer than half of its earlier paths.
+        """Raise SourceUnclear if the source is a default and the tree has fewer than half of its earlier paths.
 
-        Only skills whose names `may` allows count: other callers do not learn about a source.
+        Only skills whose names `may` allows count: other callers learn nothing about a source.
         """
         present = (one for one in self._by_path.values() if not one.is_absent and may(one.name))
         earlier = {tree_path(one.alias.path) for one in present if not one.alias.path.startswith("/")}
@@ -115,16 +115,16 @@ class Aliases:
         return found
 
     def _moved(self, root: str, stated: str, source_digest: str) -> Alias | None:
-        told_apart = key_before_sources(stated, root)
+        key_with_path = key_before_sources(stated, root)
         candidates = [
             one
-            for one in (*self._by_stated[told_apart], *self._by_stated[stated])
+            for one in (*self._by_stated[key_with_path], *self._by_stated[stated])
             if tree_path(one.alias.path) not in self.paths and one.alias not in self._used
         ]
 
         def nearness(one: KnownPath) -> tuple[bool, bool, int]:
             return (
-                one.stated == told_apart,
+                one.stated == key_with_path,
                 same_files(one.source_digest, source_digest),
                 _common_end(tree_path(one.alias.path), root),
             )
@@ -133,12 +133,12 @@ class Aliases:
 
 
 def key_before_sources(stated: str, root: str) -> str:
-    """Return what an alias stored for the second skill of a name, before there were sources."""
+    """Return the name that an alias stored for the second skill of a name, before there were sources."""
     return f"{stated} ({shown(root)[:40]})"[:255]
 
 
 class Fingerprint(NamedTuple):
-    """What a skill is recognised by if no source was recorded for it."""
+    """The values that identify a skill for which no source was recorded."""
 
     root: str
     stated: str
@@ -146,10 +146,10 @@ class Fingerprint(NamedTuple):
 
 
 def adopted_aliases(prints: Iterable[Fingerprint], known: Sequence[KnownPath]) -> dict[str, Alias]:
-    """Return by folder in the archive the aliases without a source that a tree adopts.
+    """Return the aliases without a source that a tree adopts, by folder in the archive.
 
-    A tree adopts all that state its names if at least half of them were imported from the same files. Otherwise it
-    adopts only those with the same files: the others may belong to another source.
+    If at least half of the matching aliases were imported from the same files, the tree adopts all of them. Otherwise
+    the tree adopts only those with the same files: the others may belong to another source.
     """
     by_stated = {one.stated: one for one in known}
     matches: dict[str, tuple[KnownPath, bool]] = {}
@@ -169,7 +169,7 @@ def adopted_aliases(prints: Iterable[Fingerprint], known: Sequence[KnownPath]) -
 
 
 def _common_end(one: str, other: str) -> int:
-    """Return how many of their last segments two paths have in common."""
+    """Return how many of their last segments two paths share."""
     count = 0
     for left, right in zip(reversed(one.split("/")), reversed(other.split("/")), strict=False):
         if left != right:

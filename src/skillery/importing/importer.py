@@ -1,7 +1,6 @@
-"""The import of one archive: skill by skill, each whole or not at all, and none in the way of the others.
+"""The import of one archive.
 
-Skills are read one after the other, because each may bear on the name of the next; a few are published at a time. So an
-import holds no more of an archive than those few, however many there are in it.
+Each skill is imported completely or not at all, and a failed skill does not stop the others.
 """
 
 from __future__ import annotations
@@ -9,143 +8,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
-from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, NamedTuple, cast
-
-import msgspec
-from sqlalchemy import Connection
+from typing import Any, BinaryIO, cast
 
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import (
-    Busy,
-    InvalidBundle,
-    InvalidParams,
-    NameTaken,
-    PackageIndexUnavailable,
-    Refused,
-    SkilleryError,
-    StorageFull,
-    Unavailable,
-    VersionExists,
-)
-from skillery.formats.bundle import BundleFile, BundleLimits
-from skillery.formats.foreign_requirements import LEFT_OUT, NO_PACKAGES
+from skillery.errors import Busy, SkilleryError, StorageFull
+from skillery.formats.bundle import BundleLimits
 from skillery.formats.manifest import parse_manifest
-from skillery.formats.names import is_within
-from skillery.formats.repairs import Repair
-from skillery.formats.requirements import LOCK
-from skillery.formats.semver import Version
 from skillery.identity import access
 from skillery.importing.archives import open_archive
-from skillery.importing.entries import Archive, ImportLimits, shown
-from skillery.importing.finder import Finder, Found, FoundSkill, Merged
-from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases, tree_path
-from skillery.importing.naming import Named, Naming
-from skillery.importing.nested_skills import nested_in
-from skillery.importing.preparation import Prepared, Preparing, same_files, with_packages
+from skillery.importing.entries import Archive, ImportLimits
+from skillery.importing.finder import Finder, Found
+from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases
+from skillery.importing.import_run import ImportRun
+from skillery.importing.options import ImportOptions
+from skillery.importing.preparation import SkillReader
 from skillery.importing.reports import Begun, SkillReport, Summary
-from skillery.publishing import Looked, Mode, Publisher
-from skillery.registry import (
-    Alias,
-    Imported,
-    NewVersion,
-    Removed,
-    find_imported,
-    is_owned,
-    known_paths,
-    known_without_path,
-    mark_absent,
-    note_removed,
-    record_import,
-    skills_with_index_name,
-    taken_versions,
-)
+from skillery.publishing import Publisher
+from skillery.registry import known_paths, known_without_path
 
-log = logging.getLogger(__name__)
-AT_ONCE = 12
-"""Skills that are being published."""
-AT_ONCE_BYTES = 32 * 1024 * 1024
-"""Of their files: past that no other is read meanwhile."""
-TRIES = 3
 RETRY_MS = 10_000
-FIRST = Version(1, 0, 0)
-MOST_NAMED = 10
-"""Packages in a warning."""
-VERSIONS = "(a version of it)"
-"""What is found again of skills that were sent as versions of this one; nothing is called so."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-class Wish(NamedTuple):
-    """How an archive is to be imported."""
-
-    namespace: str = ""
-    """What all its skills are put below."""
-    permissions: Mapping[str, Any] | None = None
-    """`[permissions]` of skills without a skill.toml."""
-    name: str = ""
-    """Of the archive, for a skill at its root that says no other."""
-    source: str = ""
-    """Where the archive comes from; "" if that is unknown."""
-    is_default_source: bool = False
-    """Whether nobody stated the source: it is the archive's name, or the remote of its repository."""
-    take_over: frozenset[str] = frozenset()
-    """Names of skills of other sources that become skills of this one."""
-    prune: bool = False
-    """Whether what it does not hold any more is yanked."""
-    dry_run: bool = False
-    into: str = ""
-    """The skill that its one skill becomes a version of, whatever it calls itself."""
-    packages: Mode | None = None
-    """What is done about undeclared packages, None as the server's setting says."""
-    split: bool = False
-    """Whether a SKILL.md below another skill's folder is a skill of its own."""
-    is_new: bool = False
-    """Whether its skills must be ones that there are not yet, or just as they are there."""
-
-    @property
-    def is_upload(self) -> bool:
-        """Whether it is one skill for /v1/skills, which has no source."""
-        return self.is_new or bool(self.into)
-
-
-class _Twin(NamedTuple):
-    """What is kept of a skill, for another that states the same name."""
-
-    root: str
-    source_digest: str
-
-
-class _Same(NamedTuple):
-    """A version that has the files of a skill already."""
-
-    name: str
-    version: str
-    digest: str
-    status: str
-    owns: bool | None
-    """Whether the source owns the skill; None if no alias says so yet."""
-
-    def shown(self) -> dict[str, str]:
-        return {"name": self.name, "version": self.version, "digest": self.digest, "status": self.status}
-
-
-class _Bundle(NamedTuple):
-    """What is published of a skill."""
-
-    manifest: Mapping[str, Any]
-    files: tuple[BundleFile, ...]
-    repairs: tuple[Repair, ...]
-
-
 class Importer:
+    """Imports archives into the registry."""
+
     def __init__(
         self,
         database: Database,
@@ -155,24 +48,24 @@ class Importer:
         at_once: int,
         folder: Path,
     ) -> None:
-        """`at_once` is how many imports may be under way; `folder` is where archives lie meanwhile, without a name."""
+        """`at_once` limits the imports that run at a time. `folder` gets the nameless files of archives."""
         self._database = database
         self._publisher = publisher
         self._bundles = bundles
         self.limits = limits
-        self._places = at_once
+        self._free_slots = at_once
         self._folder = folder
 
     @contextmanager
     def receive(self) -> Iterator[BinaryIO]:
-        """A place for an import, and a file without a name for its archive. Raises Busy, StorageFull."""
-        if not self._places:
+        """Reserve one of the import slots, and yield a nameless file for the archive. Raise Busy, StorageFull."""
+        if not self._free_slots:
             raise Busy(
-                "as many imports as may be are under way",
+                "the allowed number of imports are already running",
                 retry_after_ms=RETRY_MS,
-                hint="Try again when one has ended, or ask an admin to raise the setting imports.at_once.",
+                hint="Try again when one of them has ended, or ask an admin to raise the setting imports.at_once.",
             )
-        self._places -= 1
+        self._free_slots -= 1
         try:
             with TemporaryFile(dir=self._folder) as file:
                 yield cast(BinaryIO, file)
@@ -181,458 +74,71 @@ class Importer:
                 raise
             raise StorageFull(hint="Nothing more was imported. Free space on the server.") from error
         finally:
-            self._places += 1
+            self._free_slots += 1
 
     async def import_archive(
-        self, identity: Identity, file: BinaryIO, wish: Wish
+        self, identity: Identity, file: BinaryIO, options: ImportOptions
     ) -> AsyncGenerator[Begun | SkillReport | Summary, None]:
-        """Begun, a report for each skill, Summary. Where it is not read to its end, what is under way is finished and
-        nothing more begun: the same import again goes on there.
+        """Yield Begun, a report for each skill, then Summary.
 
-        Raises InvalidArchive, ArchiveTooLarge, InvalidManifest (permissions) and SourceUnclear before anything is
-        published.
+        If the caller stops reading early, skills under way are finished and no others begin. The same import again
+        continues there. Raises InvalidArchive, ArchiveTooLarge, InvalidManifest (permissions) and SourceUnclear before
+        any skill is published.
         """
-        check_permissions(wish.permissions)
+        check_permissions(options.permissions)
         async with AsyncExitStack() as stack:
             opening = open_archive(file, self.limits, self._folder)
             archive = await asyncio.to_thread(opening.__enter__)
             stack.push_async_callback(asyncio.to_thread, opening.__exit__, None, None, None)
-            finder, found = await asyncio.to_thread(_look_through, archive, wish)
+            finder, found = await asyncio.to_thread(_find_skills, archive, options)
             folders = frozenset(root.rpartition("/")[2] for root in found.roots)
-            preparing = Preparing(archive, self._bundles, wish.namespace, wish.permissions, wish.name, folders)
-            aliases = await self._aliases(identity, wish, found.roots, finder, preparing)
+            skill_reader = SkillReader(
+                archive, self._bundles, options.namespace, options.permissions, options.name, folders
+            )
+            aliases = await self._aliases(identity, options, found.roots, finder, skill_reader)
             skills = len(found.roots) + len(found.merged)
             yield Begun(skills, found.left_out, found.other_files, len(found.merged), found.searched)
-            one = _Import(self._database, self._publisher, identity, wish, finder, preparing, aliases)
-            reports = one.reports(found.roots, found.merged)
+            run = ImportRun(self._database, self._publisher, identity, options, finder, skill_reader, aliases)
+            reports = run.reports(found.roots, found.merged)
             stack.push_async_callback(reports.aclose)
             async for report in reports:
                 yield report
-            yield await one.summary()
+            yield await run.summary()
 
     async def _aliases(
-        self, identity: Identity, wish: Wish, roots: list[str], finder: Finder, preparing: Preparing
+        self, identity: Identity, options: ImportOptions, roots: list[str], finder: Finder, skill_reader: SkillReader
     ) -> Aliases:
-        """Return what earlier imports of the source recorded. Raise SourceUnclear."""
-        source = Source(wish.namespace, wish.source, wish.is_default_source)
-        if wish.is_upload:
+        """Return the aliases that earlier imports of the source recorded. Raise SourceUnclear."""
+        source = Source(options.namespace, options.source, options.is_default_source)
+        if options.is_upload:
             return Aliases(source._replace(name=UPLOADS), (), ())
-        known = await self._database.read(partial(known_paths, namespace=wish.namespace, source=wish.source))
+        known = await self._database.read(partial(known_paths, namespace=options.namespace, source=options.source))
         aliases = Aliases(source, roots, known)
-        if roots or wish.prune:
+        if roots or options.prune:
             aliases.check_source(partial(access.covers, identity))
-        if aliases.is_new and wish.source:
-            older = await self._database.read(partial(known_without_path, namespace=wish.namespace))
-            prints = await asyncio.to_thread(_fingerprints, roots, finder, preparing) if older else []
+        if aliases.is_new and options.source:
+            older = await self._database.read(partial(known_without_path, namespace=options.namespace))
+            prints = await asyncio.to_thread(_fingerprints, roots, finder, skill_reader) if older else []
             aliases.adopt(adopted_aliases(prints, older))
         return aliases
 
 
-def _fingerprints(roots: list[str], finder: Finder, preparing: Preparing) -> list[Fingerprint]:
-    """Read every skill once: only for the first import of a source after an upgrade."""
+def _fingerprints(roots: list[str], finder: Finder, skill_reader: SkillReader) -> list[Fingerprint]:
+    """Read every skill once. Only the first import of a source after an upgrade needs this."""
     prints = []
     for root in roots:
         with contextlib.suppress(SkilleryError):
-            prepared = preparing.prepare(finder.skill(root))
+            prepared = skill_reader.prepare(finder.skill(root))
             prints.append(Fingerprint(root, prepared.key, prepared.source_digest))
     return prints
 
 
-def _look_through(archive: Archive, wish: Wish) -> tuple[Finder, Found]:
-    finder = Finder(archive.entries, split=wish.split)
+def _find_skills(archive: Archive, options: ImportOptions) -> tuple[Finder, Found]:
+    finder = Finder(archive.entries, split=options.split)
     return finder, finder.found()
 
 
 def check_permissions(permissions: Mapping[str, Any] | None) -> None:
-    """Raises InvalidManifest, as for a skill.toml with these."""
+    """Check permissions as in a skill.toml. Raise InvalidManifest."""
     if permissions is not None:
         parse_manifest({"name": "x", "version": "1.0.0", "description": "x", "permissions": permissions})
-
-
-class _Import:
-    """One import under way."""
-
-    def __init__(
-        self,
-        database: Database,
-        publisher: Publisher,
-        identity: Identity,
-        wish: Wish,
-        finder: Finder,
-        preparing: Preparing,
-        aliases: Aliases,
-    ) -> None:
-        self._database = database
-        self._publisher = publisher
-        self._identity = identity
-        self._wish = wish
-        self._finder = finder
-        self._preparing = preparing
-        self._aliases = aliases
-        self._naming = Naming(identity, preparing, wish.take_over)
-        self._seen: dict[str, list[_Twin]] = {}
-        self._kept: set[str] = set()
-        self._counts: Counter[str] = Counter()
-        self._repaired = 0
-        self._stopped = False
-        self._unread = 0
-        self._held = 0
-
-    async def reports(self, roots: list[str], merged: Iterable[Merged] = ()) -> AsyncGenerator[SkillReport, None]:
-        """In the order of `roots`, then the links to them."""
-        under_way: deque[asyncio.Task[SkillReport]] = deque()
-        try:
-            for root in roots:
-                if self._stopped:
-                    break
-                under_way.append(await self._begin(root))
-                while under_way and (self._is_full(len(under_way)) or under_way[0].done()):
-                    yield self._counted(await under_way.popleft())
-            while under_way:
-                yield self._counted(await under_way.popleft())
-            for link in merged if not self._stopped else ():
-                yield self._counted(SkillReport(path=shown(link.path), outcome="merged", by=shown(link.by)))
-        finally:
-            # What has begun is finished, whoever has gone.
-            await asyncio.gather(*under_way, return_exceptions=True)
-
-    async def summary(self) -> Summary:
-        removed: tuple[Removed, ...] = ()
-        # A skill that could not be read may be one that is missing: then no skill counts as removed.
-        if not (self._stopped or self._unread or self._wish.is_upload):
-            removed = await self._removed()
-        missed = tuple(sorted(self._wish.take_over - self._naming.taken_over))
-        return Summary(
-            dict(self._counts), self._repaired, removed, self._unread, self._stopped, self._aliases.source.name, missed
-        )
-
-    async def _removed(self) -> tuple[Removed, ...]:
-        source, paths = self._aliases.source, self._aliases.paths
-        if not source.name or (source.is_default and not paths):
-            return ()
-
-        def work(connection: Connection) -> tuple[Removed, ...]:
-            prune = self._wish.prune and not self._wish.dry_run
-            removed = note_removed(connection, self._identity, source.namespace, source.name, self._kept, prune=prune)
-            if not self._wish.dry_run:
-                mark_absent(connection, source.namespace, source.name, lambda path: tree_path(path) in paths)
-            return tuple(removed)
-
-        return await self._database.write(work)
-
-    def _is_full(self, under_way: int) -> bool:
-        return under_way >= AT_ONCE or self._held > AT_ONCE_BYTES
-
-    def _counted(self, report: SkillReport) -> SkillReport:
-        self._counts[report.outcome] += 1
-        self._repaired += any(not repair.harmless for repair in report.repairs)
-        return report
-
-    # -- one skill ---------------------------------------------------------------------------------------------------
-
-    async def _begin(self, root: str) -> asyncio.Task[SkillReport]:
-        """Read it and say what it is called; the rest is a task."""
-        found, prepared = await asyncio.to_thread(self._read, root)
-        if isinstance(prepared, Prepared):
-            return await self._named(prepared)
-        self._unread += 1
-        return _ready(self._refused(found, None, prepared))
-
-    def _read(self, root: str) -> tuple[FoundSkill, Prepared | Exception]:
-        found = FoundSkill(root, {}, None, (), None)
-        try:
-            found = self._finder.skill(root)
-            return found, self._preparing.prepare(found)
-        except Exception as error:  # noqa: BLE001 - told and logged: one skill is in no other's way
-            return found, error
-
-    async def _named(self, prepared: Prepared) -> asyncio.Task[SkillReport]:
-        twins = self._seen.setdefault(prepared.key, [])
-        same = next((twin for twin in twins if twin.source_digest == prepared.source_digest), None)
-        if same is not None:
-            return _ready(_report(prepared, "merged", by=shown(same.root)))
-        first = twins[0] if twins else None
-        twins.append(_Twin(prepared.found.root, prepared.source_digest))
-        if first is not None:
-            prepared = _told_apart(prepared, first)
-        self._kept.add(self._aliases.alias_of(prepared.found.root, prepared.key).path)
-        task = asyncio.create_task(self._import(prepared, await self._name(prepared)))
-        # Let it begin: reading the next keeps this thread busy.
-        await asyncio.sleep(0)
-        return task
-
-    async def _name(self, prepared: Prepared) -> Named | SkilleryError:
-        try:
-            named = await self._database.read(partial(self._look_up, prepared=prepared))
-        except SkilleryError as error:
-            return error
-        self._kept.update({named.before.path} if named.before else ())
-        return named
-
-    def _look_up(self, connection: Connection, prepared: Prepared) -> Named:
-        root, wish = prepared.found.root, self._wish
-        if wish.into:
-            alias = Alias(wish.into, UPLOADS, VERSIONS)
-            return Named(
-                wish.into, alias, alias, find_imported(connection, self._identity, alias), owns=False, is_known=True
-            )
-        if wish.is_new:
-            alias = Alias(wish.namespace, UPLOADS, prepared.key)
-            return self._naming.name(connection, prepared, alias, alias)
-        before = self._aliases.recorded(root, prepared.key, prepared.source_digest)
-        return self._naming.name(connection, prepared, self._aliases.alias_of(root, prepared.key), before)
-
-    async def _import(self, prepared: Prepared, named: Named | SkilleryError) -> SkillReport:
-        self._held += prepared.size_bytes
-        try:
-            if isinstance(named, SkilleryError):
-                raise named
-            return await self._import_as(prepared, named)
-        except Exception as error:  # noqa: BLE001 - as above
-            is_of_all = isinstance(error, Unavailable) and not isinstance(error, PackageIndexUnavailable)
-            self._stopped = self._stopped or is_of_all
-            name = prepared.wanted if isinstance(named, SkilleryError) else named.name
-            return self._refused(prepared.found, prepared, error, name)
-        finally:
-            self._held -= prepared.size_bytes
-
-    async def _import_as(self, prepared: Prepared, named: Named) -> SkillReport:
-        # Before anything is said of what is there already.
-        access.require_namespace(self._identity, "publish", named.name)
-        mode = self._wish.packages or self._publisher.undeclared.mode
-        if mode != "lock" and (same := await self._stored(prepared, named)) is not None:
-            return await self._unchanged(prepared, named, same)
-        runtime, prepared = await self._runtime(prepared)
-        looked, prepared = await self._look(prepared, runtime)
-        if mode == "lock" and (same := await self._stored(prepared, named)) is not None:
-            return await self._unchanged(prepared, named, same)
-        for number in range(1, TRIES + 1):
-            bundle = await self._bundle(prepared, named, runtime)
-            try:
-                return await self._publish(prepared, named, bundle, looked)
-            except (VersionExists, NameTaken) as error:
-                # Another import has just taken the name or the version.
-                if self._wish.is_upload or number == TRIES:
-                    raise
-                if isinstance(error, NameTaken):
-                    if named.imported is not None:
-                        raise
-                    again = partial(self._naming.name_again, prepared=prepared, alias=named.alias)
-                    named = await self._database.read(again)
-        raise AssertionError("the last try returns or raises")
-
-    async def _unchanged(self, prepared: Prepared, named: Named, same: _Same) -> SkillReport:
-        await self._claim(prepared, named, same)
-        repairs = (*prepared.repairs, *(named.notes if same.name == named.name else ()))
-        return _report(prepared, "unchanged", repairs=repairs, **same.shown())
-
-    async def _stored(self, prepared: Prepared, named: Named) -> _Same | None:
-        """Return the version that has the same files already."""
-        imported = named.imported
-        # A copy of another source's skill stays what it is, whatever is inferred for it.
-        packages = (self._wish.packages or self._publisher.undeclared.mode) if named.owns else None
-        if imported is not None and _is_unchanged(prepared, imported, packages):
-            return _Same(imported.name, imported.version, imported.digest or "", imported.status or "", named.owns)
-        if self._wish.is_upload or named.takes_over or (imported is not None and imported.is_removed):
-            return None
-        for name, version, files in await self._exports(prepared, named):
-            row = await self._publisher.find_stored(self._identity, name, version, files)
-            if row is not None:
-                return _Same(row.name, row.version, row.digest, row.status, owns=None)
-        return None
-
-    async def _exports(
-        self, prepared: Prepared, named: Named
-    ) -> list[tuple[str, Version | None, tuple[BundleFile, ...]]]:
-        """Return the versions that the files may be an export of."""
-        if prepared.manifest is None:
-            if named.imported is not None or self._wish.permissions is not None:
-                return []
-            stored = await self._database.read(partial(skills_with_index_name, wanted=prepared.stated))
-            return [(name, None, prepared.files) for name in stored if self._may_be(name)]
-        names = dict.fromkeys((named.name, prepared.wanted, prepared.stated))
-        version = str(prepared.declared)
-        return [(name, prepared.declared, prepared.files_as(name, version)[1]) for name in names if self._may_be(name)]
-
-    def _may_be(self, name: str) -> bool:
-        return is_within(name, self._wish.namespace) and access.covers(self._identity, name)
-
-    async def _look(self, prepared: Prepared, runtime: Mapping[str, object]) -> tuple[Looked, Prepared]:
-        """Return what is undeclared, and the skill with a source digest that counts the inferred packages."""
-        table = (prepared.manifest or {}).get("runtime", runtime)
-        declared = cast(Sequence[str], table.get("dependencies", ()))
-        undeclared = self._publisher.undeclared
-        looked = await undeclared.infer(self._identity.name, prepared.files, declared, self._wish.packages)
-        return looked, prepared._replace(source_digest=with_packages(prepared.source_digest, looked.packages))
-
-    async def _runtime(self, prepared: Prepared) -> tuple[dict[str, object], Prepared]:
-        """`[runtime]` for what its scripts need, {} where that cannot be had here: then it comes in without, and says
-        so. Raises PackageIndexUnavailable."""
-        needs = prepared.needs
-        runtime = needs.runtime()
-        if not runtime:
-            return {}, _with_warnings(prepared)
-        given = next((file.content for file in prepared.files if file.path == LOCK), None)
-        try:
-            await self._publisher.check_needs(self._identity, needs.dependencies, needs.requires_python, given)
-        except (InvalidParams, Refused) as error:
-            what = ", ".join(
-                [*needs.dependencies[:MOST_NAMED], *(["…"] if len(needs.dependencies) > MOST_NAMED else [])]
-            )
-            asked = what or f"Python {needs.requires_python}"
-            message = f"it needs {asked}, and its scripts run without: {error.message.rstrip('.')}"
-            lacking = Repair(NO_PACKAGES, message)
-            return {}, _with_warnings(prepared._replace(repairs=(*prepared.repairs, lacking)))
-        return runtime, _with_warnings(prepared)
-
-    async def _publish(self, prepared: Prepared, named: Named, bundle: _Bundle, looked: Looked) -> SkillReport:
-        manifest, files, repairs = bundle
-        if self._wish.dry_run:
-            checked = await self._publisher.check_skill(self._identity, manifest, prepared.skill_md, files, looked)
-            return _report(
-                prepared,
-                "checked" if checked.ok else "refused",
-                repairs=repairs,
-                name=checked.name,
-                version=checked.version,
-                digest=checked.digest,
-                status=checked.status,
-                warnings=checked.warnings,
-                findings=checked.findings,
-                examples=checked.examples,
-            )
-        note = partial(record_import, identity=self._identity, recorded=named.recorded(prepared))
-        published = await self._publisher.publish(
-            self._identity, manifest, prepared.skill_md, files, also=note, looked=looked
-        )
-        created = published.created
-        return _report(
-            prepared,
-            "draft" if created.status == "draft" else "published",
-            repairs=repairs,
-            name=created.name,
-            version=created.version,
-            digest=created.digest,
-            status=created.status,
-            warnings=published.warnings,
-            findings=published.findings,
-            examples=published.examples,
-        )
-
-    async def _bundle(self, prepared: Prepared, named: Named, runtime: Mapping[str, object]) -> _Bundle:
-        name = named.name
-        taken = await self._database.read(partial(taken_versions, name=name))
-        if self._wish.is_new and taken:
-            raise NameTaken(
-                f"the name '{name}' is taken", hint="Make a new version of it, or choose another name.", name=name
-            )
-        if prepared.manifest is not None and self._wish.is_upload:
-            self._check_own_name(prepared, name)
-            return _Bundle(prepared.manifest, prepared.files, prepared.repairs)
-        version = next_version(prepared.declared, taken)
-        repairs = prepared.repairs
-        if prepared.declared is not None and version != prepared.declared:
-            message = f"the version {prepared.declared} is taken; this is {version}"
-            repairs = (*repairs, Repair("version_taken", message))
-        repairs = (*repairs, *named.notes)
-        if prepared.manifest is not None:
-            manifest, files = prepared.files_as(name, str(version))
-            return _Bundle(manifest, files, repairs)
-        made: dict[str, Any] = {"name": name, "version": str(version), "description": prepared.description}
-        if runtime:
-            made["runtime"] = runtime
-        if self._wish.permissions is not None:
-            made["permissions"] = self._wish.permissions
-        return _Bundle(made, prepared.files, repairs)
-
-    def _check_own_name(self, prepared: Prepared, name: str) -> None:
-        if self._wish.into and prepared.stated != name:
-            raise InvalidBundle(
-                f"skill.toml says '{prepared.stated}', and this is to be a version of '{name}'",
-                hint="Change the name there, or make it a skill of its own.",
-                file="skill.toml",
-            )
-
-    async def _claim(self, prepared: Prepared, named: Named, same: _Same) -> None:
-        """Record the alias of a skill that is there already."""
-        is_recorded = named.is_known and named.before == named.alias
-        keeps = is_recorded and (same.owns is not None or named.owns)
-        if keeps or self._wish.is_upload or self._wish.dry_run:
-            return
-
-        def work(connection: Connection) -> None:
-            owns = same.owns if same.owns is not None else not is_owned(connection, same.name)
-            recorded = named.recorded(prepared)._replace(owns=owns)
-            created = NewVersion(same.name, same.version, same.digest, same.status)
-            record_import(connection, created, self._identity, recorded)
-
-        await self._database.write(work)
-
-    def _refused(self, found: FoundSkill, prepared: Prepared | None, error: Exception, name: str = "") -> SkillReport:
-        if not isinstance(error, SkilleryError):
-            log.error("a skill could not be imported", exc_info=error)
-        if prepared is not None:
-            return _report(prepared, "refused", name=name, error=error)
-        return SkillReport(
-            path=shown(found.root), outcome="refused", left_out=found.left_out, error=error, **nested_in(found)
-        )
-
-
-def _with_warnings(prepared: Prepared) -> Prepared:
-    """What was left out of what it needs is for whoever runs its scripts, too."""
-    said = [one for one in prepared.repairs if one.code in {NO_PACKAGES, LEFT_OUT}]
-    warnings = [f"{one.file}:{one.line}: {one.message}" if one.file and one.line else one.message for one in said]
-    read = prepared.skill_md
-    return prepared._replace(skill_md=msgspec.structs.replace(read, warnings=(*read.warnings, *warnings)))
-
-
-def _is_unchanged(prepared: Prepared, imported: Imported, packages: Mode | None) -> bool:
-    """Return whether the same files were imported, and with the same inferred packages if `packages` asks for that.
-
-    A version that the identity may not see counts as absent.
-    """
-    source, earlier = prepared.source_digest, imported.source_digest
-    is_same = source == earlier if packages in {"lock", "off"} else same_files(source, earlier)
-    return is_same and imported.is_seen and not imported.is_removed
-
-
-def next_version(declared: Version | None, taken: list[Version]) -> Version:
-    """What is declared where nobody has it; else the lowest free patch behind it, or behind all there are."""
-    precedences = {version.precedence for version in taken}
-    if declared is not None and declared.precedence not in precedences:
-        return declared
-    if not taken:
-        return FIRST
-    version = declared.next_patch() if declared is not None else taken[-1].next_patch()
-    while version.precedence in precedences:
-        version = version.next_patch()
-    return version
-
-
-def _told_apart(prepared: Prepared, twin: _Twin) -> Prepared:
-    """Two folders of one import that state one name: the second is known by its path, too."""
-    message = f"{twin.root or 'the root'!r} is called {prepared.stated!r} too; this one gets a name of its own"
-    return prepared._replace(is_mended=True, repairs=(*prepared.repairs, Repair("name_of_another", shown(message))))
-
-
-def _report(prepared: Prepared, outcome: Any, **more: Any) -> SkillReport:
-    return SkillReport(
-        **{
-            "path": shown(prepared.found.root),
-            "outcome": outcome,
-            "stated": shown(prepared.stated),
-            "files": len(prepared.files),
-            "size_bytes": prepared.size_bytes,
-            "repairs": prepared.repairs,
-            "left_out": prepared.found.left_out,
-            **nested_in(prepared.found, prepared.skill_md.body),
-            **more,
-        }
-    )
-
-
-def _ready(report: SkillReport) -> asyncio.Task[SkillReport]:
-    async def said() -> SkillReport:
-        return report
-
-    return asyncio.create_task(said())

@@ -1,4 +1,4 @@
-"""Files that an import leaves out, and why."""
+"""Files that an import leaves out, with the reasons."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Reason(NamedTuple):
 
 
 def junk(path: str) -> Reason | None:
-    """Return why a path is junk: systems and interpreters leave such files behind."""
+    """Return why a path is junk, or None: systems and interpreters leave such files behind."""
     segments = path.split("/")
     for number, segment in enumerate(segments):
         is_last = number == len(segments) - 1
@@ -50,16 +50,16 @@ def junk(path: str) -> Reason | None:
 
 
 def hidden(path: str) -> Reason | None:
-    """Return why a path of a skill is hidden: one of its segments begins with a dot."""
+    """Return why a path of a skill is hidden, or None: one of its segments begins with a dot."""
     segments = path.split("/")
     for number, segment in enumerate(segments):
         if segment.startswith("."):
-            message = "begins with a dot: what is published cannot be taken back"
+            message = "begins with a dot: a published secret cannot be withdrawn"
             return Reason("/".join(segments[: number + 1]), "hidden", message)
     return None
 
 
 def gathered(reasons: Iterator[Reason]) -> Iterator[LeftOut]:
-    """List each folder once, with the number of its files that are left out."""
+    """Yield each folder once, with the number of its files that are left out."""
     for (path, why, message), files in Counter(reasons).items():
         yield LeftOut(shown(path), why, message, files)

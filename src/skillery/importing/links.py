@@ -1,4 +1,4 @@
-"""Where the links in an archive lead to, without a file system: every step is looked up among the entries."""
+"""Resolution of the links in an archive without a file system: every step is looked up among the entries."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import NamedTuple
 from skillery.importing.entries import Entry
 
 MAX_STEPS = 40
-"""Links that one path may lead through, as on Linux."""
+"""Limit on the links that one path may lead through, as on Linux."""
 OUTSIDE = "\0"
-"""First character of the paths of entries that lie outside of an imported folder. No file can be called so."""
+"""First character of the paths of entries outside of the imported folder. No file can have such a name."""
 CIRCLE = "leads in a circle"
-OUT = "leads out of what is imported"
+OUT = "leads out of the imported folder"
 NOTHING = "leads to nothing"
 
 
 class Links(NamedTuple):
-    """What a file system says about the links of a folder. An archive says nothing: its entries have to do."""
+    """Links of a folder as the file system resolved them. Empty for an archive, whose entries suffice."""
 
     leads: Mapping[str, str] = {}
-    """Where the target of a link lies among the entries, by the path of the link."""
+    """The path of a link's target among the entries, by the path of the link."""
     lost: Mapping[str, str] = {}
-    """Why a link is not followed, by the path of the link."""
+    """The reason why a link is not followed, by the path of the link."""
 
 
 class Tree:
-    """All entries of an archive by path, and the folders that they lie in."""
+    """All entries of an archive by path, and their folders."""
 
     def __init__(self, entries: Iterable[Entry], links: Links = Links()) -> None:  # noqa: B008 - it is frozen
         self.by_path: dict[str, Entry] = {}
@@ -50,12 +50,12 @@ class Tree:
         return path in self._folders
 
     def file(self, path: str) -> Entry | None:
-        """The file at a path, through all links."""
+        """Return the file at a path, after following all links."""
         real = self.real(path)
         return self.by_path.get(real) if real is not None else None
 
     def below(self, folder: str) -> Iterator[Entry]:
-        """Every entry in a folder and in those below it."""
+        """Yield every entry in a folder and in those below it."""
         if not self._sorted:
             self._sorted = sorted(self.by_path)
         prefix = f"{folder}/" if folder else ""
@@ -65,7 +65,7 @@ class Tree:
             yield self.by_path[path]
 
     def real(self, path: str) -> str | None:
-        """Return the path of the file or folder that `path` leads to; None if it leads to nothing."""
+        """Return the path of the file or folder that `path` leads to; None if there is no such entry."""
         return self._walk(path)[0]
 
     def why_lost(self, path: str) -> str:
@@ -73,7 +73,7 @@ class Tree:
         return self.links.lost.get(path) or self._walk(path)[1]
 
     def _walk(self, path: str) -> tuple[str | None, str]:
-        """Return where a path leads to, or None and the reason."""
+        """Return the path that a path leads to, or None and the reason."""
         todo, done, steps = path.split("/")[::-1], "", 0
         while todo:
             segment = todo.pop()
@@ -104,7 +104,7 @@ class Tree:
 
 
 def parents(path: str) -> Iterator[str]:
-    """`a/b`, `a`, "" of `a/b/c`."""
+    """Yield `a/b`, `a`, "" for `a/b/c`."""
     while path:
         path = path.rpartition("/")[0]
         yield path
@@ -115,5 +115,5 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def is_outside(path: str) -> bool:
-    """Return whether an entry lies outside of the imported folder. Only links lead there."""
+    """Return whether an entry is outside of the imported folder. Only links lead there."""
     return path.startswith(OUTSIDE)

@@ -1,4 +1,4 @@
-"""The name of an imported skill in the registry, and the reason if it is not the name that the skill asks for."""
+"""The name of an imported skill in the registry, and the reason if the name differs from the stated one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skillery.backends import Identity
 from skillery.errors import NameTaken
 from skillery.formats.repairs import Repair
 from skillery.identity import access
-from skillery.importing.preparation import Prepared, Preparing, same_files
+from skillery.importing.preparation import PreparedSkill, SkillReader, same_files
 from skillery.registry import (
     Alias,
     Imported,
@@ -25,23 +25,23 @@ from skillery.registry import (
 )
 
 
-class Named(NamedTuple):
-    """What a skill is called in the registry."""
+class NamedSkill(NamedTuple):
+    """The registry name of an imported skill, with the alias that it is recorded under."""
 
     name: str
     alias: Alias
     before: Alias | None = None
     """The alias that an earlier import recorded."""
     imported: Imported | None = None
-    """What was last imported from the same files or by the same alias; None if the skill is new."""
+    """The last import of the same files or of the same alias; None if the skill is new."""
     owns: bool = True
     """Whether the source may publish new versions of the skill."""
     is_known: bool = False
-    """Whether `imported` was imported by this alias, or by the one before."""
+    """Whether `imported` was imported under this alias or the one before."""
     takes_over: bool = False
     notes: tuple[Repair, ...] = ()
 
-    def recorded(self, prepared: Prepared) -> Recorded:
+    def recorded(self, prepared: PreparedSkill) -> Recorded:
         return Recorded(
             self.alias, prepared.key, prepared.source_digest, self.owns, self.before, takes_over=self.takes_over
         )
@@ -50,41 +50,43 @@ class Named(NamedTuple):
 class Naming:
     """Names the skills of one import, in their order."""
 
-    def __init__(self, identity: Identity, preparing: Preparing, take_over: Set[str]) -> None:
+    def __init__(self, identity: Identity, skill_reader: SkillReader, take_over: Set[str]) -> None:
         self._identity = identity
-        self._preparing = preparing
+        self._skill_reader = skill_reader
         self._take_over = take_over
         self._claimed: set[str] = set()
         self.taken_over: set[str] = set()
 
-    def name(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
-        """Raise NotAllowed, NameTaken."""
-        named = self._look(connection, prepared, alias, before)
+    def name(self, connection: Connection, prepared: PreparedSkill, alias: Alias, before: Alias | None) -> NamedSkill:
+        """Return the name of a skill. Raise NotAllowed, NameTaken."""
+        named = self._find_name(connection, prepared, alias, before)
         self._claimed.add(named.name)
         if named.takes_over:
             self.taken_over.add(named.name)
         return named
 
-    def name_again(self, connection: Connection, prepared: Prepared, alias: Alias) -> Named:
-        """Name a skill whose name another import has just taken."""
+    def name_again(self, connection: Connection, prepared: PreparedSkill, alias: Alias) -> NamedSkill:
+        """Return another name for a skill whose name another import has just taken."""
         named = self._new(connection, prepared, alias, None)
         self._claimed.add(named.name)
         return named
 
-    def _look(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
+    def _find_name(
+        self, connection: Connection, prepared: PreparedSkill, alias: Alias, before: Alias | None
+    ) -> NamedSkill:
         imported = self._imported(connection, prepared, before) if before is not None else None
         if imported is not None and _is_renamed(prepared, imported):
             imported = None
         is_same = imported is not None and same_files(imported.source_digest, prepared.source_digest)
         takes_over = prepared.wanted in self._take_over and prepared.wanted not in self.taken_over
         if imported is not None and takes_over and imported.owns and imported.name == prepared.wanted:
-            # An earlier import took it over.
+            # An earlier import of this source already took the skill over.
             self.taken_over.add(imported.name)
             takes_over = False
         if imported is not None and (imported.owns or is_same) and not takes_over:
-            notes = (_called(imported.name),) if _is_odd(prepared, imported.name) else ()
-            return Named(imported.name, alias, before, imported, imported.owns, is_known=True, notes=notes)
-        # A name that is made up tells which names there are, so the caller must be allowed to publish there.
+            notes = (_name_note(imported.name),) if _has_other_name(prepared, imported.name) else ()
+            return NamedSkill(imported.name, alias, before, imported, imported.owns, is_known=True, notes=notes)
+        # A generated name reveals which names exist, so the caller must be allowed to publish there.
         access.require_namespace(self._identity, "publish", prepared.wanted)
         if takes_over:
             return self._taken_over(connection, prepared, alias, before)
@@ -93,38 +95,40 @@ class Naming:
             note = _note(
                 "copy", f"it has the same files as '{same.name}', which {self._holder(connection, alias, same.name)}"
             )
-            return Named(same.name, alias, before, same, owns=False, notes=(note,))
+            return NamedSkill(same.name, alias, before, same, owns=False, notes=(note,))
         return self._new(connection, prepared, alias, before)
 
-    def _imported(self, connection: Connection, prepared: Prepared, alias: Alias) -> Imported | None:
+    def _imported(self, connection: Connection, prepared: PreparedSkill, alias: Alias) -> Imported | None:
         try:
             return find_imported(connection, self._identity, alias)
         except NameTaken:
             access.require_namespace(self._identity, "publish", prepared.wanted)
             raise
 
-    def _taken_over(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
+    def _taken_over(
+        self, connection: Connection, prepared: PreparedSkill, alias: Alias, before: Alias | None
+    ) -> NamedSkill:
         name = prepared.wanted
         notes: tuple[Repair, ...] = ()
         if not is_free(connection, alias, name, may_continue=False):
             holder = self._holder(connection, alias, name).replace("belongs", "belonged").replace("was", "had been")
             notes = (_note("taken_over", f"it takes over '{name}', which {holder}"),)
-        return Named(name, alias, before, None, owns=True, takes_over=True, notes=notes)
+        return NamedSkill(name, alias, before, None, owns=True, takes_over=True, notes=notes)
 
-    def _new(self, connection: Connection, prepared: Prepared, alias: Alias, before: Alias | None) -> Named:
+    def _new(self, connection: Connection, prepared: PreparedSkill, alias: Alias, before: Alias | None) -> NamedSkill:
         wanted = prepared.wanted
-        # A skill.toml states the name in the registry: it goes on with a skill that was published by hand.
-        may_continue = prepared.manifest is not None and not prepared.is_mended
+        # A skill.toml states the registry name, so it continues a skill that was published by hand.
+        may_continue = prepared.manifest is not None and not prepared.is_name_repaired
         claimed = partial(self._is_claimed, prepared)
         name = free_name(connection, alias, wanted, claimed, may_continue=may_continue)
         notes: tuple[Repair, ...] = ()
         if name != wanted:
-            notes = (self._why(connection, prepared, alias, name),)
-        elif _is_odd(prepared, name):
-            notes = (_called(name),)
-        return Named(name, alias, before, None, notes=notes)
+            notes = (self._name_taken_note(connection, prepared, alias, name),)
+        elif _has_other_name(prepared, name):
+            notes = (_name_note(name),)
+        return NamedSkill(name, alias, before, None, notes=notes)
 
-    def _why(self, connection: Connection, prepared: Prepared, alias: Alias, name: str) -> Repair:
+    def _name_taken_note(self, connection: Connection, prepared: PreparedSkill, alias: Alias, name: str) -> Repair:
         wanted = prepared.wanted
         if self._is_claimed(prepared, wanted):
             return _note("name", f"'{wanted}' is another skill of this import; in the registry this one is '{name}'")
@@ -140,25 +144,30 @@ class Naming:
     def _holder(self, connection: Connection, alias: Alias, name: str) -> str:
         return holder_of(connection, self._identity, alias.source, name)
 
-    def _is_claimed(self, prepared: Prepared, name: str) -> bool:
-        """A name that was mended does not take the name of a folder that comes later."""
-        return name in self._claimed or (prepared.is_mended and self._preparing.is_beside(prepared.found, name))
+    def _is_claimed(self, prepared: PreparedSkill, name: str) -> bool:
+        """Return whether another skill of this import has the name.
+
+        A repaired name does not take the name of a folder that is read later.
+        """
+        return name in self._claimed or (
+            prepared.is_name_repaired and self._skill_reader.is_other_folder(prepared.found, name)
+        )
 
 
-def _is_renamed(prepared: Prepared, imported: Imported) -> bool:
-    """Return whether the author gave the skill another name in skill.toml, which makes it another skill."""
+def _is_renamed(prepared: PreparedSkill, imported: Imported) -> bool:
+    """Return whether the author changed the name in skill.toml, which makes the skill another one."""
     is_renamed = imported.stated != prepared.key and imported.name != prepared.wanted
     return prepared.manifest is not None and is_renamed
 
 
-def _is_odd(prepared: Prepared, name: str) -> bool:
-    return name != (prepared.stated if prepared.is_mended else prepared.wanted)
+def _has_other_name(prepared: PreparedSkill, name: str) -> bool:
+    return name != (prepared.stated if prepared.is_name_repaired else prepared.wanted)
 
 
 def _note(code: str, message: str) -> Repair:
-    """Return a note on a name. Nothing of the skill was repaired."""
+    """Return a note about a name. Nothing in the skill was repaired."""
     return Repair(code, message, harmless=True)
 
 
-def _called(name: str) -> Repair:
-    return _note("name", f"in the registry it is called '{name}'")
+def _name_note(name: str) -> Repair:
+    return _note("name", f"its name in the registry is '{name}'")

@@ -1,4 +1,4 @@
-"""What a report says of a SKILL.md below another skill's folder."""
+"""Nested skills in reports: each SKILL.md below another skill's folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from skillery.importing.finder import FoundSkill
 SPLIT = "--nested split imports each nested SKILL.md as a skill of its own"
 _ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s")
 _OTHERS = re.compile(r"\s*(?:#{1,6}(?:\s|$)|<!--|(?:-{3,}|\*{3,}|_{3,})\s*$)")
-"""Headings, comments and rules: a list of skills may have them around it."""
+"""Headings, comments and rules, which may surround a list of skills."""
 
 
 def nested_in(found: FoundSkill, body: str | None = None) -> dict[str, Any]:
@@ -25,9 +25,9 @@ def nested_in(found: FoundSkill, body: str | None = None) -> dict[str, Any]:
 
 
 def is_collection(body: str) -> bool:
-    """Return whether a text is nothing but lists (bullets, numbers or tables).
+    """Return whether a text consists only of lists (bullets, numbers or tables).
 
-    Headings, and lines that end with a colon, may introduce a list. Indented lines go on with an item.
+    Headings, and lines that end with a colon, may introduce a list. Indented lines continue an item.
     """
     lines = [line for line in body.splitlines() if line.strip()]
     has_item = any(_is_item(line) for line in lines)

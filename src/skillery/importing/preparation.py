@@ -1,4 +1,4 @@
-"""One skill on its way in: its files, what it says of itself, and what had to be mended."""
+"""Reading of one skill for an import: its files, its stated name and version, and the repairs."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from skillery.registry import FILES_PART
 MEBIBYTE = 1024 * 1024
 
 
-class Prepared(NamedTuple):
-    """A skill that is read, and not yet looked up."""
+class PreparedSkill(NamedTuple):
+    """A skill that is read but not yet looked up in the registry."""
 
     found: FoundSkill
     skill_md: SkillMd
     files: tuple[BundleFile, ...]
     stated: str
     key: str
-    """Of its alias."""
+    """The stated name as its alias stores it."""
     wanted: str
-    """The name in the registry that it would like."""
-    is_mended: bool
-    """`wanted` is not what it states."""
+    """The registry name to use if it is free."""
+    is_name_repaired: bool
+    """True if `wanted` differs from the stated name."""
     description: str
     declared: Version | None
     manifest: dict[str, Any] | None
-    """Of a skill.toml, which then says everything."""
+    """The manifest of skill.toml, if there is one; it then decides all fields."""
     source_digest: str
     repairs: tuple[Repair, ...]
     needs: Needs = Needs()
-    """What its files say of packages, where there is no skill.toml."""
+    """The packages that the files name, if there is no skill.toml."""
 
     def files_as(self, name: str, version: str) -> tuple[dict[str, Any], tuple[BundleFile, ...]]:
         """Return the manifest and the files of a skill with a skill.toml, under another name and version."""
@@ -62,8 +62,8 @@ class Prepared(NamedTuple):
         return sum(file.size for file in self.files)
 
 
-class Preparing:
-    """Prepares the skills of one archive. Blocking; from any thread."""
+class SkillReader:
+    """Reads the skills of one archive. Blocking; any thread may call it."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Preparing:
         archive_name: str,
         folders: frozenset[str],
     ) -> None:
-        """`folders` are the names of the folders of all its skills; `archive_name` is that of one at its root."""
+        """`folders` are the folder names of all skills. `archive_name` names a skill at the root of the archive."""
         self._archive = archive
         self._limits = limits
         self._namespace = namespace
@@ -83,12 +83,12 @@ class Preparing:
         self._folders = folders
         self._named_as_folders = frozenset(self._below(folder) for folder in folders)
 
-    def is_beside(self, found: FoundSkill, name: str) -> bool:
-        """Whether it is the name of another skill's folder."""
+    def is_other_folder(self, found: FoundSkill, name: str) -> bool:
+        """Return whether `name` is the name of another skill's folder."""
         return name in self._named_as_folders and name != self._below(found.folder)
 
-    def prepare(self, found: FoundSkill) -> Prepared:
-        """Raises InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
+    def prepare(self, found: FoundSkill) -> PreparedSkill:
+        """Return the skill, read. Raise InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
         if found.problem is not None:
             raise found.problem
         if SKILL_MD not in found.files:
@@ -112,21 +112,21 @@ class Preparing:
 
     def _without_toml(
         self, found: FoundSkill, skill_md: SkillMd, files: tuple[BundleFile, ...], skill: ForeignSkill, repairs: Repairs
-    ) -> Prepared:
+    ) -> PreparedSkill:
         name = registry_name(skill.stated)
         wanted = self._below(name)
         if name == self._namespace:
             repairs.note(
-                "name", f"it is called as the namespace '{name}', and below that it is '{wanted}'", file=SKILL_MD
+                "name", f"its name is the namespace '{name}'; its name in the registry is '{wanted}'", file=SKILL_MD
             )
-        return Prepared(
+        return PreparedSkill(
             found=found,
             skill_md=skill_md,
             files=files,
             stated=skill.stated,
             key=alias_key(skill.stated),
             wanted=wanted,
-            is_mended=name != skill.stated,
+            is_name_repaired=name != skill.stated,
             description=skill.description,
             declared=skill.version,
             manifest=None,
@@ -141,29 +141,31 @@ class Preparing:
         files: tuple[BundleFile, ...],
         manifest: dict[str, Any],
         repairs: Repairs,
-    ) -> Prepared:
+    ) -> PreparedSkill:
         checked = parse_manifest(manifest)
         wanted = self._below(checked.name)
         if checked.name not in {wanted, self._namespace} and not is_export(checked, files):
             raise InvalidBundle(
                 f"{SKILL_TOML} says '{checked.name}', which is not below '{self._namespace}'",
-                hint="Change the name there, or import it without a namespace.",
+                hint="Change the name in skill.toml, or import it without a namespace.",
                 file=SKILL_TOML,
             )
         if wanted != checked.name:
-            message = f"{SKILL_TOML} says '{checked.name}'; below the namespace '{self._namespace}' it is '{wanted}'"
+            message = (
+                f"{SKILL_TOML} says '{checked.name}'; its name below the namespace '{self._namespace}' is '{wanted}'"
+            )
             repairs.note("name", message, file=SKILL_TOML)
         if self._permissions is not None:
-            message = f"the permissions in {SKILL_TOML} hold, not those that were given for the import"
+            message = f"the permissions in {SKILL_TOML} are used, not the ones given for the import"
             repairs.note("own_permissions", message, file=SKILL_TOML)
-        return Prepared(
+        return PreparedSkill(
             found=found,
             skill_md=skill_md,
             files=files,
             stated=checked.name,
             key=checked.name,
             wanted=wanted,
-            is_mended=False,
+            is_name_repaired=False,
             description=checked.description,
             declared=checked.version,
             manifest=manifest,
@@ -176,7 +178,7 @@ class Preparing:
         return name if is_below else f"{self._namespace}.{name}"
 
     def _check_size(self, found: FoundSkill) -> None:
-        """Before anything of it is read."""
+        """Check the limits before any file is read. Raise BundleTooLarge."""
         limits, files = self._limits, len(found.files) + (SKILL_TOML not in found.files)
         if files > limits.max_files:
             raise BundleTooLarge(
@@ -204,8 +206,10 @@ def is_export(manifest: Manifest, files: tuple[BundleFile, ...]) -> bool:
 
 
 def with_packages(source_digest: str, packages: Sequence[str]) -> str:
-    """Return the digest of the same source with packages that were inferred for it. It is as long, and keeps enough of
-    the first to tell whether the files are the same."""
+    """Return the source digest of the same files with inferred packages.
+
+    The result has the same length, and keeps enough of `source_digest` to identify the files.
+    """
     if not packages:
         return source_digest
     more = hashlib.sha256(" ".join(packages).encode()).hexdigest()
@@ -214,14 +218,14 @@ def with_packages(source_digest: str, packages: Sequence[str]) -> str:
 
 
 def same_files(source_digest: str, other: str) -> bool:
-    """Return whether two source digests are of the same files, whatever was inferred for them."""
+    """Return whether two source digests are of the same files, whatever packages were inferred."""
     if "+" in source_digest + other:
         return source_digest[:FILES_PART] == other[:FILES_PART]
     return source_digest == other
 
 
 def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any] | None) -> str:
-    """Of all that decides what is published: the same again is nothing new."""
+    """Return the digest of everything that decides what is published. An equal digest means nothing new."""
     digest = digest_of(files)
     if not permissions:
         return digest

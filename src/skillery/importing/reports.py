@@ -1,43 +1,50 @@
-"""What an import says: a line for each skill, and one for all of it."""
+"""Reports of an import: one for each skill, and one for the whole."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Literal
 
 import msgspec
 
+from skillery.errors import SkilleryError
 from skillery.formats.repairs import Repair
+from skillery.importing.entries import shown
+from skillery.importing.finder import FoundSkill
 from skillery.importing.left_out import LeftOut
+from skillery.importing.nested_skills import nested_in
+from skillery.importing.preparation import PreparedSkill
 from skillery.registry import CheckedExample, CheckFinding, Removed
 
+log = logging.getLogger(__name__)
 Outcome = Literal["published", "draft", "unchanged", "checked", "merged", "overridden", "refused"]
-"""`checked` is what a dry run would publish. `merged` is a link to a skill, or a copy of one, that is imported by
-another path. `overridden` is a different skill whose name a later folder of the command line has too."""
+"""`checked` is a skill that a dry run would publish. `merged` is a link to a skill, or a copy of one, that is imported
+under another path. `overridden` is a different skill whose name a later folder of the command line has too."""
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """Before the first skill."""
+    """The first report, before those of the skills."""
 
     skills: int
-    """Reports that follow, `merged` links among them."""
+    """Number of reports that follow, including `merged` links."""
     left_out: tuple[LeftOut, ...] = ()
-    """What belongs to no skill."""
+    """Files that belong to no skill."""
     other_files: int = 0
-    """How many more of these there are than are listed."""
+    """Number of files of no skill that are not listed."""
     merged: int = 0
-    """How many of `skills` are links to skills that are imported by another path."""
+    """The part of `skills` that are links to skills imported under another path."""
     searched: tuple[str, ...] = ()
     """If there is no skill: the folders that were searched, "" for the archive itself."""
 
 
 class SkillReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One skill."""
+    """The report of one skill."""
 
     path: str
-    """Its folder in the archive; "" is the archive itself."""
+    """The skill's folder in the archive; "" is the archive itself."""
     outcome: Outcome
     stated: str = ""
-    """What it calls itself."""
+    """The name that the skill states."""
     name: str = ""
     version: str = ""
     digest: str = ""
@@ -50,28 +57,56 @@ class SkillReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     findings: tuple[CheckFinding, ...] = ()
     examples: tuple[CheckedExample, ...] = ()
     by: str = ""
-    """Of one that is merged or overridden: the path of the skill that counts."""
+    """The path of the skill that counts instead, if this one is merged or overridden."""
     nested: tuple[str, ...] = ()
     """Each SKILL.md below the skill's folder that stays a file of the skill."""
     suggestion: str = ""
-    """What to do about the nested skills."""
+    """Suggested handling of the nested skills."""
     error: Any = None
-    """Of one that is refused, as an exception; a door makes an error object of it."""
+    """The exception that refused the skill. The endpoint converts it into an error object."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """After the last skill."""
+    """The last report, after those of the skills."""
 
     counts: dict[str, int]
-    """By outcome."""
+    """Number of skills by outcome."""
     repaired: int
-    """Skills of which anything was read otherwise than it is written. Harmless notes do not count."""
+    """Skills in which something was read differently from how it is written. Harmless notes do not count."""
     removed: tuple[Removed, ...] = ()
     unread: int = 0
-    """Skills of which it is not even known what they are called: with any, nothing is taken for removed."""
+    """Skills whose name could not be read. If there are any, no skill counts as removed."""
     stopped: bool = False
-    """The server could not go on; what follows the last skill has not been looked at."""
+    """True if the server could not continue. Skills after the last report were not read."""
     source: str = ""
     """The source that the import belongs to."""
     not_taken_over: tuple[str, ...] = ()
-    """Names that the import was to take over, and that no skill of the tree asks for."""
+    """Names that the import should take over, and that no skill of the tree has."""
+
+
+def report_of(prepared: PreparedSkill, outcome: Outcome, **fields: Any) -> SkillReport:
+    """Return the report of a skill that was read. `fields` are added, or replace those of the skill."""
+    return SkillReport(
+        **{
+            "path": shown(prepared.found.root),
+            "outcome": outcome,
+            "stated": shown(prepared.stated),
+            "files": len(prepared.files),
+            "size_bytes": prepared.size_bytes,
+            "repairs": prepared.repairs,
+            "left_out": prepared.found.left_out,
+            **nested_in(prepared.found, prepared.skill_md.body),
+            **fields,
+        }
+    )
+
+
+def refusal_of(found: FoundSkill, prepared: PreparedSkill | None, error: Exception, name: str = "") -> SkillReport:
+    """Return the report of a refused skill. `prepared` is None if the skill could not be read."""
+    if not isinstance(error, SkilleryError):
+        log.error("a skill could not be imported", exc_info=error)
+    if prepared is not None:
+        return report_of(prepared, "refused", name=name, error=error)
+    return SkillReport(
+        path=shown(found.root), outcome="refused", left_out=found.left_out, error=error, **nested_in(found)
+    )

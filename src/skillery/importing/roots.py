@@ -1,9 +1,9 @@
-"""Which folders of an archive are skills, and which links lead to skills.
+"""The folders of an archive that are skills, and the links that lead to skills.
 
 A folder with a SKILL.md (or a skill.toml) is a skill. A SKILL.md below a skill's folder is nested: it stays a file of
-that skill, unless it lies in `…/skills/NAME` or nested skills are split off. A link to a skill's folder is one more
-path to that skill. If the link's target is no skill by itself (it is nested, junk, or outside of the imported folder),
-the first link to it makes it one.
+that skill, unless its folder is `…/skills/NAME` or nested skills are split off. A link to a skill's folder is one more
+path to that skill. If the link's target is no skill by itself (nested, junk, or outside of the imported folder), the
+first link to it makes it a skill.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from skillery.importing.links import CIRCLE, Tree, is_below, is_outside, parents
 SKILL_MD = "SKILL.md"
 SKILL_TOML = "skill.toml"
 AGENTS = (".agents", ".claude", ".opencode")
-"""Agent folders in the order in which their skills get a name; all others come later, by path."""
+"""Agent folders in the order in which their skills get a name. All others follow, by path."""
 MOST_STEPS = 100_000
-"""Skills and links that are looked at for links; links past that are not followed."""
+"""Limit on the skills and links that are visited for links. Links past that are not followed."""
 TOO_MANY = f"is one of links that together lead to more than {MOST_STEPS} skills"
 
 
 class Root(NamedTuple):
-    """A skill. `real` is the folder that holds its files: another one than its path if a link leads there."""
+    """A skill. `real` is the folder with its files; it differs from the skill's path if a link leads there."""
 
     real: str
     inner: frozenset[str] = frozenset()
@@ -36,7 +36,7 @@ class Root(NamedTuple):
 
 
 class Roots:
-    """Chooses the skills of one archive. `by_path` holds them by their path."""
+    """Chooses the skills of one archive. `by_path` contains them by path."""
 
     def __init__(self, tree: Tree, *, split: bool = False) -> None:
         self._tree = tree
@@ -49,15 +49,15 @@ class Roots:
         self.by_path = self._plain()
         self._by_real = {root: root for root in self.by_path}
         self.merged: dict[str, str] = {}
-        """The path of a skill behind a link, and the path by which that skill is imported."""
+        """The path of a skill behind a link, mapped to the path under which the skill is imported."""
         self.followed: set[str] = set()
         self.lost: dict[str, str] = {}
-        """Why a link is not followed, by its path."""
+        """The reason why a link is not followed, by its path."""
         for link in sorted(self._links, key=lambda link: rank_of(f"{link}/x")):
             self._follow(link)
 
     def in_order(self) -> list[str]:
-        """Return the paths of the skills: those that keep a name that others state too come first."""
+        """Return the paths of the skills. If several state one name, the skill that keeps it comes first."""
         ranks = {path: rank_of(path) for path in self.by_path}
         for path, root in self.merged.items():
             ranks[root] = min(ranks[root], rank_of(path))
@@ -66,7 +66,7 @@ class Roots:
     # -- folders -----------------------------------------------------------------------------------------------------
 
     def _plain(self) -> dict[str, Root]:
-        """The skills that lie where they are found, without any link."""
+        """Return the skills that need no link to be found."""
         own = {
             folder: name
             for folder, name in self.marked.items()
@@ -76,7 +76,7 @@ class Roots:
         return {root: Root(root, nested=tuple(nested.get(root, ()))) for root in chosen}
 
     def _choose(self, marked: Mapping[str, str]) -> tuple[set[str], dict[str, list[str]]]:
-        """Return which of these folders are skills, and the others below the skill that they stay files of."""
+        """Return the folders that are skills, and by skill the folders that stay files of it."""
         roots: set[str] = set()
         nested: dict[str, list[str]] = {}
         for folder in sorted(marked, key=lambda folder: (folder.count("/") + bool(folder), folder)):
@@ -90,7 +90,7 @@ class Roots:
     # -- links -------------------------------------------------------------------------------------------------------
 
     def _single_links(self) -> Iterator[tuple[str, str]]:
-        """Each folder that holds nothing but a link to a SKILL.md, with the folder of that SKILL.md."""
+        """Yield each folder that contains only a link to a SKILL.md, with the folder of that SKILL.md."""
         for folder, name in self.marked.items():
             path = f"{folder}/{name}" if folder else name
             if not name or not self._tree.by_path[path].target or len(list(islice(self._tree.below(folder), 2))) > 1:
@@ -101,7 +101,7 @@ class Roots:
                 yield folder, target
 
     def _follow(self, link: str) -> None:
-        """Make a skill of what a link leads to, unless it is one already."""
+        """Make the target of a link a skill, unless it is one already."""
         if is_outside(link) or junk(link) or self._tree.is_folder(link) or self._is_of_a_skill(link):
             return
         if self._steps > MOST_STEPS:
@@ -122,14 +122,15 @@ class Roots:
             self._add(link, found)
 
     def _is_of_a_skill(self, link: str) -> bool:
-        """Whether a link is a file of a skill, which decides about it."""
+        """Return whether a link is a file of a skill. The skill then decides about it."""
         folder, _, name = link.rpartition("/")
         place = folder if folder in self._stands_for else link
         is_place = is_in_skills(place) or (name == "skills" and agent_folder(f"{link}/x") is not None)
         return not is_place and any(one in self.by_path for one in parents(place))
 
     def _reached(self, path: str, folder: str, seen: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-        """Yield each skill in a folder that stands at `path`, through further links too: its path, and where it is."""
+        """Yield each skill in a folder that is reached as `path`, also through further links: its path and its real
+        folder."""
         for real in _in(self._folders, folder):
             if self._is_allowed() and real not in self._stands_for and not _is_junk_in(real, folder):
                 yield _moved(real, folder, path), real
@@ -143,7 +144,7 @@ class Roots:
                 yield from self._reached(_moved(link, folder, path), target, (*seen, target))
 
     def _is_file_in(self, link: str, folder: str) -> bool:
-        """Whether a link is a file of a skill in `folder`."""
+        """Return whether a link is a file of a skill in `folder`."""
         above = (one for one in parents(link) if is_below(one, folder))
         return not is_in_skills(link) and any(one in self.marked for one in above)
 
@@ -165,7 +166,7 @@ class Roots:
 
 
 def rank_of(path: str) -> tuple[int, bytes]:
-    """Return a sort key: of two skills with one name, the lower one keeps it.
+    """Return a sort key: of two skills with one name, the lower key keeps the name.
 
     `skills/…` comes first, then all other folders, then agent folders.
     """
@@ -177,7 +178,7 @@ def rank_of(path: str) -> tuple[int, bytes]:
 
 
 def agent_folder(path: str) -> str | None:
-    """Return the agent folder that a skill lies in: `.claude` for `a/.claude/skills/pdf`. None if it lies in none."""
+    """Return the agent folder of a skill, `.claude` for `a/.claude/skills/pdf`; None if it is in none."""
     segments = path.split("/")[:-1]
     for number, segment in enumerate(segments):
         if segment.startswith(".") and "skills" in segments[number + 1 :]:
@@ -191,7 +192,7 @@ def is_in_skills(folder: str) -> bool:
 
 
 def _marks(tree: Tree) -> dict[str, str]:
-    """Each folder that is marked as a skill, with the spelling of its SKILL.md ("" if it has only skill.toml)."""
+    """Return each folder marked as a skill, with the spelling of its SKILL.md ("" if it has only skill.toml)."""
     found: dict[str, str] = {}
     for path, entry in tree.by_path.items():
         folder, _, name = path.rpartition("/")
@@ -207,7 +208,7 @@ def _marks(tree: Tree) -> dict[str, str]:
 
 
 def _is_text(tree: Tree, link: str) -> bool:
-    """Whether a link leads to a file that may be a SKILL.md. A hidden file may hold a secret."""
+    """Return whether a link leads to a file that may be a SKILL.md. A hidden file may contain a secret."""
     file = tree.file(link)
     if file is None or file.target:
         return False
@@ -217,7 +218,7 @@ def _is_text(tree: Tree, link: str) -> bool:
 
 
 def _in(paths: list[str], folder: str) -> Iterator[str]:
-    """Those of sorted paths that are a folder or lie below it."""
+    """Yield those of the sorted paths that are a folder or below it."""
     prefix = f"{folder}/" if folder else ""
     at = bisect_left(paths, folder)
     if at < len(paths) and paths[at] == folder:
@@ -230,7 +231,7 @@ def _in(paths: list[str], folder: str) -> Iterator[str]:
 
 
 def _moved(path: str, folder: str, to: str) -> str:
-    """The path of something in `folder`, if that folder stood at `to`."""
+    """Return the path of an entry in `folder`, as if that folder were at `to`."""
     inside = path[len(folder) + 1 :] if folder else path
     return f"{to}/{inside}" if inside else to
 

@@ -1,7 +1,7 @@
-"""A tar, plain or in gzip. A packed one is unpacked to a file without a name first, so that its contents can be read in
-any order and whatever happens to this process, nothing is left behind.
+"""Tar archives, plain or in gzip.
 
-Python's tarfile reads the headers through a file that gives no more than a header may have; the contents are read by
+A packed tar is first unpacked to a nameless file, so that contents can be read in any order, and nothing remains if
+this process dies. Python's tarfile reads the headers through a file that limits their size; the contents are read by
 their offsets.
 """
 
@@ -31,9 +31,9 @@ from skillery.importing.zips import MAX_RATIO
 
 CHUNK_BYTES = 1024 * 1024
 MAX_HEADER_BYTES = 256 * 1024
-"""Of a name or of extended headers, which tarfile reads whole."""
+"""Limit on a name or on extended headers, which tarfile reads whole."""
 MAX_HEADERS_BYTES = 2 * MAX_HEADER_BYTES
-"""Of one entry: headers may stand before headers, and tarfile reads them all before it gives anything back."""
+"""Limit on the headers of one entry: several may precede it, and tarfile reads all of them first."""
 RATIO_BYTES = 64 * 1024 * 1024
 _BLOCK = 512
 _WORDS = frozenset(tarfile.PAX_FIELDS)
@@ -41,7 +41,7 @@ _WORDS = frozenset(tarfile.PAX_FIELDS)
 
 class TarArchive:
     def __init__(self, file: BinaryIO, limits: ImportLimits) -> None:
-        """Raises InvalidArchive, ArchiveTooLarge. The file is the caller's to close."""
+        """Raises InvalidArchive, ArchiveTooLarge. The caller closes the file."""
         self._fd = file.fileno()
         sizes = Sizes(limits)
         self.entries: Sequence[Entry] = [
@@ -59,11 +59,11 @@ class TarArchive:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Nothing of its own is open."""
+        """Do nothing: the caller owns the file."""
 
 
 def unpacked(file: BinaryIO, limits: ImportLimits, folder: Path) -> BinaryIO:
-    """What a gzip holds, as a file in `folder` that has no name. Raises InvalidArchive, ArchiveTooLarge."""
+    """Return the content of a gzip as a nameless file in `folder`. Raise InvalidArchive, ArchiveTooLarge."""
     packed = file.seek(0, 2)
     file.seek(0)
     into = cast(BinaryIO, tempfile.TemporaryFile(dir=folder))  # noqa: SIM115 - the caller closes it
@@ -80,7 +80,7 @@ def _unpack(file: BinaryIO, into: BinaryIO, packed: int, limits: ImportLimits) -
     size = 0
     try:
         with gzip.GzipFile(fileobj=file, mode="rb") as content:
-            # What comes before the place where it is cut off is wanted, too: read1 does not wait for more.
+            # Content before a cut is needed too: read1 returns it instead of waiting for more.
             while chunk := content.read1(CHUNK_BYTES):
                 size += len(chunk)
                 if size > limits.max_unpacked_bytes:
@@ -98,7 +98,7 @@ def _unpack(file: BinaryIO, into: BinaryIO, packed: int, limits: ImportLimits) -
 
 
 def members(file: BinaryIO) -> Iterator[tarfile.TarInfo]:
-    """One after the other, none of them kept. Raises InvalidArchive."""
+    """Yield the members one after the other, keeping none. Raise InvalidArchive."""
     size = file.seek(0, 2)
     file.seek(0)
     last: str | None = None
@@ -110,23 +110,23 @@ def members(file: BinaryIO) -> Iterator[tarfile.TarInfo]:
                 headers.next_entry()
                 last = member.name
                 if member.size < 0 or tar.offset <= end:
-                    raise broken("is damaged: an entry has less than no bytes", last)
+                    raise broken("is damaged: an entry has a negative size", last)
                 end = tar.offset
                 if (member.isreg() and member.offset_data + member.size > size) or end - _BLOCK >= size:
                     raise broken("is cut off", last)
                 yield member
             end = tar.offset
     except (tarfile.TarError, EOFError, ValueError, OverflowError, IndexError, RecursionError) as error:
-        raise broken(f"is no tar that can be read ({type(error).__name__})", last) from None
+        raise broken(f"is not a readable tar ({type(error).__name__})", last) from None
     file.seek(end)
-    # tarfile takes a header that it cannot read for the end, and the end of the file too.
+    # tarfile reports a header that it cannot read as the end, and the end of the file too.
     block = file.read(_BLOCK)
     if len(block) < _BLOCK or block.strip(b"\x00"):
         raise broken("is damaged" if block.strip(b"\x00") else "is cut off", last)
 
 
 def _forget(tar: tarfile.TarFile) -> None:
-    """tarfile keeps every entry, and for every entry that follows each word of the headers that are for all of them."""
+    """Drop what tarfile keeps: every entry, and for each later entry all words of the global headers."""
     tar.members.clear()  # type: ignore[attr-defined]
     for_all = cast(dict[str, str], tar.pax_headers)
     for word in for_all.keys() - _WORDS:
@@ -134,7 +134,7 @@ def _forget(tar: tarfile.TarFile) -> None:
 
 
 def _entry(member: tarfile.TarInfo, sizes: Sizes) -> Entry | None:
-    """None for a folder."""
+    """Return the entry; None for a folder."""
     path = safe_path(member.name)
     sizes.add(path, member.size if member.isreg() else 0)
     if member.isdir() or not path:
@@ -144,16 +144,16 @@ def _entry(member: tarfile.TarInfo, sizes: Sizes) -> Entry | None:
     if member.issym():
         return Entry(path, 0, False, safe_target(path, member.linkname), None)
     if member.islnk():
-        # Of a hard link the target is a path in the archive.
+        # The target of a hard link is a path in the archive.
         target = "../" * path.count("/") + safe_path(member.linkname)
         return Entry(path, 0, False, safe_target(path, target), None)
     if not member.isreg():
-        raise refuse(path, "is no file, folder or link", "Nothing was imported. Leave devices and pipes out.")
+        raise refuse(path, "is not a file, folder or link", "Nothing was imported. Leave devices and pipes out.")
     return Entry(path, member.size, bool(member.mode & 0o111), "", member.offset_data)
 
 
 def _last_name(into: BinaryIO) -> str | None:
-    """Of the last entry whose header is in what has been unpacked so far."""
+    """Return the name of the last entry whose header has been unpacked so far."""
     last = None
     try:
         for member in members(into):
@@ -164,7 +164,7 @@ def _last_name(into: BinaryIO) -> str | None:
 
 
 class _Headers:
-    """The file as tarfile sees it: what would be read at once is bounded."""
+    """The file as tarfile reads it, with a limit on each read and on the headers of one entry."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -186,4 +186,4 @@ class _Headers:
         self._left = MAX_HEADERS_BYTES
 
     def close(self) -> None:
-        """It is the caller's."""
+        """Do nothing: the caller owns the file."""

@@ -1,7 +1,7 @@
-"""A zip (`.zip`, `.skill`), checked from its directory before any of it is unpacked.
+"""Zip archives (`.zip`, `.skill`), checked from their directory before any content is unpacked.
 
-Python's zipfile does the work; what it takes on trust is looked at first: how many entries there are (it makes an
-object of each), what they are, and how much they unpack to.
+Python's zipfile does the work. This module first checks the values that zipfile trusts: the number of entries (zipfile
+makes an object of each), their types, and their unpacked sizes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from skillery.errors import ArchiveTooLarge, InvalidArchive
 from skillery.importing.entries import Entry, ImportLimits, Sizes, broken, refuse, safe_path, safe_target, too_many
 
 MAX_RATIO = 200
-"""What is a bomb: deflate reaches 1032, text that people write 20."""
+"""Unpacked bytes per packed byte above which an entry is a zip bomb. Deflate reaches 1032, text by people about 20."""
 RATIO_BYTES = 4 * 1024 * 1024
-"""Below that nothing is one."""
+"""Unpacked size up to which no entry counts as a bomb."""
 MAX_TARGET_BYTES = 4096
 MAX_DIRECTORY_BYTES = 64 * 1024 * 1024
-"""Which zipfile reads whole, with a comment of up to 64 KiB for each entry."""
+"""Limit on the directory, which zipfile reads whole, with a comment of up to 64 KiB for each entry."""
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _DIRECTORY = b"PK\x01\x02"
 _LOCAL = b"PK\x03\x04"
@@ -41,12 +41,12 @@ _UNIX = 3
 
 class ZipArchive:
     def __init__(self, file: BinaryIO, limits: ImportLimits) -> None:
-        """Raises InvalidArchive, ArchiveTooLarge. The file is the caller's to close."""
+        """Raises InvalidArchive, ArchiveTooLarge. The caller closes the file."""
         _count_entries(file, limits.max_entries)
         try:
             self._zip = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, struct.error) as error:
-            raise broken(f"is no zip that can be read ({_why(error)})", None) from None
+            raise broken(f"is not a readable zip ({_why(error)})", None) from None
         sizes = Sizes(limits)
         try:
             self.entries: Sequence[Entry] = [
@@ -67,13 +67,15 @@ class ZipArchive:
             with self._zip.open(info) as content:
                 data = content.read(info.file_size + 1)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:
-            raise refuse(path, f"cannot be unpacked ({_why(error)})", "Pack the folder anew.") from None
+            raise refuse(path, f"cannot be unpacked ({_why(error)})", "Pack the folder again.") from None
         if len(data) != info.file_size:
-            raise refuse(path, f"has {len(data)} bytes, and is said to have {info.file_size}", "Pack the folder anew.")
+            raise refuse(
+                path, f"has {len(data)} bytes, but the directory states {info.file_size}", "Pack the folder again."
+            )
         return data
 
     def _entry(self, info: zipfile.ZipInfo, sizes: Sizes) -> Entry | None:
-        """None for a folder."""
+        """Return the entry; None for a folder."""
         path = safe_path(_name(info))
         sizes.add(path, info.file_size)
         if info.flag_bits & _ENCRYPTED:
@@ -82,21 +84,24 @@ class ZipArchive:
         if info.filename.endswith("/") or stat.S_ISDIR(mode) or not path:
             return None
         if stat.S_IFMT(mode) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            raise refuse(path, "is no file, folder or link", "Nothing was imported. Leave devices and pipes out.")
+            raise refuse(path, "is not a file, folder or link", "Nothing was imported. Leave devices and pipes out.")
         if info.compress_type not in _METHODS:
-            hint = "Nothing was imported. Pack it with deflate, as all zip programs do unless told otherwise."
+            hint = "Nothing was imported. Pack it with deflate, the default of all zip programs."
             raise refuse(path, f"is packed with method {info.compress_type}", hint)
         if info.file_size > RATIO_BYTES and info.file_size > MAX_RATIO * max(1, info.compress_size):
             raise refuse(path, f"unpacks to more than {MAX_RATIO} times its size", "Nothing was imported.")
         if not stat.S_ISLNK(mode):
             return Entry(path, info.file_size, bool(mode & 0o111), "", info)
         if info.file_size > MAX_TARGET_BYTES:
-            raise refuse(path, "is a link with too long a target")
+            raise refuse(path, "is a link whose target is too long")
         return Entry(path, 0, False, safe_target(path, self._read(info, path).decode("utf-8", "surrogateescape")), info)
 
 
 def _name(info: zipfile.ZipInfo) -> str:
-    """Many programs write UTF-8 and do not say so; zipfile cuts what follows a NUL."""
+    """Return the name of an entry.
+
+    Many programs write UTF-8 without marking it, and zipfile cuts names at a NUL.
+    """
     if info.flag_bits & _UTF8:
         return info.orig_filename
     try:
@@ -106,13 +111,13 @@ def _name(info: zipfile.ZipInfo) -> str:
 
 
 def _count_entries(file: BinaryIO, most: int) -> None:
-    """Walk the directory without making anything of it. Raises InvalidArchive, ArchiveTooLarge."""
+    """Walk the directory without building objects. Raise InvalidArchive, ArchiveTooLarge."""
     size = file.seek(0, 2)
     file.seek(max(0, size - _TAIL))
     tail = file.read(_TAIL)
     at = tail.rfind(_END)
     if at < 0 or at + 22 > len(tail):
-        raise broken("is cut off, or no zip: its directory is missing", _last_local_name(file, size))
+        raise broken("is cut off or not a zip: its directory is missing", _last_local_name(file, size))
     length = int.from_bytes(tail[at + 12 : at + 16], "little")
     end = size - len(tail) + at
     if tail[:at][-_LOCATOR64_BYTES:].startswith(_LOCATOR64):
@@ -141,17 +146,19 @@ def _count_entries(file: BinaryIO, most: int) -> None:
 
 
 def _length64(before: bytes, length: int) -> int:
-    """Of the directory, by the record that stands before its locator. zipfile believes that one, whatever `length` the
-    short record has. Raises InvalidArchive where they disagree."""
+    """Return the length of the directory by the zip64 record before its locator.
+
+    zipfile uses this record, whatever `length` the short record states. Raises InvalidArchive if they disagree.
+    """
     record = before[-_LOCATOR64_BYTES - _END64_BYTES : -_LOCATOR64_BYTES]
     length64 = int.from_bytes(record[40:48], "little")
     if not record.startswith(_END64) or length not in {_IS_IN_64, length64}:
-        raise broken("says two things of its directory", None, "Nothing was imported. Pack the folder anew.")
+        raise broken("has two different sizes for its directory", None, "Nothing was imported. Pack the folder again.")
     return length64
 
 
 def _last_local_name(file: BinaryIO, size: int) -> str | None:
-    """Of the last entry that begins before a zip was cut off, as far as their sizes are told."""
+    """Return the name of the last entry that begins before a zip was cut off, as far as sizes are known."""
     last, at = None, 0
     while at + 30 < size:
         file.seek(at)

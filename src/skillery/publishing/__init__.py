@@ -1,6 +1,9 @@
-"""Publishing: from what somebody sends to a version that everybody can rely on. Nothing is claimed before all of it is
-valid, and then all of it at once."""
+"""Publishing: from an uploaded bundle to a version in the registry.
 
+All checks come before all writes, and all rows are written in one transaction.
+"""
+
+from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.compile_pool import CompileLimits, CompilePool
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.folders import SkillFolder, read_skill_folder
@@ -8,16 +11,17 @@ from skillery.publishing.publisher import CheckedSkill, Published, Publisher
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.tool_maker import DefinedTool, Definition, ToolMaker
 from skillery.publishing.undeclared import Undeclared
-from skillery.publishing.undeclared_findings import Looked, Mode
+from skillery.publishing.undeclared_findings import ImportScan, Mode
 
 __all__ = [
+    "BundleChecks",
     "CheckedSkill",
     "CompileLimits",
     "CompilePool",
     "DefinedTool",
     "Definition",
     "ExampleRuns",
-    "Looked",
+    "ImportScan",
     "Mode",
     "Published",
     "Publisher",

@@ -1,4 +1,5 @@
-"""Compile foreign Python source in worker processes, so that no publisher can hold up the server or fill its memory."""
+"""Compilation of foreign Python source in worker processes, so that no publisher can block the server or fill its
+memory."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ from skillery.publishing.compile_workers import CompileWorker, WorkerDied
 
 WORKERS = 2
 KEPT_SOURCES = 2_000
-"""Sources whose imports are remembered."""
+"""Limit on the sources whose imports are cached."""
 UNBOUNDED = 1 << 40
-"""Waiting callers are bounded as requests."""
+"""Size of the wait queues: their callers are already limited as requests."""
 
 TOO_LONG = fault_at(1, "takes too long to compile")
 CRASHED = fault_at(1, "does not compile: the compiler crashed")
@@ -31,7 +32,7 @@ TOO_LONG_TOGETHER = Fault("was not checked: the Python files of this bundle take
 
 
 class CompileLimits(msgspec.Struct, frozen=True):
-    """What one source may cost: processor seconds, seconds by the clock, and address space of its worker.
+    """Cost limits of one source: processor seconds, seconds by the clock, and address space of its worker.
 
     `bundle_seconds` is the processor time of a bundle: when it is spent, the other files are not checked. A worker with
     more than `resident_bytes` of memory after its answer is replaced.
@@ -39,32 +40,35 @@ class CompileLimits(msgspec.Struct, frozen=True):
 
     cpu_seconds: int = 10
     wall_seconds: float = 30
-    # Ordinary code of python_source.MAX_BYTES takes 60 MiB, and the hungriest lists and statements 470 MiB.
+    # Ordinary code of python_source.MAX_BYTES takes 60 MiB, and the most expensive lists and statements 470 MiB.
     memory_bytes: int = 512 * 1024 * 1024
     resident_bytes: int = 64 * 1024 * 1024
     bundle_seconds: float = 20
 
 
 class CompilePool:
-    """Worker processes, started when they are first needed and kept for the next caller.
+    """Worker processes, started when first needed and kept for the next caller.
 
     A caller has one worker at a time, so that a publisher of slow sources leaves the others to other publishers.
-    Callers wait in the order of their arrival.
+    Callers are served in the order of their arrival.
     """
 
     def __init__(self, limits: CompileLimits = CompileLimits(), workers: int = WORKERS) -> None:  # noqa: B008 - frozen
         self._limits = limits
-        self._places = Queue(workers, UNBOUNDED, UNBOUNDED)
-        self._lines: WeakValueDictionary[str, Queue] = WeakValueDictionary()
+        self._worker_queue = Queue(workers, UNBOUNDED, UNBOUNDED)
+        self._queues_by_caller: WeakValueDictionary[str, Queue] = WeakValueDictionary()
         self._idle: list[CompileWorker] = []
         self._busy: set[CompileWorker] = set()
         self._imports: dict[str, tuple[Import, ...]] = {}
-        """Of sources that were looked at, by their SHA-256."""
+        """Imports of earlier sources, by SHA-256."""
         self._closed = False
 
     async def check(self, caller: str, sources: Sequence[Source]) -> dict[str, Problem]:
-        """Return the problems of the sources, by path. After a problem of a source that has to define a name, stop.
-        Raise Unavailable if no worker can be started."""
+        """Return the problems of the sources, by path.
+
+        The first problem of a source that must define a name ends the check. Raises Unavailable if no worker can be
+        started.
+        """
         problems: dict[str, Problem] = {}
         spent = 0.0
         for source in sources:
@@ -78,24 +82,26 @@ class CompilePool:
         return problems
 
     async def handler(self, caller: str, path: str, code: str) -> str | Problem:
-        """Return the file at `path` that `define_tool` makes of a body in Python, or the body's problem."""
+        """Return the file at `path` that `define_tool` makes from a Python body, or the body's problem."""
         body = code.encode("utf-8", "replace")
         too_large = size_fault(body)
         if too_large:
             return located(path, too_large)
-        answer = await self._ask(caller, Wrap(body))
+        answer = await self._request(caller, Wrap(body))
         if isinstance(answer, Fault):
             return located(path, answer)
         return located(path, answer.fault) if answer.fault else answer.handler.decode()
 
     async def imports(self, caller: str, sources: Mapping[str, bytes]) -> dict[str, tuple[Import, ...]] | None:
-        """Return the imports of each source, by its SHA-256. Return None if the worker could not find them. Raise
-        Unavailable as `check`."""
+        """Return the imports of each source, by its SHA-256; None if the worker could not find them.
+
+        Raises Unavailable if no worker can be started.
+        """
         known = {sha256: self._imports[sha256] for sha256 in sources if sha256 in self._imports}
         new = [sha256 for sha256 in sources if sha256 not in known]
         if not new:
             return known
-        answer = await self._ask(caller, Look(tuple(sources[sha256] for sha256 in new)))
+        answer = await self._request(caller, Look(tuple(sources[sha256] for sha256 in new)))
         if isinstance(answer, Fault):
             return None
         found = dict(zip(new, answer.imports, strict=True))
@@ -103,13 +109,13 @@ class CompilePool:
         return known | found
 
     def _keep(self, found: Mapping[str, tuple[Import, ...]]) -> None:
-        """Keep the imports of the latest sources: many skills bring copies of the same files."""
+        """Cache the imports of the latest sources: many skills contain copies of the same files."""
         self._imports |= found
         for sha256 in list(self._imports)[: max(0, len(self._imports) - KEPT_SOURCES)]:
             del self._imports[sha256]
 
     async def close(self) -> None:
-        """End all workers. A caller that still waits for one gets Unavailable."""
+        """End all workers. Callers still waiting for one get Unavailable."""
         self._closed = True
         workers = [*self._idle, *self._busy]
         self._idle.clear()
@@ -121,36 +127,36 @@ class CompilePool:
             return too_large, 0
         if spent > self._limits.bundle_seconds:
             return TOO_LONG_TOGETHER, 0
-        answer = await self._ask(caller, Check(source.content, source.export))
+        answer = await self._request(caller, Check(source.content, source.export))
         if isinstance(answer, Fault):
             return answer, self._limits.cpu_seconds
         return answer.fault, answer.cpu_seconds
 
     # -- workers -------------------------------------------------------------------------------------------------
 
-    async def _ask(self, caller: str, request: Request) -> Answer | Fault:
+    async def _request(self, caller: str, request: Request) -> Answer | Fault:
         async with self._turn(caller):
             if self._idle:
                 answer = await self._answer(self._idle.pop(), request)
-                # A worker that has served others can die without fault of this source. A fresh one decides.
+                # A worker that has served other sources may die because of those. A fresh worker decides.
                 if answer is not CRASHED:
                     return answer
             return await self._answer(await self._start(), request)
 
     @asynccontextmanager
     async def _turn(self, caller: str) -> AsyncIterator[None]:
-        line = self._lines.get(caller)
-        if line is None:
-            self._lines[caller] = line = Queue(1, UNBOUNDED, UNBOUNDED)
-        own = await line.enter(caller, 0)
+        queue = self._queues_by_caller.get(caller)
+        if queue is None:
+            self._queues_by_caller[caller] = queue = Queue(1, UNBOUNDED, UNBOUNDED)
+        own_ticket = await queue.enter(caller, 0)
         try:
-            place = await self._places.enter(caller, 0)
+            ticket = await self._worker_queue.enter(caller, 0)
             try:
                 yield
             finally:
-                place.leave()
+                ticket.leave()
         finally:
-            own.leave()
+            own_ticket.leave()
 
     async def _start(self) -> CompileWorker:
         self._check_open()
@@ -162,7 +168,7 @@ class CompilePool:
         return worker
 
     async def _answer(self, worker: CompileWorker, request: Request) -> Answer | Fault:
-        """Keep the worker for the next caller if it can go on, else end it."""
+        """Return the answer of the worker. Keep the worker for the next caller if it can continue, else end it."""
         answer: Answer | Fault | None = None
         self._busy.add(worker)
         try:

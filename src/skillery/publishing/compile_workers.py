@@ -1,4 +1,4 @@
-"""One compile worker, seen from the server: a fresh interpreter that compiles one source after the other."""
+"""One compile worker, as the server controls it: a fresh interpreter that compiles one source after the other."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _START = (
 
 
 class WorkerDied(Exception):
-    """The process ended before it answered."""
+    """Raised if the process ended before it answered."""
 
 
 class CompileWorker:
-    """A started process. One caller at a time may ask it."""
+    """A running worker process. One caller at a time may use it."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -35,8 +35,10 @@ class CompileWorker:
 
     @classmethod
     async def start(cls, *limits: int) -> CompileWorker:
-        """Start a process with the `limits` of `compile_process.main` and wait until it is ready. Raise Unavailable if
-        the host cannot start one."""
+        """Start a process with the `limits` of `compile_process.main` and wait until it is ready.
+
+        Raises Unavailable if the host cannot start one.
+        """
         try:
             worker = await cls._spawn([*map(str, limits), *filter(None, sys.path)])
         except OSError as error:
@@ -64,7 +66,10 @@ class CompileWorker:
         return cls(process, reader, writer)
 
     async def ask(self, request: Request, seconds: float) -> Answer:
-        """Raise WorkerDied, or TimeoutError after `seconds`. After either, the worker is of no more use: end it."""
+        """Send a request and return the answer. Raise WorkerDied, or TimeoutError after `seconds`.
+
+        After either error the worker cannot be used any more and must be ended.
+        """
         encoded = msgspec.msgpack.encode(request)
         async with asyncio.timeout(seconds):
             self._writer.write(LENGTH.pack(len(encoded)) + encoded)
@@ -86,15 +91,15 @@ class CompileWorker:
     async def end(self) -> int:
         """Kill the process unless it has ended, and return its exit code: -N after signal N."""
         self._writer.transport.abort()
-        # A process that a signal is ending keeps the code of that signal.
+        # A process that a signal is already ending keeps the code of that signal.
         self._process.kill()
         return await asyncio.to_thread(self._process.wait)
 
 
 def _started(server: socket.socket, arguments: list[str]) -> subprocess.Popen[bytes]:
-    # Isolated, but with the server's own path to the packages, and with no variable of its environment.
+    # Isolated, but with the server's own path to the packages, and without its environment variables.
     command = [sys.executable, "-I", "-c", _START, *arguments]
-    # A process group of its own: Ctrl-C in the server's terminal is for the server.
+    # A process group of its own, so that Ctrl-C in the server's terminal only reaches the server.
     return subprocess.Popen(command, env={}, stdin=server.fileno(), stdout=subprocess.DEVNULL, process_group=0, cwd="/")
 
 

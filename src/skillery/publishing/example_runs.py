@@ -1,4 +1,4 @@
-"""The examples of a skill, run as any run is, and what they show."""
+"""The examples of a skill, run like any other run, and their results."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from skillery.runs.cache import Cache
 
 RULE = "examples"
 LEAST_MS = 5
-"""No run is begun with less time than that."""
+"""Milliseconds below which no run is started."""
 _MESSAGE_CHARACTERS = 400
 _WHY_LESS = (
-    "an example runs without network and secrets; one that needs them says needs_permissions = true and is run when "
+    "an example runs without network and secrets; if it needs them, set needs_permissions = true, and it runs when "
     "the version is published"
 )
 
 
 class Tested(NamedTuple):
-    """Every example in its order, and a finding for each that failed."""
+    """All examples in their order, and a finding for each that failed."""
 
     examples: tuple[CheckedExample, ...]
     findings: tuple[Finding, ...]
 
 
 class Subject(NamedTuple):
-    """Whose examples they are."""
+    """The skill whose examples are run."""
 
     manifest: Manifest
     digest: str
@@ -49,7 +49,7 @@ class ExampleRuns:
     """Runs examples one after the other, each through the queue in its publisher's turn."""
 
     def __init__(self, runner: Runner, cache: Cache, seconds: float) -> None:
-        """`seconds` is what the examples of one version may take together, waiting for a place apart."""
+        """`seconds` limits the examples of one version together. Time in the queue does not count."""
         self._runner = runner
         self._cache = cache
         self._seconds = seconds
@@ -63,9 +63,9 @@ class ExampleRuns:
         permitted: bool,
         known: Sequence[CheckedExample] = (),
     ) -> Tested:
-        """Those that need permissions wait unless it is `permitted`; `known` are results that hold already.
+        """Run the examples and return their results. Raise Busy and Unavailable.
 
-        Raises Busy and Unavailable, and then nothing is known.
+        With `permitted` False, examples that need permissions wait. `known` are earlier results that still hold.
         """
         passed = {one.name: one for one in known if one.status == "passed"}
         waiting = {one.name for one in examples.read if one.needs_permissions and not permitted}
@@ -108,7 +108,7 @@ class ExampleRuns:
     async def _try(
         self, identity: Identity, subject: Subject, folder: Path, example: Example, left_ms: float
     ) -> tuple[CheckedExample, str, float]:
-        """The example, what is wrong with it ("" where nothing is), and the time it took."""
+        """Run one example. Return its result, the problem ("" if it passed), and the time in milliseconds."""
         runtime, permissions = subject.manifest.runtime, subject.manifest.permissions
         assert runtime is not None, "examples are checked with the bundle"
         ids = {path: new_blob_id() for path in example.files}
@@ -125,7 +125,7 @@ class ExampleRuns:
             why_less=_WHY_LESS if has_more else "",
         )
         run_id, outcome = await self._runner.try_skill(identity, trial)
-        wrong = await _what_is_wrong(example, outcome)
+        wrong = await _problem_of(example, outcome)
         if wrong and has_more and _WHY_LESS not in wrong:
             wrong += f"; {_WHY_LESS}"
         status: Any = "failed" if wrong else "passed"
@@ -143,16 +143,16 @@ def _blob_args(example: Example, ids: dict[str, str]) -> dict[str, Any]:
     }
 
 
-async def _what_is_wrong(example: Example, outcome: Outcome) -> str:
+async def _problem_of(example: Example, outcome: Outcome) -> str:
     if len(outcome.result or b"") > BIG_TEXT:
-        return await JSON.run(_wrong, example, outcome)
-    return _wrong(example, outcome)
+        return await JSON.run(_find_problem, example, outcome)
+    return _find_problem(example, outcome)
 
 
-def _wrong(example: Example, outcome: Outcome) -> str:
+def _find_problem(example: Example, outcome: Outcome) -> str:
     failure = outcome.failure
     if example.expectation == "expect_error":
-        return _wrong_failure(str(example.expected), failure)
+        return _failure_problem(str(example.expected), failure)
     if failure is not None:
         return f"failed with {_shown(failure)}"
     if example.expectation is None:
@@ -161,13 +161,13 @@ def _wrong(example: Example, outcome: Outcome) -> str:
         output = msgspec.json.decode(outcome.result or b"null")
         return "; ".join(differences(example.expected, output, subset=example.expectation == "expect_subset"))
     except RecursionError:
-        return "output: nested too deep to be compared"
+        return "output: nested too deep to compare"
 
 
-def _wrong_failure(expected: str, failure: Failure | None) -> str:
+def _failure_problem(expected: str, failure: Failure | None) -> str:
     if failure is None:
-        return f"expected is a failure of type {expected}, and it completed"
-    return "" if failure.type == expected else f"expected is a failure of type {expected}, got {_shown(failure)}"
+        return f"expected a failure of type {expected}, but the run completed"
+    return "" if failure.type == expected else f"expected a failure of type {expected}, got {_shown(failure)}"
 
 
 def _shown(failure: Failure) -> str:

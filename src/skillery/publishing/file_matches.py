@@ -1,4 +1,4 @@
-"""Whether a version holds given files: as they are stored, or as an export hands them out."""
+"""Comparison of given files with a version: as stored, or as an export returns them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def holds(connection: Connection, storage: Storage, row: VersionRow, files: Sequ
     """Return whether a version has these files.
 
     Modes do not count, because clients that install a skill lose them. skill.toml and requirements.lock may be missing:
-    the server adds them. SKILL.md may be the one that exports hand out (formats.agent_skill).
+    the server adds them. SKILL.md may be the exported one (formats.agent_skill).
     """
     stored = {file.path: file.sha256 for file in files_of(connection, row.version_id)}
     given = {file.path: file.sha256 for file in files}

@@ -1,4 +1,4 @@
-"""A skill as it lies on disk: what `skillery publish DIR` and the bundled skills hand to create_skill."""
+"""A skill folder on disk, as `skillery publish DIR` and the bundled skills pass it to create_skill."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from skillery.errors import BundleTooLarge, InvalidBundle
 from skillery.formats.bundle import BundleFile
 from skillery.formats.manifest import toml_manifest
 
-# What interpreters leave in a folder and nobody means to publish; so is whatever begins with a dot: a published .env
-# can't be taken back.
+# Folders that interpreters create and that are never meant to be published. Names that begin with a dot are skipped
+# too, because a published .env cannot be withdrawn.
 IGNORED = frozenset({"__pycache__", "node_modules"})
-# Far above any server's own limit; only keeps a wrong folder from being read whole.
+# Far above any server's own limit; only prevents reading a wrong folder completely.
 MOST_BYTES = 256 * 1024 * 1024
 
 
@@ -21,13 +21,16 @@ class SkillFolder(NamedTuple):
     manifest: dict[str, Any]
     skill_md: str
     files: list[BundleFile]
-    """All files, skill.toml and SKILL.md verbatim among them."""
+    """All files, including skill.toml and SKILL.md verbatim."""
     skipped: list[str]
-    """Names of what was left out."""
+    """Names of the skipped files and folders."""
 
 
 def read_skill_folder(folder: Path) -> SkillFolder:
-    """Raises InvalidBundle, InvalidManifest, BundleTooLarge: a missing skill.toml or SKILL.md, a symlink, a device."""
+    """Return the skill in a folder. Raise InvalidBundle, InvalidManifest, BundleTooLarge.
+
+    Errors include a missing skill.toml or SKILL.md, a symlink and a device.
+    """
     skipped: list[str] = []
     files = list(_read_files(folder, skipped))
     by_path = {file.path: file for file in files}
@@ -45,17 +48,19 @@ def read_skill_folder(folder: Path) -> SkillFolder:
 
 def _read_files(folder: Path, skipped: list[str]) -> Iterator[BundleFile]:
     if not folder.is_dir():
-        raise InvalidBundle(f"'{folder}' is not a folder", hint="Name the folder that holds skill.toml.")
+        raise InvalidBundle(f"'{folder}' is not a folder", hint="Name the folder that contains skill.toml.")
     total = 0
     for path in _walk(folder, skipped):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not path.is_file():
             raise InvalidBundle(
-                f"'{name}' is no regular file", hint="A bundle holds no links, pipes or devices.", file=name
+                f"'{name}' is not a regular file", hint="A bundle may not contain links, pipes or devices.", file=name
             )
         total += path.stat().st_size
         if total > MOST_BYTES:
-            raise BundleTooLarge(f"'{folder.name}' holds more than {MOST_BYTES} bytes", hint="Is it the right folder?")
+            raise BundleTooLarge(
+                f"'{folder.name}' contains more than {MOST_BYTES} bytes", hint="Check that it is the right folder."
+            )
         yield BundleFile(name, path.read_bytes(), bool(path.stat().st_mode & 0o111))
 
 

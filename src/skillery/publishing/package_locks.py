@@ -1,4 +1,4 @@
-"""The lock of a bundle whose skill needs packages: made with it, or given in it and verified."""
+"""The lock of a bundle whose skill needs packages: made at publishing, or given and verified."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits
 from skillery.formats.manifest import with_inferred
 from skillery.formats.problems import Problem
 from skillery.formats.requirements import LOCK, inferred_in, located, mark_inferred
-from skillery.publishing.undeclared_findings import Looked
+from skillery.publishing.undeclared_findings import ImportScan
 
-Infer = Callable[[], Awaitable[Looked]]
-"""Looks for undeclared packages and finds what to lock for them."""
+Infer = Callable[[], Awaitable[ImportScan]]
+"""Function that finds undeclared packages and what to lock for them."""
 
 
 async def with_lock(
@@ -33,12 +33,12 @@ async def with_lock(
     bundle: Bundle,
     caller: str,
     infer: Infer,
-) -> tuple[Bundle, Looked | None]:
-    """Return the bundle with its `requirements.lock`, which its digest counts, and what `infer` has found.
+) -> tuple[Bundle, ImportScan | None]:
+    """Return the bundle with its `requirements.lock`, which is part of its digest, and the result of `infer`.
 
-    Packages that are inferred, or that the given lock names as inferred, are dependencies in its manifest too. A
-    version that exists keeps its lock, so that the same files again are the same bundle. Raise as `Locks.make`,
-    `Locks.verify` and `infer`.
+    Packages that are inferred, or that the given lock names as inferred, become dependencies in the manifest too. An
+    existing version keeps its lock, so that the same files are the same bundle again. Raises the errors of
+    `Locks.make`, `Locks.verify` and `infer`.
     """
     check_python(bundle.manifest.runtime.requires_python if bundle.manifest.runtime else "")
     given = next((file.content for file in bundle.files if file.path == LOCK), None)
@@ -51,7 +51,7 @@ async def with_lock(
     if digest:
         same = _with_kept(bundle, kept, limits) if kept is not None and given is None else bundle
         if same.digest == digest or given is None:
-            return same, None  # what is there, or a version that is taken: either way there is nothing to resolve
+            return same, None  # the stored bundle, or a taken version: in both cases nothing needs resolving
     if given is None:
         return await _with_made(locks, limits, bundle, caller, infer)
     if dependencies_of(bundle):
@@ -61,24 +61,26 @@ async def with_lock(
 
 async def _with_made(
     locks: Locks, limits: BundleLimits, bundle: Bundle, caller: str, infer: Infer
-) -> tuple[Bundle, Looked]:
-    looked = await infer()
-    bundle = _with_inferred(bundle, looked.packages)
+) -> tuple[Bundle, ImportScan]:
+    scan = await infer()
+    bundle = _with_inferred(bundle, scan.packages)
     if not dependencies_of(bundle):
-        return bundle, looked
+        return bundle, scan
     lock = await locks.make(dependencies_of(bundle), caller)
-    lock = mark_inferred(lock, looked.packages) if looked.packages else lock
-    return with_file(bundle, BundleFile(LOCK, lock), limits), looked
+    lock = mark_inferred(lock, scan.packages) if scan.packages else lock
+    return with_file(bundle, BundleFile(LOCK, lock), limits), scan
 
 
 def dependencies_of(bundle: Bundle) -> tuple[str, ...]:
-    """Return what is locked for a bundle."""
+    """Return the dependencies that are locked for a bundle."""
     return bundle.manifest.runtime.dependencies if bundle.manifest.runtime else ()
 
 
 def _with_kept(bundle: Bundle, lock: bytes, limits: BundleLimits) -> Bundle:
-    """Return the bundle with the lock of its version. Without dependencies, a lock that names none as inferred is a
-    file like any."""
+    """Return the bundle with the lock of its version.
+
+    Without dependencies, a lock that names no inferred package is an ordinary file.
+    """
     bundle = _with_inferred(bundle, inferred_in(lock))
     return with_file(bundle, BundleFile(LOCK, lock), limits) if dependencies_of(bundle) else bundle
 
@@ -88,8 +90,8 @@ def _with_inferred(bundle: Bundle, packages: Sequence[str]) -> Bundle:
 
 
 @contextmanager
-def at_their_lines(files: Sequence[BundleFile]) -> Iterator[None]:
-    """What turns out to be wrong with the dependencies says its line of the skill.toml among what was given."""
+def with_toml_lines(files: Sequence[BundleFile]) -> Iterator[None]:
+    """Add the line in the given skill.toml to errors about dependencies."""
     try:
         yield
     except InvalidManifest as error:
@@ -108,7 +110,7 @@ def _located(problems: Any, skill_toml: str) -> dict[str, object]:
 
 
 def lock_of(bundle: Bundle) -> bytes | None:
-    """What pins the packages of a bundle; None where it needs none."""
+    """Return the lock of a bundle; None if it needs no packages."""
     if not dependencies_of(bundle):
         return None
     return next((file.content for file in bundle.files if file.path == LOCK), None)

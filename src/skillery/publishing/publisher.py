@@ -1,39 +1,33 @@
-"""create_skill; approve_version, which publishes what that left as a draft; check_skill, which only looks."""
+"""create_skill; approve_version, which publishes a draft; check_skill, which checks without publishing."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection
 
-from skillery import audit
-from skillery.backends import Events, Finding, Identity, Publication, PublishedFile, Storage
+from skillery.backends import Events, Identity, Storage
 from skillery.contents.store import is_inline, put_large
 from skillery.contents.uploads import Uploading
 from skillery.database import Database
-from skillery.environments import Environments, Locks, check_python
-from skillery.errors import NotFound, Refused, SkilleryError
-from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, begin_bundle
-from skillery.formats.examples import read_examples
-from skillery.formats.manifest import parse_manifest
+from skillery.environments import Environments
+from skillery.errors import NotFound, SkilleryError
+from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact, Latest
-from skillery.identity import access
 from skillery.identity.quotas import Quotas
-from skillery.publishing.compile_pool import CompilePool
-from skillery.publishing.example_runs import ExampleRuns, Subject
+from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, as_found, publication_of, refuse
 from skillery.publishing.file_matches import holds
-from skillery.publishing.package_locks import at_their_lines, dependencies_of, lock_of, with_lock
+from skillery.publishing.package_locks import lock_of
 from skillery.publishing.rules import PublishingRules
-from skillery.publishing.undeclared import Undeclared
-from skillery.publishing.undeclared_findings import Looked
+from skillery.publishing.undeclared_findings import ImportScan
 from skillery.registry import (
     CheckedExample,
     CheckFinding,
@@ -42,26 +36,17 @@ from skillery.registry import (
     VersionRow,
     approve_version,
     checks_of,
-    compare_permissions,
-    files_of,
+    find_approvable,
     insert_version,
-    judge,
-    look_at_approval,
     resolve,
-    version_if_taken,
-    with_examples,
 )
-from skillery.registry.files import read_file
 from skillery.registry.index_names import index_name_warning
 
 log = logging.getLogger(__name__)
 
-MOST_FINDINGS = 500
-"""That are kept with a version; errors that nobody waived come first."""
-
 
 class CheckedSkill(msgspec.Struct, frozen=True):
-    """What `check_skill` answers. `status` is the one that the version would begin with."""
+    """The answer of `check_skill`. `status` is the first status that the version would have."""
 
     ok: bool
     name: str
@@ -75,25 +60,16 @@ class CheckedSkill(msgspec.Struct, frozen=True):
 
 
 Also = Callable[[Connection, NewVersion], None]
-"""What else is recorded in the transaction that adds a version."""
+"""Function that records more in the transaction that adds a version."""
 
 
 class Published(NamedTuple):
-    """What became of a bundle, and what was noticed on the way."""
+    """The result of publishing a bundle, with its warnings and findings."""
 
     created: NewVersion
     warnings: tuple[str, ...]
     findings: tuple[CheckFinding, ...] = ()
     examples: tuple[CheckedExample, ...] = ()
-
-
-class _Before(NamedTuple):
-    """What is there before a version is."""
-
-    taken: NewVersion | None
-    diff: PermissionsDiff
-    looked: Looked | None
-    """What was found about undeclared packages, if that was needed for the lock."""
 
 
 class Publisher:
@@ -104,29 +80,18 @@ class Publisher:
         database: Database,
         storage: Storage,
         events: Events,
-        limits: BundleLimits,
+        checks: BundleChecks,
         rules: PublishingRules,
-        most_of: Mapping[str, float],
-        examples: ExampleRuns,
         quotas: Quotas,
-        locks: Locks,
         environments: Environments,
-        compilers: CompilePool,
-        undeclared: Undeclared,
     ) -> None:
-        """`most_of` is the server's maximum of each limit that a skill can ask for."""
-        self.undeclared = undeclared
+        self.checks = checks
         self._database = database
         self._storage = storage
         self._events = events
-        self._limits = limits
         self._rules = rules
-        self._most_of = most_of
-        self._examples = examples
         self._quotas = quotas
-        self._locks = locks
         self._environments = environments
-        self._compilers = compilers
 
     async def create_skill(
         self,
@@ -139,13 +104,14 @@ class Publisher:
         *,
         made_by: str | None = None,
     ) -> NewVersion:
-        """All or nothing. Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant
-        covers the name), NameTaken, VersionExists, Refused, QuotaExceeded; Busy, RateLimited and Unavailable where its
-        examples cannot be run; as `Locks.make` where its dependencies cannot be locked.
+        """Publish a bundle completely or not at all.
 
-        `rules` and `quotas` are the publisher's own unless others are given. A draft is the author's and the reviewers'
-        alone. The same bundle again answers as the first time did. `made_by` is the method that wrote the bundle for
-        its publisher.
+        Raises InvalidManifest, InvalidBundle, InvalidPath, BundleTooLarge, NotAllowed (no grant covers the name),
+        NameTaken, VersionExists, Refused, QuotaExceeded; Busy, RateLimited and Unavailable if its examples cannot be
+        run; the errors of `Locks.make` if its dependencies cannot be locked.
+
+        `rules` and `quotas` replace those of the publisher. Only the author and reviewers see a draft. The same bundle
+        again returns the stored version. `made_by` is the method that generated the bundle.
         """
         published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)
         return published.created
@@ -161,26 +127,27 @@ class Publisher:
         *,
         made_by: str | None = None,
         also: Also | None = None,
-        looked: Looked | None = None,
+        scan: ImportScan | None = None,
     ) -> Published:
-        """As create_skill, with what was noticed. `looked` is what the caller already knows of undeclared packages.
+        """Publish as create_skill does, and return warnings and findings too.
 
-        `also` is done in the transaction that adds the version; where that is there already, in one of its own. Of a
-        SKILL.md that somebody has read already (`SkillMd`) the bundle was imported: tools that break a rule are
-        skipped."""
+        `scan` is the caller's result about undeclared packages. `also` runs in the transaction that adds the version,
+        or in its own if the version exists. If `skill_md` is already parsed, the bundle is imported: tools that break a
+        rule are skipped.
+        """
         rules = rules or self._rules
-        bundle, before = await self._look(identity, manifest, skill_md, files, looked)
-        if before.taken is not None:
+        bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
+        if state.taken is not None:
             if also is not None:
-                await self._database.write(partial(_do_also, also, before.taken))
-            return Published(before.taken, bundle.warnings)
-        publication = _publication(bundle, identity)
-        findings = await self._ask(publication, bundle, before.looked, identity)
-        _refuse(publication.name, publication.version, findings, ())
+                await self._database.write(partial(_record_also, also, state.taken))
+            return Published(state.taken, bundle.warnings)
+        publication = publication_of(bundle, identity)
+        findings = await self.checks.findings(publication, bundle, state.scan, identity)
+        refuse(publication.name, publication.version, findings, ())
         checks = Checks(False, findings=findings[:MOST_FINDINGS])
         if rules.examples:
-            permitted = rules.status_for(identity, before.diff) == "published"
-            checks = await self._test(identity, bundle, checks, permitted)
+            permitted = rules.status_for(identity, state.diff) == "published"
+            checks = await self.checks.run_examples(identity, bundle, checks, permitted)
         quotas = quotas or self._quotas
         insert = partial(
             self._insert,
@@ -205,18 +172,20 @@ class Publisher:
         manifest: Mapping[str, Any],
         skill_md: str | SkillMd,
         files: Sequence[BundleFile],
-        looked: Looked | None = None,
+        scan: ImportScan | None = None,
     ) -> CheckedSkill:
-        """All that create_skill would look at, and nothing stored but the runs of the examples. What the checks find is
-        answered; all else is raised as there. Of a version that is there already it looks at its examples again."""
-        bundle, before = await self._look(identity, manifest, skill_md, files, looked)
-        publication = _publication(bundle, identity)
-        findings = await self._ask(publication, bundle, before.looked, identity)
-        status = before.taken.status if before.taken else self._rules.status_for(identity, before.diff)
-        # Nothing is published: no run gets what only a published version may have.
-        subject = Subject(bundle.manifest, bundle.digest, publication.files)
-        tested = await self._examples.test(identity, subject, bundle.examples, permitted=False)
-        findings = (*findings, *_as_found(tested.findings))
+        """Run all checks of create_skill without publishing.
+
+        Findings are returned; other errors are raised as in create_skill. Only the runs of the examples are stored. For
+        an existing version, its examples run again.
+        """
+        bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
+        publication = publication_of(bundle, identity)
+        findings = await self.checks.findings(publication, bundle, state.scan, identity)
+        status = state.taken.status if state.taken else self._rules.status_for(identity, state.diff)
+        # Nothing is published, so no run gets the permissions of a published version.
+        tested = await self.checks.test_examples(identity, bundle)
+        findings = (*findings, *as_found(tested.findings))
         shared = await self._database.read(partial(index_name_warning, identity=identity, name=publication.name))
         return CheckedSkill(
             ok=not any(finding.refuses for finding in findings),
@@ -227,24 +196,13 @@ class Publisher:
             warnings=(*bundle.warnings, *([shared] if shared else ())),
             findings=findings,
             examples=tested.examples,
-            permissions_diff=before.diff,
+            permissions_diff=state.diff,
         )
-
-    async def check_needs(
-        self, identity: Identity, dependencies: Sequence[str], requires_python: str, lock: bytes | None
-    ) -> None:
-        """Raises what would stand against a version with these, and this lock of its own; what is found out is known
-        when it is published."""
-        check_python(requires_python)
-        if dependencies and lock is not None:
-            await self._locks.verify(dependencies, lock, identity.name)
-        elif dependencies:
-            await self._locks.make(dependencies, identity.name)
 
     async def find_stored(
         self, identity: Identity, name: str, version: Version | None, files: Sequence[BundleFile]
     ) -> VersionRow | None:
-        """Return the version, the latest one without `version`, if the identity sees it and it holds the files."""
+        """Return the version (default: the latest) if the identity sees it and it has the files; else None."""
 
         def look(connection: Connection) -> VersionRow | None:
             try:
@@ -258,124 +216,26 @@ class Publisher:
     async def approve_version(
         self, identity: Identity, name: str, version: Version, digest: str | None, note: str
     ) -> NewVersion:
-        """As the registry's `approve_version`; then the version is published, and whoever listens is told."""
-        look = partial(look_at_approval, identity=identity, name=name, version=version, digest=digest)
+        """Approve a version as the registry does, then report the publication to the `after_publish` hooks."""
+        look = partial(find_approvable, identity=identity, name=name, version=version, digest=digest)
         row = await self._database.read(look)
-        checks = await self._test_waiting(identity, row) if checks_of(row.checks_json).waiting else None
+        checks = await self.checks.run_waiting_examples(identity, row) if checks_of(row.checks_json).waiting else None
         work = partial(
             approve_version, identity=identity, name=name, version=version, digest=digest, note=note, checks=checks
         )
         approved = await self._database.write(work)
-        stored = partial(self._stored, identity=identity, name=name, version=version)
+        stored = partial(self.checks.stored_publication, identity=identity, name=name, version=version)
         try:
             publication = await asyncio.to_thread(self._database.read_now, stored)
         except SkilleryError:
-            # It is published all the same: a storage that fails now takes nothing back.
-            log.exception("after_publish was not told of %s %s", name, approved.version)
+            # The version stays published even if the storage fails now.
+            log.exception("the after_publish hooks were not called for %s %s", name, approved.version)
         else:
             await self._events.after_publish(publication)
         return approved
 
-    # -- looking -------------------------------------------------------------------------------------------------
-
-    async def _look(
-        self,
-        identity: Identity,
-        manifest: Mapping[str, Any],
-        skill_md: str | SkillMd,
-        files: Sequence[BundleFile],
-        looked: Looked | None,
-    ) -> tuple[Bundle, _Before]:
-        lenient = isinstance(skill_md, SkillMd)
-        begun = await asyncio.to_thread(
-            begin_bundle, manifest, skill_md, files, self._limits, skip_broken_tools=lenient
-        )
-        problems = await self._compilers.check(identity.name, begun.sources)
-        bundle = await asyncio.to_thread(begun.finish, problems)
-        bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
-        # Before anything is said of what is there already.
-        access.require_namespace(identity, "publish", bundle.manifest.name)
-        infer = partial(self._infer, identity, bundle, looked)
-        with at_their_lines(files):
-            bundle, found = await with_lock(
-                self._database, self._storage, self._locks, self._limits, bundle, identity.name, infer
-            )
-
-        def look(connection: Connection) -> _Before:
-            taken = version_if_taken(connection, bundle=bundle, identity=identity)
-            return _Before(taken, compare_permissions(connection, bundle.manifest), found or looked)
-
-        return bundle, await self._database.read(look)
-
-    async def _infer(self, identity: Identity, bundle: Bundle, looked: Looked | None) -> Looked:
-        if looked is not None:
-            return looked
-        return await self.undeclared.infer(identity.name, bundle.files, dependencies_of(bundle))
-
-    async def _ask(
-        self, publication: Publication, bundle: Bundle, looked: Looked | None, identity: Identity
-    ) -> tuple[CheckFinding, ...]:
-        """Return what the plugins say and what is undeclared, what refuses first; waived by the live waivers."""
-        looked = looked or await self.undeclared.look(identity.name, bundle.files)
-        called = bundle.manifest.called
-        undeclared = await self.undeclared.findings(looked, called.entrypoint if called else "", lock_of(bundle))
-        findings = (*await self._events.before_publish(publication), *undeclared)
-        if not findings:
-            return ()
-        version = bundle.manifest.version
-        judged = await self._database.read(partial(judge, name=publication.name, version=version, findings=findings))
-        return tuple(sorted(judged, key=lambda finding: not finding.refuses))
-
-    async def _test(self, identity: Identity, bundle: Bundle, checks: Checks, permitted: bool) -> Checks:
-        """The checks with what the examples have shown. Raises Refused, Busy, Unavailable."""
-        if not bundle.examples.read:
-            return checks
-        manifest = bundle.manifest
-        subject = Subject(manifest, bundle.digest, _published(bundle.files))
-        if permitted and any(example.needs_permissions for example in bundle.examples.read):
-            await self._database.write(partial(_note_permitted, identity=identity, bundle=bundle))
-        tested = await self._examples.test(identity, subject, bundle.examples, permitted=permitted)
-        _refuse(manifest.name, str(manifest.version), _as_found(tested.findings), tested.examples)
-        return with_examples(checks, tested.examples)
-
-    async def _test_waiting(self, identity: Identity, row: VersionRow) -> Checks:
-        """The examples that need permissions, run as the reviewer who has just agreed to them."""
-        stored = partial(self._stored, identity=identity, name=row.name, version=Version.parse(row.version))
-        publication = await asyncio.to_thread(self._database.read_now, stored)
-        toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
-        manifest = parse_manifest(publication.manifest, has_tools=row.kind == "action")
-        examples = read_examples(manifest, frozenset(file.path for file in publication.files), toml)
-        checks = checks_of(row.checks_json)
-        subject = Subject(manifest, row.digest, publication.files)
-        tested = await self._examples.test(identity, subject, examples, permitted=True, known=checks.examples)
-        _refuse(row.name, row.version, _as_found(tested.findings), tested.examples)
-        return with_examples(checks, tested.examples)
-
-    def _stored(self, connection: Connection, identity: Identity, name: str, version: Version) -> Publication:
-        row = resolve(connection, identity, name, Exact(version))
-        return Publication(
-            name=row.name,
-            version=row.version,
-            digest=row.digest,
-            manifest=msgspec.json.decode(row.manifest_json),
-            files=tuple(
-                PublishedFile(file.path, read_file(connection, self._storage, row, file.path), file.executable)
-                for file in files_of(connection, row.version_id)
-            ),
-            identity=Identity(row.publisher, row.publisher_kind),
-        )
-
-    def _limit_warnings(self, bundle: Bundle) -> Iterator[str]:
-        runtime = bundle.manifest.runtime
-        for key, value in (runtime.limits if runtime else {}).items():
-            if value > self._most_of[key]:
-                yield (
-                    f"runtime.limits.{key} is {value}, above this server's maximum of {self._most_of[key]} "
-                    f"(max_limits.{key}): its runs get {self._most_of[key]}"
-                )
-
     async def _store(self, bundle: Bundle, insert: Callable[[Connection], NewVersion]) -> NewVersion:
-        """Large files first, rows last: a crash leaves an unused file, never a version without its files."""
+        """Store large files first and rows last: a crash leaves an unused file, never a version without its files."""
         large = {file.sha256: file.content for file in bundle.files if not is_inline(file.size)}
         if not large:
             return await self._database.write_together(insert)
@@ -405,7 +265,7 @@ class Publisher:
         also: Also | None,
     ) -> NewVersion:
         def landing(diff: PermissionsDiff) -> str:
-            # What waits is run by an approval: a version is not published before.
+            # An approval runs the waiting examples, so the version is not published before.
             return "draft" if checks.waiting else rules.status_for(identity, diff)
 
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
@@ -425,46 +285,5 @@ class Publisher:
         return created
 
 
-def _do_also(also: Also, created: NewVersion, connection: Connection) -> None:
+def _record_also(also: Also, created: NewVersion, connection: Connection) -> None:
     also(connection, created)
-
-
-def _note_permitted(connection: Connection, identity: Identity, bundle: Bundle) -> None:
-    """Before the code of a version that may yet be refused, and then is kept nowhere, runs with permissions."""
-    manifest = bundle.manifest
-    network = [pattern.text for pattern in manifest.permissions.network]
-    after = {"digest": bundle.digest, "network": network, "secrets": list(manifest.permissions.secrets)}
-    audit.record(connection, identity, "run_examples", f"{manifest.name}@{manifest.version}", after=after)
-
-
-def _refuse(name: str, version: str, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]) -> None:
-    """Raises Refused where a finding stands against it."""
-    refusing = [finding for finding in findings if finding.refuses]
-    if not refusing:
-        return
-    more = f" (and {len(refusing) - 1} more)" if len(refusing) > 1 else ""
-    raise Refused(
-        f"'{name}' {version} is refused: {refusing[0].message}{more}",
-        hint="Mend what the findings name and publish again; nothing was stored.",
-        findings=findings[:MOST_FINDINGS],
-        **({"examples": examples} if examples else {}),
-    )
-
-
-def _as_found(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
-    return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
-
-
-def _published(files: Sequence[BundleFile]) -> tuple[PublishedFile, ...]:
-    return tuple(PublishedFile(file.path, file.content, file.executable) for file in files)
-
-
-def _publication(bundle: Bundle, identity: Identity) -> Publication:
-    return Publication(
-        name=bundle.manifest.name,
-        version=str(bundle.manifest.version),
-        digest=bundle.digest,
-        manifest=bundle.manifest.raw,
-        files=_published(bundle.files),
-        identity=identity,
-    )

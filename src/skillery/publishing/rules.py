@@ -1,4 +1,4 @@
-"""Which versions are published at once, and which begin as drafts."""
+"""Rules that decide which versions are published at once, and which begin as drafts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Landing = Literal["publish", "draft"]
 
 
 class PublishingRules(NamedTuple):
-    """How new versions and new skills begin."""
+    """First status of new versions, and visibility of new skills."""
 
     people: Landing = "publish"
     agents: Landing = "publish"
     visibility: Visibility = "public"
-    """Of a new skill."""
+    """The visibility of a new skill."""
     increases: Landing = "publish"
-    """A version that may do more than those of its skill that are published, whoever publishes it."""
+    """A version with more permissions than the skill's published versions, from any publisher."""
     first_permissions: Landing = "publish"
     """A first version that has permissions."""
     examples: bool = True
-    """Whether they are run."""
+    """Whether examples are run."""
 
     def status_for(self, identity: Identity, diff: PermissionsDiff) -> str:
         asked = [self.agents if identity.kind == "agent" else self.people]

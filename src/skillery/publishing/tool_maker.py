@@ -1,4 +1,4 @@
-"""define_tool and remove_tool: tools that agents make while they work, for a session or as skills that stay."""
+"""define_tool and remove_tool: tools that agents define, for a session or as permanent skills."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from skillery.publishing.publisher import Publisher
 from skillery.registry import NewVersion, yank_version
 from skillery.registry.resolution import find_skill
 from skillery.registry.session_tools import define_session_tool, remove_session_tool
-from skillery.registry.tools import find_offered, near_names
+from skillery.registry.tool_lookup import find_offered, near_names
 from skillery.registry.visibility import sees_version
 
 FIRST = "1.0.0"
@@ -47,19 +47,19 @@ class Definition(msgspec.Struct, frozen=True):
     name: str
     description: str
     parameters: str
-    """JSON text."""
+    """The parameters as JSON text."""
     code: str
     """The body of the handler."""
     is_persistent: bool
     language: Language | None
-    """None: JavaScript where it can be run, else Python."""
+    """None: JavaScript if this server can run it, else Python."""
     session: str
     namespace: str | None
-    """Of the skill that it becomes. None: none where the grants cover that, else the first namespace of theirs."""
+    """Namespace of the skill. None: no namespace if the grants allow that, else the first granted namespace."""
 
 
 class DefinedTool(msgspec.Struct, frozen=True):
-    """What both methods answer; skill and version are None where it lives, or lived, in a session."""
+    """The answer of both methods. Skill and version are None for a tool of a session."""
 
     name: str
     skill: str | None
@@ -68,7 +68,7 @@ class DefinedTool(msgspec.Struct, frozen=True):
 
 
 class ToolMaker:
-    """Defines tools and removes what was defined, and nothing else."""
+    """Defines tools, and removes tools that were defined."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ToolMaker:
         keep_for: timedelta,
         reserved: Set[str],
     ) -> None:
-        """`reserved`: names of tools that are the server's own."""
+        """`reserved` are names of the server's own tools."""
         self._database = database
         self._publisher = publisher
         self._compilers = compilers
@@ -90,7 +90,8 @@ class ToolMaker:
         self._reserved = reserved
 
     async def define_tool(self, identity: Identity, asked: Definition) -> DefinedTool:
-        """Raises InvalidParams, InvalidName, ToolProtected, QuotaExceeded, and what create_skill raises."""
+        """Define a tool. Raise InvalidParams, InvalidName, ToolProtected, QuotaExceeded, and the errors of
+        create_skill."""
         self._check_reserved(asked.name)
         language = asked.language or ("javascript" if await self._runs_javascript() else "python")
         script = script_path(asked.name, language)
@@ -111,8 +112,10 @@ class ToolMaker:
         return DefinedTool(tool.name, None, None, "session")
 
     async def remove_tool(self, identity: Identity, name: str, skill: str | None, session: str) -> DefinedTool:
-        """The session's own where there is one and no skill is named, else the skill that it was kept as, whose
-        versions are yanked. Raises ToolNotFound, ToolProtected, NotAllowed, IllegalStep."""
+        """Remove the session's tool if no skill is named and there is one; else yank the versions of its skill.
+
+        Raises ToolNotFound, ToolProtected, NotAllowed, IllegalStep.
+        """
         self._check_reserved(name)
         work = partial(_remove, identity=identity, name=name, skill=skill, session=session)
         return await self._database.write(work)
@@ -130,7 +133,7 @@ class ToolMaker:
         for _ in range(MOST_TRIES - 1):
             try:
                 return await self._publish_once(identity, tool, skill, content)
-            except VersionExists:  # somebody else defines it as well
+            except VersionExists:  # another caller defines the same tool
                 continue
         return await self._publish_once(identity, tool, skill, content)
 
@@ -141,7 +144,7 @@ class ToolMaker:
         return await self._publisher.create_skill(identity, written.manifest, written.skill_md, files, made_by=MADE_BY)
 
     async def _handler(self, identity: Identity, code: str, language: Language, script: str) -> str:
-        """Raise InvalidParams for Python that does not compile."""
+        """Return the file of the handler. Raise InvalidParams for Python that does not compile."""
         if language != "python":
             return handler_of(code, language)
         made = await self._compilers.handler(identity.name, script, code)
@@ -149,17 +152,17 @@ class ToolMaker:
 
     def _check_reserved(self, name: str) -> None:
         if name in self._reserved:
-            raise ToolProtected(f"'{name}' is a tool of the server itself", hint="Choose another name.", name=name)
+            raise ToolProtected(f"'{name}' is one of the server's own tools", hint="Choose another name.", name=name)
 
 
 def _refuse(problem: Problem) -> NoReturn:
-    told = Problem(f"'code' is no body of a function in Python: {problem.message}", "code", line=problem.line)
-    hint = "Write what stands below `def handler(args):`, which is line 1; end with `return`."
-    raise_problems(InvalidParams, [told], hint=hint)
+    rejected = Problem(f"'code' is not the body of a Python function: {problem.message}", "code", line=problem.line)
+    hint = "Write the lines below `def handler(args):`, which is line 1; end with `return`."
+    raise_problems(InvalidParams, [rejected], hint=hint)
 
 
 def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:
-    """Below no namespace, as the convention names it, wherever the identity may publish there."""
+    """Return the name of the skill for a tool: without a namespace if the identity may publish there."""
     plain = defined_skill_name(tool, namespace or "")
     if namespace is not None or access.covers(identity, plain):
         return plain
@@ -168,7 +171,7 @@ def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:
 
 
 def _versions(connection: Connection, skill: str) -> list[Any]:
-    """Highest first."""
+    """Return the versions of a skill, highest first."""
     versions = (
         select(skill_versions.c.version, skill_versions.c.status, skill_versions.c.made_by, skill_versions.c.publisher)
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
@@ -179,7 +182,7 @@ def _versions(connection: Connection, skill: str) -> list[Any]:
 
 
 def _next_version(connection: Connection, identity: Identity, skill: str) -> str:
-    """The next patch. Raises ToolProtected, NameTaken."""
+    """Return the next patch version. Raise ToolProtected, NameTaken."""
     versions = _versions(connection, skill)
     if not versions:
         return FIRST
@@ -194,8 +197,8 @@ def _check_made(skill: str, versions: list[Any]) -> None:
     if all(one.made_by == MADE_BY for one in versions):
         return
     raise ToolProtected(
-        f"define_tool has not made the skill '{skill}'",
-        hint="Define the tool under another name; such a skill is changed with create_skill and yank_version.",
+        f"the skill '{skill}' was not made by define_tool",
+        hint="Define the tool under another name; change the skill with create_skill and yank_version.",
         skill=skill,
     )
 
@@ -220,7 +223,7 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
 
 
 def _where_kept(connection: Connection, identity: Identity, name: str) -> str | None:
-    """Where define_tool would keep it, else wherever the bare name leads."""
+    """Return the skill in which define_tool would store the tool, else the skill that the bare name means."""
     try:
         kept = _skill_for(identity, name, None)
     except InvalidParams:
@@ -243,8 +246,8 @@ def _nothing_to_remove(
         return _no_such_tool(connection, identity, name, session)
     newest = waiting[0]
     return IllegalStep(
-        f"'{skill}' {newest.version} is {newest.status}: nobody can call it yet, and there is nothing to yank",
-        hint="Leave it, or let a reviewer refuse it: submit_version, then reject_version.",
+        f"'{skill}' {newest.version} is {newest.status}: it is not published, so there is nothing to yank",
+        hint="Keep it, or let a reviewer reject it: submit_version, then reject_version.",
         name=skill,
         version=newest.version,
         status=newest.status,
@@ -254,5 +257,5 @@ def _nothing_to_remove(
 
 def _no_such_tool(connection: Connection, identity: Identity, name: str, session: str) -> ToolNotFound:
     near = near_names(connection, identity, name, session)
-    hint = f"Did you mean {' or '.join(quoted(one) for one in near)}?" if near else "list_tools shows what there is."
+    hint = f"Did you mean {' or '.join(quoted(one) for one in near)}?" if near else "list_tools shows all tools."
     return ToolNotFound(f"there is no tool {quoted(name)} to remove", hint=hint, name=name[:128], near=near)

@@ -1,4 +1,4 @@
-"""Undeclared packages: what the Python files of a bundle import, and no dependency of its skill provides."""
+"""Undeclared packages: modules that the Python files of a bundle import, and that no dependency provides."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from skillery.backends import Finding
 from skillery.environments import Locks
 from skillery.environments.named import NamedEnvironments, pins_of
 from skillery.errors import PackagesNotOffered, Refused, UnresolvableDependencies
-from skillery.formats.bundle import MAX_CHECKED_BYTES, BundleFile
+from skillery.formats.bundle import BundleFile
 from skillery.formats.import_names import providers_of
 from skillery.formats.imports import Import, own_modules
 from skillery.formats.requirements import package_of, read_lock
+from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
 from skillery.publishing.compile_pool import CompilePool
-from skillery.publishing.undeclared_findings import Looked, Missing, Mode, findings_of, is_provided
+from skillery.publishing.undeclared_findings import ImportScan, Missing, Mode, findings_of, is_provided
 
 MOST_MODULES = 50
-"""Modules of a bundle that are told; so many packages are inferred at most."""
+"""Limit on the modules that are reported, and on the packages that are inferred."""
 MOST_TRIES = 8
-"""Locks that are tried: each one without the packages that stood against the one before."""
+"""Limit on the locks that are tried, each without the packages that made the one before fail."""
 MOST_FILES = 1_000
-UNREAD = "the imports of its Python files were not looked at: the files take too long to parse"
+UNREAD = "the imports of its Python files were not checked: the files take too long to parse"
 _ENDING = ".py"
 
 
 class Undeclared:
-    """Finds undeclared packages. `mode` is what callers get that ask for none."""
+    """Finds undeclared packages. `mode` is the default mode."""
 
     def __init__(self, compilers: CompilePool, locks: Locks, named: NamedEnvironments, mode: Mode) -> None:
         self._compilers = compilers
@@ -36,55 +37,59 @@ class Undeclared:
         self._named = named
         self.mode = mode
 
-    async def look(self, caller: str, files: Sequence[BundleFile], mode: Mode | None = None) -> Looked:
+    async def scan(self, caller: str, files: Sequence[BundleFile], mode: Mode | None = None) -> ImportScan:
         """Return the imports that the bundle itself does not provide. Raise Unavailable if no compile worker can be
         started."""
         mode = mode or self.mode
         sources = _sources(files) if mode != "off" else []
         if not sources:
-            return Looked(mode)
+            return ImportScan(mode)
         found = await self._compilers.imports(caller, {file.sha256: file.content for file in sources})
         if found is None:
-            return Looked(mode, unread=UNREAD)
+            return ImportScan(mode, unread=UNREAD)
         imports = [(file.path, one) for file in sources for one in found[file.sha256]]
-        return Looked(mode, _missing(imports, own_modules(file.path for file in files)))
+        return ImportScan(mode, _missing(imports, own_modules(file.path for file in files)))
 
     async def infer(
         self, caller: str, files: Sequence[BundleFile], declared: Sequence[str], mode: Mode | None = None
-    ) -> Looked:
-        """As `look`; in the mode `lock`, with the packages to lock next to the declared ones. A package that cannot be
-        had has a reason. Raise PackageIndexUnavailable too."""
-        looked = await self.look(caller, files, mode)
-        if looked.mode != "lock" or not looked.missing:
-            return looked
+    ) -> ImportScan:
+        """Return the result of `scan`; in mode `lock`, also the packages to lock next to the declared ones.
+
+        A package that cannot be locked has a reason. Raises PackageIndexUnavailable too.
+        """
+        scan = await self.scan(caller, files, mode)
+        if scan.mode != "lock" or not scan.missing:
+            return scan
         pinned = read_lock(await self._locks.make(declared, caller)) if declared else ()
-        missing = [one for one in looked.missing if not is_provided(one, frozenset(pin.name for pin in pinned))]
+        missing = [one for one in scan.missing if not is_provided(one, frozenset(pin.name for pin in pinned))]
         choices = dict(zip(missing, await self._locks.choose([one.providers for one in missing]), strict=True))
         required = {choice.package for one, choice in choices.items() if choice.package and not one.optional}
         optional = {choice.package for choice in choices.values() if choice.package} - required
         dropped = await self._dropped(caller, declared, sorted(required | optional), optional)
         reasons = {one.module: choice.reason or dropped.get(choice.package, "") for one, choice in choices.items()}
         return msgspec.structs.replace(
-            looked,
+            scan,
             chosen={one.module: choice.package for one, choice in choices.items() if not reasons[one.module]},
             reasons={module: reason for module, reason in reasons.items() if reason},
         )
 
-    async def findings(self, looked: Looked, entrypoint: str, lock: bytes | None) -> tuple[Finding, ...]:
+    async def findings(self, scan: ImportScan, entrypoint: str, lock: bytes | None) -> tuple[Finding, ...]:
         """Return a finding for each import that neither `lock` nor the default environment provides, and for each
         inferred package."""
-        if not looked.missing and not looked.unread:
+        if not scan.missing and not scan.unread:
             return ()
         if lock:
-            return findings_of(looked, entrypoint, frozenset(pin.name for pin in read_lock(lock)), is_sure=True)
+            return findings_of(scan, entrypoint, frozenset(pin.name for pin in read_lock(lock)), is_sure=True)
         packages, is_sure = await self._of_default()
-        return findings_of(looked, entrypoint, packages, is_sure=is_sure)
+        return findings_of(scan, entrypoint, packages, is_sure=is_sure)
 
     async def _dropped(
         self, caller: str, declared: Sequence[str], packages: Sequence[str], optional: set[str]
     ) -> dict[str, str]:
-        """Return the packages that cannot be locked together with the others, each with the reason: the one at fault
-        if that is known, else first the optional ones, then all."""
+        """Return the packages that cannot be locked together with the others, with the reasons.
+
+        The package at fault is dropped if known; else first the optional ones, then all.
+        """
         dropped: dict[str, str] = {}
         for _ in range(MOST_TRIES):
             left = [one for one in packages if one not in dropped]
@@ -101,7 +106,7 @@ class Undeclared:
         return dropped | {one: "too many packages cannot be locked" for one in packages if one not in dropped}
 
     async def _of_default(self) -> tuple[frozenset[str], bool]:
-        """Return the packages of the default environment, and whether those are all."""
+        """Return the packages of the default environment, and whether the list is complete."""
         default = self._named.defined.default
         if default is None:
             return frozenset(), True
@@ -112,14 +117,14 @@ class Undeclared:
 
 
 def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:
-    """The Python files that are looked at: the first ones by path, up to MAX_CHECKED_BYTES together."""
+    """Return the Python files to check: the first ones by path, up to MAX_CHECKED_BYTES together."""
     scripts = sorted((file for file in files if file.path.endswith(_ENDING)), key=lambda file: file.path)[:MOST_FILES]
     sized = zip(scripts, accumulate(file.size for file in scripts), strict=True)
     return [file for file, size in takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, sized)]
 
 
 def _missing(imports: Sequence[tuple[str, Import]], own: frozenset[str]) -> tuple[Missing, ...]:
-    """One for each module, at the first place that requires it."""
+    """Return one entry for each module, at the first place that requires it."""
     found: dict[str, list[tuple[str, Import]]] = {}
     for path, one in imports:
         if one.module.partition(".")[0] not in own:

@@ -1,4 +1,4 @@
-"""What is told about undeclared packages."""
+"""Findings about undeclared packages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from skillery.backends import Finding
 from skillery.formats.import_names import Providers, is_known_package
 
 Mode = Literal["off", "suggest", "lock"]
-"""What is done about undeclared packages: nothing, a finding for each, or they are locked."""
+"""Handling of undeclared packages: none, a finding for each, or locking them."""
 UNDECLARED, INFERRED = "undeclared_package", "inferred_package"
 """Rules of the findings."""
 
 
 class Missing(msgspec.Struct, frozen=True, eq=False):
-    """A module that Python files of a bundle import and do not bring: the first place, and how many more there are."""
+    """A module that Python files of a bundle import and the bundle does not contain.
+
+    `file` and `line` are the first place, `more` counts the others.
+    """
 
     module: str
     file: str
@@ -30,8 +33,8 @@ class Missing(msgspec.Struct, frozen=True, eq=False):
     providers: Providers
 
 
-class Looked(msgspec.Struct, frozen=True):
-    """What was found in a bundle."""
+class ImportScan(msgspec.Struct, frozen=True):
+    """The undeclared modules of a bundle."""
 
     mode: Mode
     missing: tuple[Missing, ...] = ()
@@ -40,7 +43,7 @@ class Looked(msgspec.Struct, frozen=True):
     reasons: Mapping[str, str] = {}
     """By module, why no package is inferred."""
     unread: str = ""
-    """Why files were not looked at."""
+    """Why files were not checked."""
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -49,42 +52,44 @@ class Looked(msgspec.Struct, frozen=True):
 
 
 def is_provided(missing: Missing, packages: frozenset[str]) -> bool:
-    """Return whether one of the packages provides the module. If nobody knows who provides it, a package of which
-    nobody knows the modules may."""
+    """Return whether one of the packages provides the module.
+
+    If the provider is unknown, a package with unknown modules may provide it.
+    """
     if packages & {*missing.providers.packages, canonicalize_name(missing.module.partition(".")[0])}:
         return True
     return missing.providers.how == "guessed" and not all(map(is_known_package, packages))
 
 
-def findings_of(looked: Looked, entrypoint: str, packages: frozenset[str], *, is_sure: bool) -> tuple[Finding, ...]:
-    """Return the findings of a skill whose runs have `packages`, all of them if `is_sure`.
+def findings_of(scan: ImportScan, entrypoint: str, packages: frozenset[str], *, is_sure: bool) -> tuple[Finding, ...]:
+    """Return the findings of a skill whose runs have `packages`; `is_sure` means that the list is complete.
 
-    An import that the entrypoint cannot do without is an error if it certainly fails: a package whose modules nobody
-    knows may provide it.
+    An import that the entrypoint requires is an error if it certainly fails. A package with unknown modules may provide
+    it, so its presence makes the finding a warning.
     """
     is_sure = is_sure and all(map(is_known_package, packages))
-    return tuple(_findings(looked, entrypoint, packages, is_sure))
+    return tuple(_findings(scan, entrypoint, packages, is_sure))
 
 
-def _findings(looked: Looked, entrypoint: str, packages: frozenset[str], is_sure: bool) -> Iterator[Finding]:
-    for one in looked.missing:
-        package = looked.chosen.get(one.module)
+def _findings(scan: ImportScan, entrypoint: str, packages: frozenset[str], is_sure: bool) -> Iterator[Finding]:
+    for one in scan.missing:
+        package = scan.chosen.get(one.module)
         if package is not None and package in packages:
             message = f"imports {one.module}{_more(one)}: the package {package} is inferred and locked"
             yield Finding(INFERRED, message, "info", one.file, one.line)
         elif not is_provided(one, packages):
             line = one.required_by.get(entrypoint) if is_sure else None
             if line is None:
-                yield Finding(UNDECLARED, _message(one, looked), "warning", one.file, one.line)
+                yield Finding(UNDECLARED, _message(one, scan), "warning", one.file, one.line)
             else:
-                yield Finding(UNDECLARED, _message(one, looked), "error", entrypoint, line)
-    if looked.unread:
-        yield Finding(UNDECLARED, looked.unread, "warning")
+                yield Finding(UNDECLARED, _message(one, scan), "error", entrypoint, line)
+    if scan.unread:
+        yield Finding(UNDECLARED, scan.unread, "warning")
 
 
-def _message(missing: Missing, looked: Looked) -> str:
+def _message(missing: Missing, scan: ImportScan) -> str:
     begin = f"imports {missing.module}{' (optional)' if missing.optional else ''}{_more(missing)}"
-    reason = looked.reasons.get(missing.module)
+    reason = scan.reasons.get(missing.module)
     if reason is not None:
         return f"{begin}, which is not locked: {reason}"
     providers = missing.providers
@@ -92,9 +97,9 @@ def _message(missing: Missing, looked: Looked) -> str:
         add = "add its package to runtime.dependencies, or the module to the skill"
         return f"{begin}, which no known package provides: {add}"
     if providers.how == "ambiguous":
-        return f"{begin}, which is ambiguous: {providers} provide it; add the one that is meant to runtime.dependencies"
+        return f"{begin}, which is ambiguous: {providers} provide it; add the right one to runtime.dependencies"
     add = f"add '{providers.packages[0]}' to runtime.dependencies, or import the skill with --packages infer"
-    return f"{begin}, and declares no package for it: {add}"
+    return f"{begin}, but no package for it is declared: {add}"
 
 
 def _more(missing: Missing) -> str:

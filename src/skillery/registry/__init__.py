@@ -1,4 +1,5 @@
-"""The registry: which skills and versions there are. Rules and SQL; no sandbox, no publishing checks."""
+"""The registry: the stored skills and versions. This folder contains rules and SQL, no sandbox and no publishing
+checks."""
 
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
@@ -31,7 +32,7 @@ from skillery.registry.labels import MovedLabel, list_labels, remove_label, roll
 from skillery.registry.lifecycle import (
     approve_version,
     deprecate_skill,
-    look_at_approval,
+    find_approvable,
     reject_version,
     set_visibility,
     submit_version,
@@ -51,11 +52,12 @@ from skillery.registry.resources import (
     read_resource,
 )
 from skillery.registry.search import search_skills
-from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tools
+from skillery.registry.tool_listings import list_tools
+from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
 from skillery.registry.versions import ages, cursor_after_version, find_version, list_versions
 from skillery.registry.visibility import Visibility
-from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
+from skillery.registry.waivers import Waiver, apply_waivers, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
     "FILES_PART",
@@ -80,6 +82,7 @@ __all__ = [
     "Visibility",
     "Waiver",
     "ages",
+    "apply_waivers",
     "approve_version",
     "checks_of",
     "compare_permissions",
@@ -90,6 +93,7 @@ __all__ = [
     "describe_in_full",
     "describe_skill",
     "files_of",
+    "find_approvable",
     "find_imported",
     "find_in_index",
     "find_same_files",
@@ -101,7 +105,6 @@ __all__ = [
     "insert_version",
     "is_free",
     "is_owned",
-    "judge",
     "known_paths",
     "known_without_path",
     "list_index",
@@ -113,7 +116,6 @@ __all__ = [
     "list_unprepared",
     "list_versions",
     "list_waivers",
-    "look_at_approval",
     "mark_absent",
     "note_removed",
     "read_directory",

@@ -1,4 +1,4 @@
-"""list_audit: the trail, newest first, by keyset."""
+"""list_audit: the audit trail, newest first, in pages by keyset."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from skillery.database.tables import audit
 from skillery.errors import InvalidParams
-from skillery.formats.timestamps import parse_moment
+from skillery.formats.timestamps import parse_timestamp
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries are asked for; what is left out leaves nothing out."""
+    """Filters of list_audit. An empty filter matches every entry."""
 
     identity: str = ""
     action: str = ""
     subject: str = ""
-    """Exactly, and of a skill's name all its versions too."""
+    """The exact subject; for a skill's name, also the subjects of its versions."""
     outcome: Literal["done", "refused", ""] = ""
     since: str = ""
     until: str = ""
-    """Entries before it. As they were written: an age is another moment with the next page."""
+    """Upper end, exclusive. The text is kept as written, because an age means another time on the next page."""
 
 
 def parse_filter(
     identity: str, action: str, subject: str, outcome: Literal["done", "refused", ""], since: str, until: str
 ) -> AuditFilter:
-    """Raises InvalidParams."""
+    """Return the filter. Raise InvalidParams."""
     for param, value in (("identity", identity), ("action", action), ("subject", subject)):
         if "\0" in value:
-            raise InvalidParams(f"'{param}' holds a NUL", hint="No entry has one.", param=param)
+            raise InvalidParams(f"'{param}' holds a NUL", hint="No audit entry contains one.", param=param)
     for param, value in (("since", since), ("until", until)):
         if value:
-            parse_moment(value, param, datetime.now(UTC))
+            parse_timestamp(value, param, datetime.now(UTC))
     return AuditFilter(identity=identity, action=action, subject=subject, outcome=outcome, since=since, until=until)
 
 
@@ -66,7 +66,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit: int, cursor: str) -> dict[str, Any]:
-    """`{"entries": […], "next_cursor": …}`. Raises InvalidCursor."""
+    """Return `{"entries": […], "next_cursor": …}`. Raise InvalidCursor."""
     bound_to = ("list_audit", msgspec.json.encode(wanted).decode())
     conditions = _conditions(wanted)
     if cursor:
@@ -82,20 +82,20 @@ def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
     exactly = ((audit.c.identity, wanted.identity), (audit.c.action, wanted.action), (audit.c.outcome, wanted.outcome))
     found: list[ColumnElement[bool]] = [column == value for column, value in exactly if value]
     if wanted.subject:
-        # "@" is followed by "A" in the order of bytes.
+        # "A" follows "@" in the order of bytes.
         versions = and_(audit.c.subject >= f"{wanted.subject}@", audit.c.subject < f"{wanted.subject}A")
         found.append(or_(audit.c.subject == wanted.subject, versions))
     now = datetime.now(UTC)
     if wanted.since:
-        found.append(audit.c.at >= _text(parse_moment(wanted.since, "since", now)))
+        found.append(audit.c.at >= _text(parse_timestamp(wanted.since, "since", now)))
     if wanted.until:
-        found.append(audit.c.at < _text(parse_moment(wanted.until, "until", now)))
+        found.append(audit.c.at < _text(parse_timestamp(wanted.until, "until", now)))
     return found
 
 
-def _text(moment: datetime) -> str:
-    """As entries write it; the years before 1000 with all four digits."""
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+def _text(timestamp: datetime) -> str:
+    """Return the time as entries store it, years before 1000 with four digits."""
+    return timestamp.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _entry(row: Any) -> AuditEntry:

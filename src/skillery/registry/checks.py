@@ -1,4 +1,4 @@
-"""What is kept of the checks that a version went through, and what it may do that others of its skill may not."""
+"""The stored check results of a version, and its permissions compared with other versions of its skill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Severity = Literal["error", "warning", "info"]
 
 
 class WaiverNote(msgspec.Struct, frozen=True):
-    """Of a waiver, what stands beside the finding that it waives."""
+    """The part of a waiver that is shown with the finding that it waives."""
 
     id: str
     by: str
@@ -30,7 +30,7 @@ class WaiverNote(msgspec.Struct, frozen=True):
 
 
 class CheckFinding(msgspec.Struct, frozen=True):
-    """What a check said of a version, and who has waived it."""
+    """A finding of a check about a version, with the waiver that applies to it."""
 
     rule: str
     message: str
@@ -45,7 +45,7 @@ class CheckFinding(msgspec.Struct, frozen=True):
 
 
 class CheckedExample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An example and the run that tried it. One that needs permissions waits until the version is published."""
+    """An example and the run that tested it. An example that needs permissions waits until the version is published."""
 
     name: str
     status: Literal["passed", "failed", "waiting", "not_run"]
@@ -54,10 +54,10 @@ class CheckedExample(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As `describe_skill` shows it."""
+    """The check results that `describe_skill` returns."""
 
     verified: bool
-    """It has examples, and all of them have passed with these very contents."""
+    """True if the version has examples and all of them passed with exactly these contents."""
     examples: tuple[CheckedExample, ...] = ()
     findings: tuple[CheckFinding, ...] = ()
     permissions_diff: PermissionsDiff | None = None
@@ -84,7 +84,7 @@ def checks_json(checks: Checks) -> str | None:
 
 
 def record_runs(connection: Connection, version_id: int, checks: Checks) -> None:
-    """The runs that tried a version's examples are runs of it, from when it has a row."""
+    """Assign the runs that tested a version's examples to the version, which has its row by now."""
     run_ids = [example.run_id for example in checks.examples if example.run_id]
     if run_ids:
         skill_id = select(skill_versions.c.skill_id).where(skill_versions.c.id == version_id).scalar_subquery()
@@ -110,7 +110,8 @@ _OF_SKILL = (
         skill_versions.c.status.in_([literal_column(f"'{status}'") for status in WAS_PUBLISHED]),
     )
 )
-# What resolves first. Yanked versions count where nothing else does: else a yank would make the next version the first.
+# Resolvable versions come first. Yanked versions count if there is no other: else a yank would make the next version
+# the first.
 _BELOW = Statement(
     _OF_SKILL.where(skill_versions.c.precedence < bindparam("precedence"))
     .order_by(_standing, skill_versions.c.precedence.desc())
@@ -136,11 +137,12 @@ _HIGHEST = Statement(
 
 
 def compare_permissions(connection: Connection, manifest: Manifest) -> PermissionsDiff:
-    """With the version that this one follows (the highest published one below it) and with the latest: what either of
-    them lacks is added. Whoever moves up to this version, from below or by `latest`, gets nothing that nobody reviewed.
+    """Return the permissions that this version adds to the highest published version below it, or to the latest
+    version.
 
-    With each of them it is once the one that resolves now, and once the one that would if nothing were yanked: a yank
-    can be taken back.
+    A user who moves up to this version, from below or by `latest`, therefore gets no permission that was never
+    reviewed. Each of the two is compared twice: once as it resolves now, and once as if no version were yanked, because
+    a yank can be undone.
     """
     own = {"name": manifest.name, "precedence": manifest.version.precedence}
     below = _BELOW.rows(connection, **own)
@@ -169,7 +171,7 @@ class _Stored(msgspec.Struct):
 
 
 def _permissions(manifest_json: str) -> Permissions:
-    """Just these: a whole manifest takes too long to be read while others wait."""
+    """Return the permissions only: decoding a whole manifest takes too long while other callers wait."""
     listed = msgspec.json.decode(manifest_json, type=_Stored).permissions
     patterns = [parse_network_pattern(text) for text in listed.network]
     return Permissions(tuple(one for one in patterns if not isinstance(one, str)), tuple(listed.secrets))

@@ -1,4 +1,4 @@
-"""Opaque cursors: where a listing goes on, signed with the registry's own key and bound to what was asked."""
+"""Opaque cursors: the position in a listing, signed with the registry's own key and bound to the query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAC_BYTES = 12
 
 
 def cursor_key(connection: Connection) -> bytes:
-    """The key of this registry, made on first use (in a transaction that may write)."""
+    """Return the key of this registry, generated on first use. Needs a transaction that may write."""
     return keep_value(connection, KEY_NAME, secrets.token_bytes(32))
 
 
@@ -28,7 +28,7 @@ def make_cursor(key: bytes, bound_to: tuple[str, ...], position: tuple[str, ...]
 
 
 def read_cursor(key: bytes, bound_to: tuple[str, ...], cursor: str, parts: int) -> tuple[str, ...]:
-    """The position in the cursor. Raises InvalidCursor where it is not one of ours for this very question."""
+    """Return the position in the cursor. Raise InvalidCursor if the registry did not issue it for this query."""
     try:
         raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):
@@ -50,6 +50,6 @@ def _mac(key: bytes, bound_to: tuple[str, ...], payload: bytes) -> bytes:
 
 def _invalid() -> InvalidCursor:
     return InvalidCursor(
-        "'cursor' is not one that this listing gave out",
+        "'cursor' was not issued for this listing",
         hint="Pass next_cursor of the previous answer unchanged, with the same other params.",
     )

@@ -1,4 +1,4 @@
-"""describe_skill: a version's manifest and documentation, mostly stored ready to send."""
+"""describe_skill: the manifest and documentation of a version, mostly stored as JSON that is ready to send."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from skillery.registry.package_locks import lock_json
 from skillery.registry.resolution import VersionRow, resolve
 from skillery.registry.usage import USAGE, usage_from
 
-# One statement for all that is beside a version: each would be another way to Postgres and back.
-_BESIDE = Statement(select(*USAGE, HOLDER.label("holder")).where(version_usage.c.version_id == bindparam("version_id")))
+# One statement for all further values of a version: each extra statement would be another round trip to Postgres.
+_DETAILS = Statement(
+    select(*USAGE, HOLDER.label("holder")).where(version_usage.c.version_id == bindparam("version_id"))
+)
 
 Detail = Literal["manifest", "summary"]
 
@@ -31,7 +33,7 @@ Detail = Literal["manifest", "summary"]
 def describe_skill(
     connection: Connection, identity: Identity, storage: Storage, *, name: str, spec: VersionSpec, detail: Detail
 ) -> msgspec.Raw:
-    """`{"skill": {…}}` as JSON. Raises SkillNotFound, VersionNotFound, LabelNotFound."""
+    """Return `{"skill": {…}}` as JSON. Raise SkillNotFound, VersionNotFound, LabelNotFound."""
     row = resolve(connection, identity, name, spec)
     return msgspec.Raw(f'{{"skill":{{{_described(connection, identity, storage, row, detail)}}}}}'.encode())
 
@@ -45,7 +47,7 @@ def describe_in_full(
     spec: VersionSpec,
     expect: Callable[[int], None],
 ) -> JsonPieces:
-    """As `describe_skill`, with SKILL.md and the list of files.
+    """Return the answer of `describe_skill`, with SKILL.md and the list of files.
 
     `expect` is called with the size of the answer before SKILL.md is read, and as the answer grows.
     """
@@ -64,8 +66,8 @@ def describe_in_full(
 def _described(
     connection: Connection, identity: Identity, storage: Storage, row: VersionRow, detail: Detail | Literal["full"]
 ) -> str:
-    """The fields of `skill`, without SKILL.md and the files."""
-    [[usage_cells, last_run_at, holder]] = _BESIDE.rows(
+    """Return the fields of `skill`, without SKILL.md and the files."""
+    [[usage_cells, last_run_at, holder]] = _DETAILS.rows(
         connection, version_id=row.version_id, index_name=index_name(row.name)
     )
     shared_name = index_name_warning(connection, identity, row.name) if holder not in (None, row.name) else None
@@ -81,7 +83,7 @@ def _described(
         usage = usage_from(usage_cells, last_run_at)
         labels = sorted(row.labels_text.split(",")) if row.labels_text else []
         parts.append(f'"labels":{_json(labels)},"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
-        # As it is stored, `verified` first; most versions have nothing to say.
+        # Sent as stored, `verified` first. Most versions have no check results.
         parts.append(row.checks_json[1:-1] if row.checks_json else '"verified":false')
     return ",".join(parts)
 
@@ -91,7 +93,7 @@ def _json(value: object) -> str:
 
 
 def _with_more_warnings(row: VersionRow, more: str | None) -> str:
-    """The same for a version with more to say of: each of it as a field, and a warning for whoever uses it."""
+    """Return the fields of a version with further states or warnings: each state as a field and as a warning."""
     standing: dict[str, Any] = msgspec.json.decode(row.standing_json) if row.standing_json else {}
     warnings = [*msgspec.json.decode(row.warnings_json), *_warnings(standing), *([more] if more else [])]
     fields = {

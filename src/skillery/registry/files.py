@@ -40,7 +40,7 @@ _FILE = Statement(
 
 
 def files_of(connection: Connection, version_id: int) -> list[FileRow]:
-    """Every file of a version, sorted by path."""
+    """Return every file of a version, sorted by path."""
     return [
         FileRow(path, sha256, size, bool(mode))
         for path, sha256, size, mode in _FILES.rows(connection, version_id=version_id)
@@ -57,10 +57,10 @@ def read_skill_file(
     path: str,
     expect: Callable[[int], None],
 ) -> JsonPieces:
-    """`content` and its `encoding` as JSON: `utf-8`, or `base64` if the file is not UTF-8 text.
+    """Return `content` and its `encoding` as JSON: `utf-8`, or `base64` if the file is not UTF-8 text.
 
-    `expect` is called with the size of the answer before the file is read, and as the answer grows.
-    Raises SkillNotFound, VersionNotFound, FileNotInSkill. A file over 64 KiB is read from the storage.
+    `expect` is called with the size of the answer before the file is read, and as the answer grows. A file over 64 KiB
+    is read from the storage. Raises SkillNotFound, VersionNotFound, FileNotInSkill.
     """
     row = resolve(connection, identity, name, spec)
     found = _FILE.rows(connection, version_id=row.version_id, path=path)
@@ -75,8 +75,11 @@ def read_skill_file(
 def read_inline_file(
     connection: Connection, identity: Identity, *, name: str, spec: VersionSpec, path: str
 ) -> dict[str, str] | None:
-    """As `read_skill_file` where the file is in the database, which most are; None where it is not, or is not there at
-    all: that takes longer. Raises SkillNotFound, VersionNotFound."""
+    """Return the answer of `read_skill_file` if the file is in the database, as most are.
+
+    None if the file is in the storage or does not exist: both need a slower call. Raises SkillNotFound,
+    VersionNotFound.
+    """
     row = resolve(connection, identity, name, spec)
     found = _FILE.rows(connection, version_id=row.version_id, path=path)
     return None if not found or found[0][1] is None else _as_answered(bytes(found[0][1]))
@@ -90,7 +93,7 @@ def _as_answered(content: bytes) -> dict[str, str]:
 
 
 def check_file(connection: Connection, version: VersionRow, path: str) -> None:
-    """Raises FileNotInSkill, with the nearest names that there are."""
+    """Check that the version has the file. Raise FileNotInSkill with the nearest names."""
     if not _FILE.rows(connection, version_id=version.version_id, path=path):
         raise _not_found(connection, version, path)
 
@@ -114,13 +117,13 @@ def read_file(connection: Connection, storage: Storage, version: VersionRow, pat
 
 
 def file_size(connection: Connection, version: VersionRow, path: str) -> int:
-    """In bytes; 0 if the version has no such file."""
+    """Return the size in bytes; 0 if the version has no such file."""
     found = _FILE.rows(connection, version_id=version.version_id, path=path)
     return int(found[0][2]) if found else 0
 
 
 def open_content(connection: Connection, storage: Storage, sha256: str) -> BinaryIO:
-    """The content of a file of a version that is there."""
+    """Open the content of a version's file, which must exist."""
     return _open(storage, sha256, connection.scalar(select(objects.c.data).where(objects.c.sha256 == sha256)))
 
 

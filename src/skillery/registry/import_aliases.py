@@ -1,4 +1,4 @@
-"""Aliases of imported skills: which skill of the registry each path of a source is.
+"""Aliases of imported skills: the registry skill for each path of a source.
 
 An alias belongs to a namespace, a source and a path. The first import records it, so the same path of the same source
 stays the same skill whatever its name. An alias owns its skill, or is a copy of a skill that another source owns. Only
@@ -56,7 +56,7 @@ _SAME_FILES = Statement(
     _WITH_VERSION.where(
         import_aliases.c.namespace == bindparam("namespace"),
         import_aliases.c.stated == bindparam("stated"),
-        # The rest of a source digest stands for packages that were inferred.
+        # The rest of a source digest depends on the inferred packages.
         func.substr(import_aliases.c.source_digest, 1, FILES_PART)
         == func.substr(bindparam("source_digest", type_=String), 1, FILES_PART),
         import_aliases.c.owns,
@@ -105,16 +105,16 @@ class Imported(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What is recorded with an alias."""
+    """The values that are recorded with an alias."""
 
     alias: Alias
     stated: str
     source_digest: str
     owns: bool
     before: Alias | None = None
-    """The alias that this one replaces: the skill has moved."""
+    """The alias that this one replaces, if the skill has moved."""
     takes_over: bool = False
-    """Whether other sources lose the skill."""
+    """True if other sources lose the skill."""
 
 
 def known_paths(connection: Connection, namespace: str, source: str) -> list[KnownPath]:
@@ -160,14 +160,14 @@ def find_imported(connection: Connection, identity: Identity, alias: Alias) -> I
 def find_same_files(
     connection: Connection, identity: Identity, namespace: str, stated: str, source_digest: str
 ) -> Imported | None:
-    """Return a skill that was imported from the same files, whatever its source. None if the identity sees none."""
+    """Return a skill that was imported from the same files, from any source. None if the identity sees none."""
     rows = _SAME_FILES.rows(connection, namespace=namespace, stated=stated, source_digest=source_digest)
     found = (_imported(connection, identity, row) for row in rows)
     return next((one for one in found if one is not None and one.is_seen and one.digest), None)
 
 
 def _imported(connection: Connection, identity: Identity, row: Sequence[Any]) -> Imported | None:
-    """Return None if the identity may not see the skill."""
+    """Return the import; None if the identity may not see the skill."""
     stated, name, version, source_digest, owns, removed_at, digest, status, publisher, skill_id, visibility = row
     if skill_id is not None and not sees_skill(connection, identity, skill_id, name, visibility):
         return None
@@ -210,11 +210,11 @@ def record_import(connection: Connection, created: NewVersion, identity: Identit
 
 
 def mark_absent(connection: Connection, namespace: str, source: str, is_present: Callable[[str], bool]) -> None:
-    """Note which paths the source does not hold any more."""
+    """Record the paths that the source no longer contains, and those that it contains again."""
     for known in known_paths(connection, namespace, source):
         if is_present(known.alias.path) == known.is_absent:
-            moment = None if known.is_absent else datetime.now(UTC)
-            connection.execute(update(import_aliases).where(_is(known.alias)).values(absent_at=moment))
+            since = None if known.is_absent else datetime.now(UTC)
+            connection.execute(update(import_aliases).where(_is(known.alias)).values(absent_at=since))
 
 
 def _is(alias: Alias) -> ColumnElement[bool]:

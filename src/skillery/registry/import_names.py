@@ -1,4 +1,4 @@
-"""Names of imported skills: which names are free for a source, and who has one that is not."""
+"""Names of imported skills: the names that are free for a source, and the holders of the others."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _OWNERS = Statement(
     .where(import_aliases.c.name == bindparam("name"), import_aliases.c.owns)
     .order_by(import_aliases.c.imported_at)
 )
-# The same path of the same source in another namespace is the same skill: a skill that states `team.pdf`, imported with
-# the namespace `team` and without.
+# The same path of the same source in another namespace is the same skill: for example, a skill that states `team.pdf`,
+# imported with the namespace `team` and without.
 _OTHERS = Statement(
     select(literal_column("1"))
     .where(import_aliases.c.name == bindparam("name"), import_aliases.c.owns)
@@ -42,7 +42,7 @@ _OTHERS = Statement(
 def is_of_another(connection: Connection, source: str, name: str, path: str, path_before: str) -> bool:
     """Return whether another source, or another path of this one, owns the skill of that name.
 
-    `path_before` is where the skill was before it moved to `path`; else it is the same.
+    `path_before` is the skill's path before it moved to `path`; equal to `path` if it did not move.
     """
     return bool(_OTHERS.rows(connection, name=name, source=source, path=path, path_before=path_before))
 
@@ -50,7 +50,7 @@ def is_of_another(connection: Connection, source: str, name: str, path: str, pat
 def is_free(connection: Connection, alias: Alias, name: str, *, may_continue: bool) -> bool:
     """Return whether a skill of this alias may have the name.
 
-    A name without an owner whose skill exists was published by hand. With `may_continue` the alias may publish its next
+    An existing skill without an owner was published by hand. With `may_continue` the alias may publish its next
     version.
     """
     if _OWNERS.rows(connection, name=name):
@@ -61,9 +61,9 @@ def is_free(connection: Connection, alias: Alias, name: str, *, may_continue: bo
 def free_name(
     connection: Connection, alias: Alias, wanted: str, is_claimed: Callable[[str], bool], *, may_continue: bool
 ) -> str:
-    """Return `wanted`, or with the lowest suffix that makes it a free name.
+    """Return `wanted`, with the lowest numeric suffix that makes it free if necessary.
 
-    `is_claimed` says whether another skill of the same import is about to get a name.
+    `is_claimed` returns whether another skill of the same import is about to get a name.
     """
     name, number = wanted, 1
     while is_claimed(name) or not is_free(connection, alias, name, may_continue=may_continue and number == 1):
@@ -79,7 +79,7 @@ def is_owned(connection: Connection, name: str) -> bool:
 
 
 def holder_of(connection: Connection, identity: Identity, source: str, name: str) -> str:
-    """Return in words who has a name, without naming the source of a skill that the identity may not see."""
+    """Return in words who holds a name. The source of a skill that the identity may not see is not named."""
     rows = _SKILL.rows(connection, name=name)
     if rows and not sees_skill(connection, identity, rows[0][0], name, rows[0][1]):
         return "belongs to another skill"

@@ -1,4 +1,4 @@
-"""Skills that a source does not hold any more."""
+"""Skills that their source no longer contains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from skillery.registry.visibility import sees_skill
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """A skill that its source does not hold any more; `yanked` are the versions that the import yanked."""
+    """A skill that its source no longer contains. `yanked` are the versions that the import yanked."""
 
     name: str
     stated: str
@@ -28,7 +28,7 @@ class Removed(msgspec.Struct, frozen=True):
 def note_removed(
     connection: Connection, identity: Identity, namespace: str, source: str, kept: Set[str], *, prune: bool
 ) -> list[Removed]:
-    """Return the skills that the source owns and the tree does not hold. `kept` are the paths of the tree's skills.
+    """Return the skills that the source owns and the tree does not contain. `kept` are the paths of the tree's skills.
 
     `prune` yanks their resolvable versions. Skills that the identity may not publish or see are left out.
     """

@@ -1,8 +1,8 @@
-"""What skills are called in the indexes of Agent Skills, and which of several with one name stands in which.
+"""Names of skills in the indexes of Agent Skills.
 
-A skill has its name from when it was first published, and keeps it: whoever had it first stands in the index of all,
-hidden and yanked skills too, so that nobody's name can come to mean something else. In the index of a namespace a skill
-of that very namespace goes before those below it, so that each stands in the index of its own.
+If two skills map to the same index name, the first published skill keeps it permanently in the server's index, even
+while it is hidden or yanked: a name never changes its meaning. In the index of a namespace, skills of that namespace
+come before those of namespaces below it, so that each skill is in the index of its own namespace.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ HOLDER = (
     .limit(literal_column("1"))
     .scalar_subquery()
 )
-"""The name of the skill that has `index_name` in the index of all."""
+"""The name of the skill that holds `index_name` in the server's index."""
 _others = skills.alias("others")
 _other_names = index_names.alias("other_names")
 
@@ -79,22 +79,22 @@ class Listed(NamedTuple):
     version: str
     version_id: int
     facts_json: str | None
-    """None where nobody has made them yet."""
+    """None if no server has made the facts yet."""
 
 
 def claim_index_name(connection: Connection, skill_id: int) -> None:
-    """In the transaction that publishes."""
+    """Reserve the index name of a skill. Call this function in the transaction that publishes."""
     [(name, claimed)] = _CLAIMED.rows(connection, skill_id=skill_id)
     if claimed is not None:
         return
     wanted = index_name(name)
-    # Numbers are given out before they are committed: without this a later one could stand there first.
+    # Ids are assigned before they are committed: without turns, a later id could commit first.
     take_turns(connection, "index name", wanted)
     _CLAIM.run(connection, index_name=wanted, skill_id=skill_id)
 
 
 def index_name_warning(connection: Connection, identity: Identity, name: str) -> str | None:
-    """What the publisher of a skill is told where another one has its name in the index of all."""
+    """Return the warning for a publisher if another skill holds the name in the server's index, or None."""
     wanted = index_name(name)
     rows = _HOLDER.rows(connection, index_name=wanted)
     if not rows or rows[0][1] == name:
@@ -103,14 +103,14 @@ def index_name_warning(connection: Connection, identity: Identity, name: str) ->
     other = f"'{holder}'" if sees_skill(connection, identity, skill_id, holder, visibility) else "another skill"
     indexes = [*_namespace_index(connection, wanted, name), f"/n/{name}/.well-known/agent-skills"]
     return (
-        f"index name: as an Agent Skill this is '{wanted}', and so is {other}, which was published first and stands in "
-        f"/.well-known/agent-skills; this one is found in {' or '.join(indexes)}"
+        f"index name: as an Agent Skill this is '{wanted}', and so is {other}, which was published first and is in "
+        f"/.well-known/agent-skills; this skill is in {' or '.join(indexes)}"
     )
 
 
 def _namespace_index(connection: Connection, wanted: str, name: str) -> list[str]:
-    """The index of its own namespace, unless another one there had the name first."""
-    # One that is not published yet has no row: then it is what its name says.
+    """Return the index of the skill's namespace, unless another skill holds the name there."""
+    # An unpublished skill has no row yet: its namespace then follows from its name.
     found = connection.scalar(select(skills.c.namespace).where(skills.c.name == name))
     namespace = name.rpartition(".")[0] if found is None else found
     if not namespace:
@@ -120,15 +120,18 @@ def _namespace_index(connection: Connection, wanted: str, name: str) -> list[str
 
 
 def skills_with_index_name(connection: Connection, wanted: str) -> list[str]:
-    """Return the names of all skills with a name in an index, the first published one first."""
+    """Return the names of all skills with this index name, the first published one first."""
     return [row[0] for row in _WITH_INDEX_NAME.rows(connection, index_name=wanted)]
 
 
 def list_index(
     connection: Connection, identity: Identity, namespace: str, maker: int, *, after: str, limit: int
 ) -> list[Listed]:
-    """The skills of an index that the identity sees, sorted by their names in it. `namespace` "" is the index of all;
-    else it is that of the namespace and all below, and of the skill of that name."""
+    """Return the skills of an index that the identity sees, sorted by their index names.
+
+    `namespace` "" is the server's index. Else it is the index of the namespace, of those below it, and of the skill
+    with that name.
+    """
     page = _listed(identity, namespace, maker).where(index_names.c.index_name > after)
     rows = connection.execute(page.order_by(index_names.c.index_name).limit(limit), _values(identity, namespace))
     return [Listed._make(row) for row in rows]
@@ -137,9 +140,9 @@ def list_index(
 def list_unprepared(
     connection: Connection, maker: int, *, after: str, limit: int, names: Sequence[str] | None = None
 ) -> list[Listed]:
-    """Return latest versions without facts of this `maker`, sorted by skill name, from the first name behind `after`.
+    """Return latest versions without facts of this `maker`, sorted by skill name, after the name `after`.
 
-    `names` restricts them to these skills.
+    `names` restricts the result to these skills.
     """
     missing = _latest(maker).where(exports.c.version_id.is_(None), skills.c.name > after)
     if names is not None:
@@ -148,14 +151,14 @@ def list_unprepared(
 
 
 def find_in_index(connection: Connection, identity: Identity, namespace: str, wanted: str) -> str:
-    """The skill that a name in an index stands for. Raises SkillNotFound."""
+    """Return the name of the skill that holds a name in an index. Raise SkillNotFound."""
     found = _listed(identity, namespace, 0).where(index_names.c.index_name == wanted)
     row = connection.execute(found, _values(identity, namespace)).first()
     if row is not None:
         return str(row.name)
     where = f"the index of '{namespace}'" if namespace else "the index of this server"
     raise SkillNotFound(
-        f"there is no skill '{wanted}' in {where}", hint="Its index.json lists what there is.", name=wanted
+        f"there is no skill '{wanted}' in {where}", hint="Its index.json lists the skills.", name=wanted
     )
 
 
@@ -168,7 +171,7 @@ def _listed(identity: Identity, namespace: str, maker: int) -> Select[tuple[str,
 
 
 def _latest(maker: int) -> Select[tuple[str, str, str, int, str | None]]:
-    """The latest version of each skill, with the facts of this maker if they exist."""
+    """Return the statement for the latest version of each skill, with the facts of this maker if they exist."""
     return (
         select(
             index_names.c.index_name,
@@ -185,7 +188,7 @@ def _latest(maker: int) -> Select[tuple[str, str, str, int, str | None]]:
 
 
 def _has_a_better(namespace: str) -> ColumnElement[bool]:
-    """Whether the name means another skill in this index, whoever sees that."""
+    """Return the condition that the name means another skill in this index, even one that the identity does not see."""
     same_name = _other_names.c.index_name == index_names.c.index_name
     earlier = _other_names.c.id < index_names.c.id
     if not namespace:

@@ -1,7 +1,7 @@
-"""Labels of a skill: each points to one version, is moved by whoever may publish, and goes back the way it came.
+"""Labels of a skill. A label points to one version, is moved by publishers, and can be rolled back move by move.
 
-`label_moves` is append-only and says all; `labels` is its last line for each label, for resolving. A move names the one
-to which a rollback goes back (`back_id`), so that rollbacks go on down the history instead of back and forth.
+`label_moves` is append-only and complete; `labels` is its last row for each label, for resolving. A move names the move
+that a rollback goes back to (`back_id`), so that repeated rollbacks go down the history instead of back and forth.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from skillery import audit
 from skillery.backends import Identity
 from skillery.database.tables import RESOLVABLE, label_moves, labels, skill_versions
 from skillery.errors import NothingToGoBackTo, NotPublished, TooManyLabels
-from skillery.formats.timestamps import shown_moment
+from skillery.formats.timestamps import timestamp_text
 from skillery.formats.version_spec import VersionSpec
 from skillery.identity import access
 from skillery.registry.cursors import make_cursor, read_cursor
@@ -26,7 +26,7 @@ from skillery.registry.resolution import find_skill, label_not_found, resolve, s
 
 MoveName = Literal["set", "rollback", "remove"]
 MOST_LABELS = 100
-"""Of one skill: an answer lists them all."""
+"""Limit on the labels of a skill: an answer lists all of them."""
 
 _DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
 _of_version = skill_versions.alias("of_version")
@@ -34,7 +34,7 @@ _of_previous = skill_versions.alias("of_previous")
 
 
 class MovedLabel(msgspec.Struct, frozen=True):
-    """What each move answers. Of a label that was removed there is no version."""
+    """The answer of each move. A removed label has no version."""
 
     name: str
     label: str
@@ -42,7 +42,7 @@ class MovedLabel(msgspec.Struct, frozen=True):
     status: str | None
     digest: str | None
     previous: str | None
-    """The version that it pointed to before."""
+    """The version that the label pointed to before."""
 
 
 class _Move(NamedTuple):
@@ -60,7 +60,7 @@ class _Goal(NamedTuple):
     status: str
     digest: str
     back_id: int | None
-    """Of the move that is gone back to."""
+    """`back_id` of the move that the rollback goes back to."""
 
 
 # -- moving --------------------------------------------------------------------------------------------------------
@@ -69,8 +69,8 @@ class _Goal(NamedTuple):
 def set_label(connection: Connection, identity: Identity, name: str, label: str, spec: VersionSpec) -> MovedLabel:
     """Point a label to the version that the spec means now.
 
-    Raises NotAllowed, SkillNotFound, VersionNotFound, LabelNotFound; NotPublished where it is no published version,
-    TooManyLabels. Once more to the same version is recorded, and is nothing that a rollback goes back to.
+    A move to the same version is recorded, and rollbacks skip it. Raises NotAllowed, SkillNotFound, VersionNotFound,
+    LabelNotFound; NotPublished if the version is not published; TooManyLabels.
     """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
@@ -93,10 +93,10 @@ def set_label(connection: Connection, identity: Identity, name: str, label: str,
 
 
 def rollback_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
-    """Point a label to what it pointed to before its last move, and again to what was before that.
+    """Point a label to its version before the last move; repeated calls go further back.
 
-    What does not resolve any more, for it was yanked, is passed over. Brings back a label that was removed. Raises
-    NotAllowed, SkillNotFound, LabelNotFound; NothingToGoBackTo.
+    Versions that no longer resolve, because they were yanked, are skipped. A removed label is restored. Raises
+    NotAllowed, SkillNotFound, LabelNotFound, NothingToGoBackTo.
     """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
@@ -106,9 +106,9 @@ def rollback_label(connection: Connection, identity: Identity, name: str, label:
     goal = _goal(connection, last)
     if goal is None:
         raise NothingToGoBackTo(
-            f"the label '{label}' of '{name}' has nothing to go back to: "
-            + ("nothing that it pointed to before still resolves" if last.back_id else "this was its first version"),
-            hint="Move it with set_label, or take it away with remove_label; list_labels shows its history.",
+            f"the label '{label}' of '{name}' has no version to go back to: "
+            + ("no earlier version still resolves" if last.back_id else "this was its first version"),
+            hint="Move it with set_label, or remove it with remove_label; list_labels shows its history.",
             name=name,
             label=label,
         )
@@ -120,7 +120,7 @@ def rollback_label(connection: Connection, identity: Identity, name: str, label:
 
 
 def remove_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
-    """Take a label away. Its history stays, and a rollback brings it back. Raises as `rollback_label`."""
+    """Remove a label. Its history stays, and a rollback restores it. Raise the errors of `rollback_label`."""
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
     last = _last_move(connection, skill_id, label)
@@ -149,7 +149,7 @@ def _last_move(connection: Connection, skill_id: int, label: str) -> _Move | Non
 
 
 def _goal(connection: Connection, last: _Move) -> _Goal | None:
-    """The nearest on the way back that resolves and is another version than now."""
+    """Return the nearest earlier version that resolves and differs from the current one."""
     columns = (label_moves.c.id, label_moves.c.version_id, label_moves.c.back_id)
     way = select(*columns).where(label_moves.c.id == last.back_id).cte("way", recursive=True)
     way = way.union_all(select(*columns).join(way, label_moves.c.id == way.c.back_id))
@@ -168,8 +168,8 @@ def _goal(connection: Connection, last: _Move) -> _Goal | None:
 def _check_number(connection: Connection, skill_id: int, name: str) -> None:
     if (connection.scalar(select(func.count()).where(labels.c.skill_id == skill_id)) or 0) >= MOST_LABELS:
         raise TooManyLabels(
-            f"'{name}' has {MOST_LABELS} labels, as many as a skill may have",
-            hint="Move one that is there, or take one away with remove_label.",
+            f"'{name}' has {MOST_LABELS} labels, the most that a skill may have",
+            hint="Move an existing label, or remove one with remove_label.",
             name=name,
         )
 
@@ -210,10 +210,9 @@ def _move(
 def list_labels(
     connection: Connection, identity: Identity, key: bytes, *, name: str, label: str, limit: int, cursor: str
 ) -> dict[str, Any]:
-    """`name`, `labels` as they are now, and a page of `history`, newest first, with `next_cursor`.
+    """Return `name`, the current `labels`, and a page of `history`, newest first, with `next_cursor`.
 
-    `label` "" is all of them; one that was removed still has its history. Raises SkillNotFound, LabelNotFound,
-    InvalidCursor.
+    `label` "" is all labels; a removed label still has its history. Raises SkillNotFound, LabelNotFound, InvalidCursor.
     """
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:
@@ -268,4 +267,4 @@ def _moved(row: Any) -> dict[str, Any]:
 
 
 def _by(row: Any) -> dict[str, str | None]:
-    return {"by": row.identity, "kind": row.identity_kind, "at": shown_moment(row.created_at)}
+    return {"by": row.identity, "kind": row.identity_kind, "at": timestamp_text(row.created_at)}

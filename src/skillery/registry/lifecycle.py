@@ -1,7 +1,7 @@
-"""The life of a version: draft, in_review, published, deprecated, yanked, rejected; and who sees a skill.
+"""The life of a version (draft, in_review, published, deprecated, yanked, rejected), and the visibility of a skill.
 
-Each function is one step in its caller's transaction, which holds the skill's row: of two who take a step at once one
-is first, and the other finds the version where the first left it.
+Each function is one step in its caller's transaction, which locks the skill's row. If two callers take a step at once,
+the second one finds the version as the first one left it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from skillery.identity import access
 from skillery.registry.checks import Checks, set_checks
 from skillery.registry.new_versions import NewVersion, point_to_latest
 from skillery.registry.resolution import VersionRow, find_skill, resolve, skill_not_found
-from skillery.registry.search_index import show_to
+from skillery.registry.search_index import index_visibility
 from skillery.registry.visibility import Visibility, sees_version
 
 StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate"]
@@ -31,11 +31,11 @@ StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate",
 
 class Step(NamedTuple):
     starts: tuple[str, ...]
-    """The statuses that it may start from."""
+    """The statuses that the step may start from."""
     leads_to: str
     method: str
     done: str
-    """As in "it cannot be …"."""
+    """The participle in "it cannot be …"."""
 
 
 STEPS: dict[StepName, Step] = {
@@ -43,13 +43,13 @@ STEPS: dict[StepName, Step] = {
     "approve": Step(("in_review",), "published", "approve_version", "approved"),
     "reject": Step(("in_review",), "rejected", "reject_version", "rejected"),
     "yank": Step(("published", "deprecated"), "yanked", "yank_version", "yanked"),
-    # Back to deprecated where it was that before.
+    # Back to deprecated if the version was deprecated before.
     "unyank": Step(("yanked",), "published", "unyank_version", "unyanked"),
-    # Once more, with another message.
+    # A deprecated version can be deprecated again with another message.
     "deprecate": Step(("published", "deprecated"), "deprecated", "deprecate_skill", "deprecated"),
     "undeprecate": Step(("deprecated",), "published", "undeprecate_skill", "undeprecated"),
 }
-"""Every legal step; all others are IllegalStep."""
+"""Every legal step. Any other step raises IllegalStep."""
 
 
 class _Found(NamedTuple):
@@ -75,15 +75,18 @@ _FOUND = select(
 
 
 def submit_version(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
-    """Ask for a review of a draft. Raises NotAllowed, SkillNotFound, VersionNotFound, IllegalStep, as do all steps."""
+    """Ask for a review of a draft.
+
+    Raises NotAllowed, SkillNotFound, VersionNotFound or IllegalStep, as all steps do.
+    """
     access.require_namespace(identity, "publish", name)
     return _step_one(connection, identity, name, version, "submit")
 
 
-def look_at_approval(
+def find_approvable(
     connection: Connection, identity: Identity, name: str, version: Version, digest: str | None
 ) -> VersionRow:
-    """The version that `approve_version` would publish now; raises what that would."""
+    """Return the version that `approve_version` would publish now. Raise the errors of `approve_version`."""
     access.require_namespace(identity, "review", name)
     row = resolve(connection, identity, name, Exact(version))
     _check_step(identity, name, _found(row), "approve", digest)
@@ -100,10 +103,10 @@ def approve_version(
     note: str,
     checks: Checks | None = None,
 ) -> NewVersion:
-    """Publish what was submitted. The approval is recorded with the digest of what was approved, and with what its
-    checks have found since.
+    """Publish a submitted version.
 
-    Raises DigestDiffers where `digest` is not this version's, and NotAllowed for the author, unless it is an admin.
+    The approval is recorded with the digest of the version and with new check results. Raises DigestDiffers if `digest`
+    is not the version's digest, and NotAllowed for the author, unless the author is an admin.
     """
     access.require_namespace(identity, "review", name)
     approved = _step_one(connection, identity, name, version, "approve", note=note, digest=digest)
@@ -113,19 +116,19 @@ def approve_version(
 
 
 def reject_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
-    """End it: a rejected version is neither changed nor used again."""
+    """Reject a version. A rejected version is neither changed nor published later."""
     access.require_namespace(identity, "review", name)
     return _step_one(connection, identity, name, version, "reject", note=reason)
 
 
 def yank_version(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
-    """From now on it is resolved only where it is asked for exactly."""
+    """Yank a version. From now on, only its exact version or digest resolves to it."""
     access.require_namespace(identity, "publish", name)
     return _step_one(connection, identity, name, version, "yank", note=reason)
 
 
 def unyank_version(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
-    """Take a yank back."""
+    """Undo a yank."""
     access.require_namespace(identity, "publish", name)
     return _step_one(connection, identity, name, version, "unyank")
 
@@ -136,7 +139,10 @@ def unyank_version(connection: Connection, identity: Identity, name: str, versio
 def deprecate_skill(
     connection: Connection, identity: Identity, name: str, message: str, successor: str | None
 ) -> NewVersion:
-    """All its published versions still resolve, and say the message; versions published later do not."""
+    """Deprecate all published versions of a skill.
+
+    They still resolve, and carry the message; versions published later do not.
+    """
     if successor == name:
         raise InvalidParams(f"'successor' is '{name}' itself", hint="Name the skill to use instead.", param="successor")
     deprecated = {"message": message, "successor": successor}
@@ -144,18 +150,18 @@ def deprecate_skill(
 
 
 def undeprecate_skill(connection: Connection, identity: Identity, name: str) -> NewVersion:
-    """Take it back, for all its versions."""
+    """Undo the deprecation of all versions of a skill."""
     return _step_all(connection, identity, name, "undeprecate")
 
 
 def set_visibility(connection: Connection, identity: Identity, name: str, visibility: Visibility) -> NewVersion:
-    """Who sees the skill, from now on."""
+    """Set the visibility of a skill from now on."""
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
     found = connection.scalar(select(skills.c.visibility).where(skills.c.id == skill_id))
     if found != visibility:
         connection.execute(update(skills).where(skills.c.id == skill_id).values(visibility=visibility))
-        show_to(connection, skill_id, visibility)
+        index_visibility(connection, skill_id, visibility)
         before, after = {"visibility": found}, {"visibility": visibility}
         audit.record(connection, identity, "set_visibility", name, before=before, after=after)
     return _latest(connection, identity, name, skill_id)
@@ -174,12 +180,12 @@ def _step_one(
     note: str = "",
     digest: str | None = None,
 ) -> NewVersion:
-    # The lock first: what is read after it is what the step is taken on.
+    # The lock comes first: the step applies to the values that are read after it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     row = resolve(connection, identity, name, Exact(version))
     found = _found(row)
     _check_step(identity, name, found, step, digest)
-    status = _take(connection, identity, found, step, note)
+    status = _apply_step(connection, identity, found, step, note)
     point_to_latest(connection, row.skill_id)
     audit.record(
         connection,
@@ -208,7 +214,7 @@ def _step_all(
     if not ready:
         seen = {one.status for one in versions if sees_version(identity, name, one.status, one.publisher)}
         raise _illegal(name, None, sorted(seen), step)
-    statuses = {one.version: _take(connection, identity, one, step, note, deprecated) for one in ready}
+    statuses = {one.version: _apply_step(connection, identity, one, step, note, deprecated) for one in ready}
     point_to_latest(connection, skill_id)
     audit.record(
         connection,
@@ -221,7 +227,7 @@ def _step_all(
     return _latest(connection, identity, name, skill_id)
 
 
-def _take(
+def _apply_step(
     connection: Connection,
     identity: Identity,
     found: _Found,
@@ -229,7 +235,7 @@ def _take(
     note: str,
     deprecated: dict[str, Any] | None = None,
 ) -> str:
-    """The new status, recorded with who, when and why."""
+    """Take a step and return the new status. The caller, time and reason are recorded."""
     now = datetime.now(UTC)
     standing: dict[str, Any] = msgspec.json.decode(found.standing_json) if found.standing_json else {}
     by = {"by": identity.name, "kind": identity.kind, "at": now.isoformat(timespec="seconds").replace("+00:00", "Z")}
@@ -286,7 +292,7 @@ def _check_approval(identity: Identity, name: str, found: _Found, digest: str | 
     if digest is not None and digest.strip().lower() != found.digest:
         raise DigestDiffers(
             f"'{name}' {found.version} has the digest {found.digest}, not {digest[:80]}",
-            hint="Look at this version again, and approve the digest that describe_skill shows.",
+            hint="Review this version again, and approve the digest that describe_skill shows.",
             name=name,
             version=found.version,
             digest=found.digest,
@@ -301,7 +307,7 @@ def _check_approval(identity: Identity, name: str, found: _Found, digest: str | 
 
 
 def lock_skill(connection: Connection, identity: Identity, name: str) -> int:
-    """Its id, its row locked until the transaction ends. Raises SkillNotFound."""
+    """Lock the skill's row until the transaction ends, and return its id. Raise SkillNotFound."""
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:
@@ -310,7 +316,7 @@ def lock_skill(connection: Connection, identity: Identity, name: str) -> int:
 
 
 def _latest(connection: Connection, identity: Identity, name: str, skill_id: int) -> NewVersion:
-    """The latest version; of a skill where nothing resolves, the highest version that the identity sees."""
+    """Return the latest version; if no version resolves, the highest one that the identity sees."""
     latest_id = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))
     if latest_id is not None:
         found = _Found(*connection.execute(_FOUND.where(skill_versions.c.id == latest_id)).one())
@@ -322,10 +328,10 @@ def _latest(connection: Connection, identity: Identity, name: str, skill_id: int
 
 
 def _illegal(name: str, version: str | None, statuses: Sequence[str], step: StepName) -> IllegalStep:
-    """Of a version that has a status, or of a skill whose versions have these."""
+    """Return the error for a version with one status, or for a skill whose versions have these statuses."""
     legal = [one.method for one in STEPS.values() if set(statuses) & set(one.starts)]
     what = f"'{name}' {version} is" if version else f"every version of '{name}' is"
-    leads = f"From there it takes {_either(legal)}." if legal else "No step leads on from there: publish a new version."
+    leads = f"The next step can be {_either(legal)}." if legal else "No step is possible: publish a new version."
     return IllegalStep(
         f"{what} {_either(statuses)}: it cannot be {STEPS[step].done}",
         hint=leads,

@@ -1,4 +1,4 @@
-"""list_skills: one row a skill, its latest version, by keyset."""
+"""list_skills: one row for each skill, its latest version, in pages by keyset."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ ITEMS: dict[Item, Column[Any]] = {
 }
 
 
-# Up to here compiled statements are kept; the number of rows stands in them as text, not as a parameter: Postgres plans
-# a statement once for all parameters, and can plan well for a million skills only where it knows how few are wanted.
+# Limit on the cached compiled statements. The row limit is part of their text and not a parameter: Postgres plans a
+# statement once for all parameters, and can plan well for a million skills only if it knows how few rows are wanted.
 _KEPT = 256
 
 
 def _page(detail: Item, rows: int, only_public: bool, *where: ColumnElement[bool]) -> Select[Any]:
     item: ColumnElement[Any] = ITEMS[detail]
     if only_public:
-        # In place of the item, not beside it: fetching one more column costs a tenth of a listing.
+        # In place of the item, not next to it: fetching one more column costs a tenth of a listing.
         item = case((skills.c.visibility == literal_column("'public'"), item), else_=null())
     return (
         select(skills.c.namespace, skills.c.name, item.label("item"))
@@ -63,10 +63,10 @@ def _after() -> ColumnElement[bool]:
 
 
 def _places(is_below: bool) -> list[ColumnElement[bool]]:
-    """Where a page is read: ranges of an index by (namespace, name).
+    """Return the ranges of the index (namespace, name) that a page is read from.
 
-    A namespace itself and all below it are two. Between them lie its look-alikes (`a`, `a-b`, `a.c`), so one range with
-    a filter would read them all.
+    A namespace itself and all below it are two ranges. Look-alikes lie between them (`a`, `a-b`, `a.c`), so one range
+    with a filter would read them all.
     """
     if not is_below:
         return [_after()]
@@ -76,7 +76,7 @@ def _places(is_below: bool) -> list[ColumnElement[bool]]:
 
 @lru_cache(_KEPT)
 def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statement:
-    """The first rows there are, whoever may see them; with `only_public` the item of any other skill is null."""
+    """Return the statement for the first rows, visible or not. With `only_public`, items of other skills are null."""
     places = _places(is_below)
     if len(places) == 1:
         return Statement(_page(detail, rows, only_public, places[0]))
@@ -86,15 +86,18 @@ def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statem
 
 @lru_cache(_KEPT)
 def _seen(detail: Item, rows: int, is_below: bool, view: View) -> Statement:
-    """The first rows that this view shows: each way to see a skill is read by itself, no further than a page, and what
-    is hidden not at all."""
+    """Return the statement for the first rows that this view sees.
+
+    Each condition for visibility is read by itself, up to one page; hidden skills are not read at all.
+    """
     places = _places(is_below)
     branches = [
         _keys(way, place).limit(literal_column(str(rows))) for place in places for way in seen_by_namespace(view)
     ]
-    # Without an order, so that no database walks through all skills for it: they are as many as one has published.
+    # Without an order, so that no database walks through all skills: the rows are limited by what one identity
+    # published.
     branches += [_keys(is_own(), place).order_by(None) for place in places]
-    # Distinct: a skill can be seen in two ways.
+    # Distinct: a skill can be visible by two conditions.
     both = union(*(select(branch.subquery()) for branch in branches)).subquery()
     keys = select(both).order_by(both.c.namespace, both.c.name).limit(literal_column(str(rows))).subquery()
     return Statement(
@@ -122,10 +125,10 @@ def list_skills(
     limit: int,
     cursor: str,
 ) -> msgspec.Raw:
-    """`{"skills": […], "next_cursor": …}` as JSON, sorted by the bytes of (namespace, name): the skills that the
-    identity sees. A page whose items are large is shorter than `limit`.
+    """Return `{"skills": […], "next_cursor": …}` as JSON: the skills that the identity sees.
 
-    `namespace` "" is all of them; it matches itself and all below it by whole segments. Raises InvalidCursor.
+    They are sorted by the bytes of (namespace, name). A page with large items is shorter than `limit`. `namespace`
+    matches itself and all below it by whole segments; "" matches all. Raises InvalidCursor.
     """
     bound_to = ("list_skills", namespace, detail)
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
@@ -140,7 +143,7 @@ def _rows(
     connection: Connection, identity: Identity, detail: Detail, count: int, after: tuple[str, str], namespace: str
 ) -> list[Any]:
     if detail == "names":
-        # No item of these is large, and one statement is faster.
+        # Items of this detail are small, and one statement is faster.
         return seen_rows(connection, identity, detail, count, after, namespace)
 
     def read(wanted: int, last: Any) -> list[Any]:
@@ -161,16 +164,18 @@ def seen_rows(
     after: tuple[str, str],
     namespace: str = "",
 ) -> list[Any]:
-    """(namespace, name, item) of the first skills behind `after` that the identity sees; the item is the latest
-    version's, for `key` its id."""
+    """Return (namespace, name, item) of the first skills after `after` that the identity sees.
+
+    The item belongs to the latest version; for `key` the item is the version's id.
+    """
     view = view_of(identity)
     values = {"after_namespace": after[0], "after_name": after[1]}
     if namespace:
-        # "." is followed by "/" in the order of bytes.
+        # "/" follows "." in the order of bytes.
         values |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"}
     rows = _whole(detail, count, bool(namespace), view is not None).rows(connection, **values)
     if view is not None and None in [row[2] for row in rows]:
-        # Most pages hold nothing that could be hidden, and cost nothing more than for who sees everything.
+        # Most pages contain no hidden skill, so this second statement is rarely needed.
         rows = _seen(detail, count, bool(namespace), view).rows(connection, **values, **parameters(identity))
     return rows
 

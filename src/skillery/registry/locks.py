@@ -1,4 +1,4 @@
-"""Locks: which version each skill is, by its digest, and whether that still holds."""
+"""Locks: the exact version of each skill, by its digest, and the check that a lock still holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skillery.registry.resolution import VersionRow, find_skill, resolve, versio
 
 MOST_LOCKED = 1000
 _SHOWN = 400
-"""Characters of a reference, in errors."""
+"""Characters of a reference in errors."""
 ProblemName: TypeAlias = Literal["gone", "yanked", "rejected", "digest_changed", "two_versions", "invalid"]
 
 
@@ -33,7 +33,7 @@ class Locked(msgspec.Struct, frozen=True):
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """What a lock says of one skill, as it came."""
+    """One skill of a lock, as the caller sent it."""
 
     name: str
     version: str
@@ -48,7 +48,7 @@ class LockProblem(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """`ok` where there are no problems; warnings do not count."""
+    """The result of verify_lock. `ok` is true if there are no problems; warnings do not count."""
 
     ok: bool
     problems: list[LockProblem]
@@ -56,10 +56,10 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def resolve_skills(connection: Connection, identity: Identity, texts: Sequence[str]) -> list[Locked]:
-    """`name` or `name@<version spec>` each, as exact versions, in the order asked for; the same twice counts once.
+    """Return the exact version of each `name` or `name@<version spec>`, in the given order, duplicates once.
 
-    Raises what the first that does not resolve raises, with `data["skill"]`, and InvalidParams for one skill in two
-    versions: a lock says what a name means.
+    Raises the error of the first reference that does not resolve, with `data["skill"]`, and InvalidParams for two
+    versions of one skill: a lock gives each name one meaning.
     """
     if len(texts) > MOST_LOCKED:
         raise InvalidParams(
@@ -73,7 +73,7 @@ def resolve_skills(connection: Connection, identity: Identity, texts: Sequence[s
         there = found.setdefault(row.name, row)
         if there.version_id != row.version_id:
             raise InvalidParams(
-                f"'{row.name}' is to be locked in two versions, {there.version} and {row.version}",
+                f"'{row.name}' cannot be locked in two versions, {there.version} and {row.version}",
                 hint="Lock one version of a skill.",
                 param="skills",
                 skill=text,
@@ -93,7 +93,7 @@ def _resolved(connection: Connection, identity: Identity, text: str) -> VersionR
 
 
 def verify_lock(connection: Connection, identity: Identity, pins: Sequence[Pin]) -> Verified:
-    """Whether each version is still what it was. Whatever is wrong is told, never raised."""
+    """Return whether each version is still the locked one. Problems are returned, never raised."""
     problems: list[LockProblem] = []
     warnings: list[LockProblem] = []
     versions: dict[str, str] = {}
@@ -120,23 +120,23 @@ def _findings(connection: Connection, identity: Identity, pin: Pin, versions: di
         yield LockProblem(name, version, "gone", message)
         return
     if pin.digest.strip().lower() != row.digest:
-        message = f"'{row.name}' {row.version} has the digest {row.digest}, locked is {pin.digest[:80]}"
+        message = f"'{row.name}' {row.version} has the digest {row.digest}, the lock has {pin.digest[:80]}"
         yield LockProblem(name, version, "digest_changed", message)
     yield from _standing(row, name, version)
 
 
 def _standing(row: VersionRow, name: str, version: str) -> Iterator[LockProblem]:
-    said = msgspec.json.decode(row.standing_json) if row.standing_json else {}
+    states = msgspec.json.decode(row.standing_json) if row.standing_json else {}
     what = f"'{row.name}' {row.version}"
     match row.status:
         case "yanked":
-            yield LockProblem(name, version, "yanked", f"{what} was yanked: {said['yanked']['reason']}")
+            yield LockProblem(name, version, "yanked", f"{what} was yanked: {states['yanked']['reason']}")
         case "rejected":
-            yield LockProblem(name, version, "rejected", f"{what} was rejected: {said['rejected']['reason']}")
+            yield LockProblem(name, version, "rejected", f"{what} was rejected: {states['rejected']['reason']}")
         case "deprecated":
-            instead = said["deprecated"]["successor"]
+            instead = states["deprecated"]["successor"]
             use = f" Use '{instead}' instead." if instead else ""
-            message = f"{what} is deprecated: {said['deprecated']['message']}{use}"
+            message = f"{what} is deprecated: {states['deprecated']['message']}{use}"
             yield LockProblem(name, version, "deprecated", message)
         case status if status not in RESOLVABLE:
             yield LockProblem(name, version, "not_published", f"{what} is not published yet: {status}")

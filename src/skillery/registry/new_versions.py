@@ -1,4 +1,4 @@
-"""How a version gets in: everything in the caller's one transaction, or nothing."""
+"""Inserting a version: all rows in the caller's one transaction, or none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from skillery.registry.search_index import MAX_BODY, SKILL_MD, index_latest
 from skillery.registry.tools import add_tools, offer_latest
 from skillery.registry.visibility import Visibility, sees_skill, sees_version
 
-# Built once, with their values given at execution: SQLAlchemy then finds each compiled.
+# Built once, with values given at execution, so that SQLAlchemy finds each statement compiled.
 _TAKEN = Statement(
     select(
         skill_versions.c.version,
@@ -44,7 +44,7 @@ _TAKEN = Statement(
     .join(skills, skills.c.id == skill_versions.c.skill_id)
     .where(skills.c.name == bindparam("name"), skill_versions.c.precedence == bindparam("precedence"))
 )
-# Without a version it is one that this very transaction adds: nobody's yet.
+# A skill without versions was added by this very transaction, and belongs to no other publisher yet.
 _SKILL_WITH_VERSIONS = Statement(
     select(skills.c.id, skills.c.visibility).where(
         skills.c.name == bindparam("name"), exists().where(skill_versions.c.skill_id == skills.c.id)
@@ -75,11 +75,12 @@ _POINT = Change(
 _POINT_TO_NONE = update(skills).where(skills.c.id == bindparam("skill_id")).values(latest_version_id=None)
 
 Landing = Callable[[PermissionsDiff], str]
-"""The status with which a version begins, by what it may do beyond others of its skill."""
+"""Function that returns the first status of a version, given its permissions compared with the skill's other versions.
+"""
 
 
 class NewVersion(msgspec.Struct, frozen=True):
-    """What `create_skill` answers."""
+    """The answer of `create_skill`."""
 
     name: str
     version: str
@@ -88,11 +89,11 @@ class NewVersion(msgspec.Struct, frozen=True):
 
 
 def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity) -> NewVersion | None:
-    """What is there already under this name and version, where it is the same bundle; None where nothing is.
+    """Return the stored version with this name and version if it is the same bundle; None if there is no such version.
 
-    Raises VersionExists where it is another bundle, the same under another build metadata, or one that the identity
-    may not see; NameTaken where that is true of the skill. That much a publisher is told, and no more: a name and a
-    version are never used twice.
+    Raises VersionExists for another bundle, for the same bundle under other build metadata, and for a version that the
+    identity may not see; NameTaken if the identity may not see the skill. A publisher learns no more than that: a name
+    and a version are never used twice.
     """
     manifest = bundle.manifest
     _check_name(connection, identity, manifest.name)
@@ -132,15 +133,15 @@ def insert_version(
     checks: Checks = NOTHING,
     made_by: str | None = None,
 ) -> NewVersion:
-    """Record a version whose large files are in the storage already; `inline` holds the small ones by digest.
+    """Record a version whose large files are already in the storage; `inline` contains the small ones by digest.
 
-    `landing` is asked while nobody else can publish a version of the skill. `visibility` is that of a skill which is
-    new with it, `made_by` the method that wrote the bundle itself. Raises VersionExists, NameTaken, QuotaExceeded. The
-    same bundle again answers as the first time did.
+    `landing` is called while no other caller can publish a version of the skill. `visibility` applies to a new skill.
+    `made_by` is the method that generated the bundle. Raises VersionExists, NameTaken, QuotaExceeded. The same bundle
+    again returns the stored version.
     """
     name = bundle.manifest.name
     skill_id, is_new = _lock_skill(connection, name, visibility)
-    # A skill that this transaction adds has no versions: an import of thousands need not look for them.
+    # A skill that this transaction adds has no versions: an import of thousands saves one query for each.
     taken = None if is_new else version_if_taken(connection, bundle, identity)
     if taken is not None:
         return taken
@@ -168,8 +169,10 @@ def insert_version(
 
 
 def point_to_latest(connection: Connection, skill_id: int) -> None:
-    """Compute a skill's latest version anew: the highest release that resolves, else the highest such pre-release; what
-    it is found by, and the tools that it offers."""
+    """Compute a skill's latest version again: the highest resolvable release, else the highest resolvable pre-release.
+
+    The search rows and the offered tools follow the latest version.
+    """
     newest = connection.execute(_NEWEST, {"id": skill_id}).one_or_none()
     if newest is not None:
         _point_to(connection, skill_id, newest.id, newest.namespace)
@@ -188,10 +191,10 @@ def _point_to(connection: Connection, skill_id: int, version_id: int, namespace:
 
 
 def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> tuple[int, bool]:
-    """Return the skill's id, and whether this transaction adds the skill. Its row is locked until the transaction ends:
-    two publishers of one skill take turns.
+    """Return the skill's id, and whether this transaction adds the skill.
 
-    SQLite has one writer at a time anyway.
+    The row is locked until the transaction ends, so that two publishers of one skill take turns. SQLite has one writer
+    at a time anyway.
     """
     added = _ADD_SKILL.run(connection, name=name, created_at=datetime.now(UTC), visibility=visibility)
     [(skill_id,)] = _LOCK_SKILL.rows(connection, name=name)
@@ -245,13 +248,16 @@ def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: s
 
 
 def _start_of_large(bundle: Bundle) -> str | None:
-    """No transaction waits for the storage, so what is searched of a large SKILL.md stays in the database."""
+    """Return the searched text of a large SKILL.md, None for a small one.
+
+    The text stays in the database, because no transaction waits for the storage.
+    """
     size = next(file.size for file in bundle.files if file.path == SKILL_MD)
     return None if is_inline(size) else bundle.skill_md.body[:MAX_BODY]
 
 
 def _next_free(connection: Connection, skill_id: int, version: Version) -> str:
-    """The next patch after the highest version of this major and minor."""
+    """Return the next free patch of this major and minor."""
     taken = set(connection.scalars(select(skill_versions.c.version).where(skill_versions.c.skill_id == skill_id)))
     patch = version.patch + 1
     while f"{version.major}.{version.minor}.{patch}" in taken:

@@ -1,4 +1,4 @@
-"""What a version has of packages, as describe_skill shows it."""
+"""The packages of a version, as describe_skill shows them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _DECLARES = '"dependencies":'
 
 
 def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, blocking: bool) -> str:
-    """`,"lock":{…}` of a version that has one, else nothing. One that lies in the storage is only opened where that may
-    be waited for; else its packages are null."""
+    """Return `,"lock":{…}` for a version with a lock, else "".
+
+    A lock in the storage is only opened with `blocking`; otherwise its packages are null.
+    """
     if _DECLARES not in row.manifest_json or not _runtime(row.manifest_json).get("dependencies"):
         return ""
     file = next((file for file in files_of(connection, row.version_id) if file.path == LOCK), None)
@@ -37,7 +39,7 @@ def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, bloc
 
 
 def _states(connection: Connection, sha256: str) -> list[dict[str, str | int]]:
-    """What the servers of this database have of it, one entry each."""
+    """Return the state of the lock's environment on each server of this database."""
     shown = ("state", "message", "step", "done", "total")
     found = select(*(environments.c[name] for name in shown)).where(environments.c.lock_sha256 == sha256)
     rows = connection.execute(found.order_by(environments.c.server))

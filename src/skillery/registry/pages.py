@@ -1,4 +1,4 @@
-"""Pages of lists: besides `limit`, the bytes of a page are bounded, so that no list makes a large answer."""
+"""Pages of lists. Next to `limit`, the bytes of a page are limited, so that no list makes a large answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 
 Row = TypeVar("Row")
 MOST_BYTES = 2 * 1024 * 1024
-"""A single item may have 256 KiB, and a caller may ask for a thousand."""
+"""Limit on the items of a page, in bytes. A single item may have 256 KiB, and a caller may request a thousand."""
 ROWS_AT_ONCE = 50
-"""Rows of large items that are read before anybody counts their bytes."""
+"""Rows of large items that are read before their bytes are counted."""
 
 
 def fitting(rows: Sequence[Row], size_of: Callable[[Row], int]) -> Sequence[Row]:
@@ -31,7 +31,7 @@ def read_until_full(
 ) -> list[Row]:
     """Return up to `count` rows, and no more once their items pass MOST_BYTES.
 
-    `read` returns as many rows as it is asked for behind a row, fewer at the end of the list.
+    `read` returns the requested number of rows after a row, fewer at the end of the list.
     """
     rows: list[Row] = []
     size = 0
@@ -46,5 +46,5 @@ def read_until_full(
 
 
 def text_bytes(text: Any) -> int:
-    """The bytes of a text in UTF-8."""
+    """Return the number of bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())

@@ -1,4 +1,4 @@
-"""From a name and a version spec to one version, in one statement."""
+"""Resolution of a name and a version spec to one version, in one statement."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from skillery.registry.visibility import (
 )
 
 _MOST_OWN = 200
-"""Private skills of one's own that are looked at for a near name."""
+"""Limit on the identity's own private skills that are compared with a misspelt name."""
 
 
 class VersionRow(NamedTuple):
-    """A version as it is stored: what is immutable about it as JSON text, ready to send."""
+    """A stored version. Its immutable parts are JSON text that is ready to send."""
 
     version_id: int
     name: str
@@ -47,12 +47,12 @@ class VersionRow(NamedTuple):
     publisher_kind: Literal["person", "agent"]
     standing_json: str | None
     labels_text: str | None
-    """The labels that point to it, with commas between."""
+    """The labels that point to the version, separated by commas."""
     checks_json: str | None
 
 
 _shown_labels = labels.alias("shown_labels")
-# A literal: a parameter of its own kind has no place in a Statement.
+# A literal, because a Statement supports no parameter of this kind.
 _JOINED = func.aggregate_strings(_shown_labels.c.label, literal_column("','"))  # type: ignore[arg-type]
 _COLUMNS = (
     skill_versions.c.id,
@@ -69,7 +69,7 @@ _COLUMNS = (
     skill_versions.c.publisher,
     skill_versions.c.publisher_kind,
     skill_versions.c.standing_json,
-    # As a column of each row, because a statement of its own would be another way to Postgres and back.
+    # A column of each row, because a separate statement would be another round trip to Postgres.
     select(_JOINED).where(_shown_labels.c.version_id == skill_versions.c.id).scalar_subquery().label("labels_text"),
     skill_versions.c.checks_json,
 )
@@ -97,10 +97,9 @@ BY_LABEL = Statement(
 
 
 def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
-    """The version that the spec means. Raises SkillNotFound, VersionNotFound or LabelNotFound, with what is there
-    instead.
+    """Return the version that the spec means. Raise SkillNotFound, VersionNotFound or LabelNotFound, with near matches.
 
-    What the identity may not see is not there, in the answer and in the errors alike.
+    Versions that the identity may not see count as absent, in the answer and in the errors.
     """
     rows = _rows(connection, name, spec)
     if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
@@ -109,7 +108,7 @@ def resolve(connection: Connection, identity: Identity, name: str, spec: Version
 
 
 def version_if_there(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow | None:
-    """As `resolve` of an exact version, without looking for what else there is: for many of them."""
+    """Return the exact version, or None. Faster than `resolve`: an absent version costs no search for near matches."""
     rows = EXACT.rows(connection, name=name, precedence=version.precedence)
     if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
         return row
@@ -137,7 +136,7 @@ def _rows(connection: Connection, name: str, spec: VersionSpec) -> list[Any]:
 
 
 def _highest_in(connection: Connection, name: str, segments: tuple[Segment, ...]) -> list[Any]:
-    """One index scan for each segment, the highest of them all."""
+    """Return the highest version of all segments, with one index scan for each."""
     if not segments:
         return []
     statement = _range_statement(tuple((segment.release, segment.high is not None) for segment in segments))
@@ -149,10 +148,10 @@ def _highest_in(connection: Connection, name: str, segments: tuple[Segment, ...]
     return statement.rows(connection, **parameters)
 
 
-# Callers choose the shape, and a compiled statement holds up to a megabyte.
+# The cache is small because callers choose the shape, and a compiled statement holds up to a megabyte.
 @lru_cache(64)
 def _range_statement(shape: tuple[tuple[bool, bool], ...]) -> Statement:
-    """The statement for segments of this shape: (releases or pre-releases, has an upper end) each."""
+    """Return the statement for segments of this shape: (releases or pre-releases, has an upper end) each."""
     parts = [_segment_statement(place, *one).subquery() for place, one in enumerate(shape)]
     found = union_all(*(select(part) for part in parts)).subquery()
     newest = select(found).order_by(found.c.precedence.desc()).limit(literal_column("1")).subquery()
@@ -175,19 +174,19 @@ def _segment_statement(place: int, is_release: bool, has_high: bool) -> Select[A
 
 
 def skill_not_found(connection: Connection, identity: Identity, name: str) -> SkillNotFound:
-    """For a skill that does not exist and for one that the identity may not see, in the same words."""
+    """Return the error for a skill that does not exist or that the identity may not see, in the same words."""
     near = _near_names(connection, identity, name)
-    hint = f"Did you mean {_either(near)}?" if near else "list_skills shows what there is."
+    hint = f"Did you mean {_either(near)}?" if near else "list_skills shows all skills."
     return SkillNotFound(f"there is no skill '{name}'", hint=hint, name=name, near=near)
 
 
 def find_skill(connection: Connection, identity: Identity, name: str) -> int | None:
-    """The id of a skill of which the identity sees a version, whatever its status."""
+    """Return the id of a skill if the identity sees one of its versions, of any status; else None."""
     found = connection.execute(select(skills.c.id, skills.c.visibility).where(skills.c.name == name)).one_or_none()
     if found is None or not sees_skill(connection, identity, found.id, name, found.visibility):
         return None
     versions = select(skill_versions.c.status, skill_versions.c.publisher).where(skill_versions.c.skill_id == found.id)
-    # The one that all see first: most often it is the only one looked at.
+    # Versions that every caller sees come first: usually the first one decides.
     versions = versions.order_by(skill_versions.c.status.in_(WAS_PUBLISHED).desc())
     if any(sees_version(identity, name, status, publisher) for status, publisher in connection.execute(versions)):
         skill_id: int = found.id
@@ -205,10 +204,10 @@ def _not_found(
         return _label_leads_nowhere(connection, skill_id, name, spec.label)
     newest = _newest_versions(connection, skill_id)
     hint = (
-        f"There is {', '.join(newest)}."
+        f"Its versions include {', '.join(newest)}."
         if newest
         else "None of its versions resolves: list_versions shows them. "
-        "A draft or a yanked one is found by its exact version only."
+        "A draft or a yanked version is found by its exact version only."
     )
     asked = _shown(spec)
     return VersionNotFound(f"'{name}' has no version '{asked}'", hint=hint, name=name, version=asked, versions=newest)
@@ -224,7 +223,7 @@ def label_not_found(connection: Connection, skill_id: int, name: str, label: str
 def _label_leads_nowhere(
     connection: Connection, skill_id: int, name: str, label: str
 ) -> VersionNotFound | LabelNotFound:
-    """There is no such label, or its version was yanked after it was pointed there."""
+    """Return the error for a label that does not exist, or whose version was yanked after the label was set."""
     pointed_to = connection.scalar(
         select(skill_versions.c.version)
         .join_from(labels, skill_versions, skill_versions.c.id == labels.c.version_id)
@@ -266,7 +265,10 @@ def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
 
 
 def _near_names(connection: Connection, identity: Identity, name: str) -> list[str]:
-    """Names like this one among its neighbours in the index and those of its first segment: a bounded look."""
+    """Return similar names among those next to `name` in the index and those with its first segment.
+
+    The number of names compared is limited.
+    """
     view, values = view_of(identity), parameters(identity)
     listed = select(skills.c.name).where(skills.c.latest_version_id.is_not(None))
     first = name.partition(".")[0]

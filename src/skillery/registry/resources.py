@@ -1,4 +1,4 @@
-"""Skills and their files as resources of MCP, and as entries of its extension for skills."""
+"""Skills and their files as MCP resources, and as entries of the MCP extension for skills."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from skillery.registry.skill_folders import (
 
 MOST_FILES = 512
 MOST_BYTES = 16 * 1024 * 1024
-"""What every host must take of one skill; more is not served as a skill."""
+"""Limits that every MCP host must support for one skill. A larger skill is not served."""
 SKILLS_A_PAGE = 50
 RESOURCES_A_PAGE = 500
 CHILDREN_A_PAGE = 200
@@ -46,7 +46,7 @@ class Resource(NamedTuple):
     uri: str
     name: str
     media_type: str | None
-    """None where nobody can tell by its name."""
+    """None if the name does not tell."""
     size: int | None = None
     description: str | None = None
 
@@ -67,7 +67,7 @@ class Content(NamedTuple):
     uri: str
     media_type: str | None
     content: JsonPieces
-    """As a JSON string."""
+    """The content as a JSON string."""
     encoding: str
     """`utf-8` or `base64`."""
 
@@ -75,7 +75,7 @@ class Content(NamedTuple):
 def list_skill_entries(
     connection: Connection, identity: Identity, key: bytes, storage: Storage, *, cursor: str
 ) -> tuple[list[SkillEntry], str | None]:
-    """A page of the skills that can be served, sorted as list_skills; those past the limits are left out."""
+    """Return a page of the skills that can be served, sorted as in list_skills. Skills past the limits are left out."""
     bound_to = ("skills/list",)
     namespace, name = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
     rows = seen_rows(connection, identity, "key", SKILLS_A_PAGE + 1, (namespace, name))
@@ -94,11 +94,12 @@ def _size_of(served: SkillEntry | str) -> int:
 
 
 def get_skill_entry(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> SkillEntry:
-    """Raises ResourceNotFound where this is not the address of a skill's SKILL.md, or the skill is too large."""
+    """Return the entry of a skill. Raise ResourceNotFound if `uri` is not a skill's SKILL.md, or the skill is too
+    large."""
     folder, path = _find(connection, identity, storage, uri)
     if path != SKILL_MD:
         raise ResourceNotFound(
-            f"{_shown(uri)} is not the SKILL.md of a skill", hint=f"That is {folder.uri(SKILL_MD)}.", uri=uri
+            f"{_shown(uri)} is not the SKILL.md of a skill", hint=f"The SKILL.md is {folder.uri(SKILL_MD)}.", uri=uri
         )
     served = _served(connection, identity, storage, folder, folder.name in with_skills_below(connection, [folder.name]))
     if isinstance(served, str):
@@ -126,9 +127,9 @@ def list_resources(
 def read_resource(
     connection: Connection, identity: Identity, storage: Storage, *, uri: str, expect: Callable[[int], None]
 ) -> Content:
-    """The file at an address. `expect` is called with its size before it is read, and as the text grows.
+    """Return the file at a URI. Raise ResourceNotFound.
 
-    Raises ResourceNotFound.
+    `expect` is called with the size of the file before it is read, and as the text grows.
     """
     folder, path = _find(connection, identity, storage, uri)
     file = next((file for file in folder.files if file.path == path), None)
@@ -150,7 +151,7 @@ def read_resource(
 def read_directory(
     connection: Connection, identity: Identity, key: bytes, storage: Storage, *, uri: str, cursor: str
 ) -> tuple[list[Resource], str | None]:
-    """The direct children of a folder: of files, and of skills and namespaces. Raises ResourceNotFound."""
+    """Return the direct children of a folder: files, skills and namespaces. Raise ResourceNotFound."""
     bound_to = ("resources/directory/read", uri)
     after = read_cursor(key, bound_to, cursor, 1)[0] if cursor else ""
     segments = segments_of(uri)
@@ -160,7 +161,7 @@ def read_directory(
     of_files = _children_of_files(*found) if found else {}
     of_skills, more = _children_of_skills(connection, identity, segments, after)
     if not of_files and not of_skills and not cursor:
-        raise ResourceNotFound(f"{_shown(uri)} is no folder", hint=_HINT, uri=uri)
+        raise ResourceNotFound(f"{_shown(uri)} is not a folder", hint=_HINT, uri=uri)
     children = [] if cursor else list(of_files.values())
     children += [Resource(uri_of((*segments, name)), name, DIRECTORY) for name in of_skills if name not in of_files]
     return children, make_cursor(key, bound_to, (more,)) if more else None
@@ -195,15 +196,17 @@ def _resource(folder: SkillFolder, path: str, size: int) -> Resource:
 def _served(
     connection: Connection, identity: Identity, storage: Storage, folder: SkillFolder, is_crowded: bool
 ) -> SkillEntry | str:
-    """An entry, or why the skill is too large for one. To the extension, the files of the skills in its folder are its
-    files too."""
+    """Return an entry, or why the skill is too large for one.
+
+    The MCP extension counts the files of skills inside its folder as the skill's own files.
+    """
     below: list[tuple[str, int]] = []
     if is_crowded:
-        # Each has two files at least: one skill more, and it could not be served.
+        # Each skill has at least two files, so one more skill would exceed the limit on files.
         below = names_below(connection, identity, folder.name, most=MOST_FILES // 2)
     count = len(folder.files) + count_files(connection, [version_id for _, version_id in below])
     if count > MOST_FILES:
-        return f"with the skills in its folder it has {count} files or more, and a skill of MCP at most {MOST_FILES}"
+        return f"with the skills in its folder it has {count} files or more; MCP allows a skill at most {MOST_FILES}"
     files = [
         EntryFile(one.uri(file.path), f"sha256:{file.sha256}", file.size_bytes)
         for one in (folder, *open_folders(connection, identity, storage, below))
@@ -211,12 +214,12 @@ def _served(
     ]
     size = sum(file.size for file in files)
     if size > MOST_BYTES:
-        return f"its files have {size} bytes, and a skill of MCP at most {MOST_BYTES}"
+        return f"its files have {size} bytes; MCP allows a skill at most {MOST_BYTES}"
     return SkillEntry(folder.uri(SKILL_MD), folder.skill_md.frontmatter, files)
 
 
 def _children_of_files(folder: SkillFolder, path: str) -> dict[str, Resource]:
-    """Files and folders of a skill directly below one of its folders ("" is its own), by name."""
+    """Return the files and folders directly below a folder of a skill ("" is its own folder), by name."""
     found: dict[str, Resource] = {}
     above = f"{path}/" if path else ""
     for file in folder.files:
@@ -233,11 +236,11 @@ def _children_of_files(folder: SkillFolder, path: str) -> dict[str, Resource]:
 def _children_of_skills(
     connection: Connection, identity: Identity, segments: tuple[str, ...], after: str
 ) -> tuple[list[str], str | None]:
-    """Folders directly below that lead to skills, and behind which name to go on."""
+    """Return the direct subfolders that lead to skills, and the name after which the next page begins."""
     name = name_above(segments)
     if name is None:
         return [], None
-    begun = after
+    first_after = after
     found: dict[str, None] = {}
     is_full = False
     for full in _names_from(connection, identity, name, after):
@@ -249,13 +252,15 @@ def _children_of_skills(
             break
         found[folder[len(segments)]] = None
         after = full
-    # `a.b` stands before `a.b-c`, and `a.b.c` behind it: a folder may have been on an earlier page.
-    told = seen_named(connection, identity, [f"{name}.{child}" for child in found if f"{name}.{child}" <= begun])
-    return [child for child in found if f"{name}.{child}" not in told], after if is_full else None
+    # `a.b` sorts before `a.b-c`, and `a.b.c` after it: a folder may have been on an earlier page.
+    already_listed = seen_named(
+        connection, identity, [f"{name}.{child}" for child in found if f"{name}.{child}" <= first_after]
+    )
+    return [child for child in found if f"{name}.{child}" not in already_listed], after if is_full else None
 
 
 def _names_from(connection: Connection, identity: Identity, name: str, after: str) -> Iterator[str]:
-    """The skill of a name, and those below it, without all that lie in one folder."""
+    """Yield the skill of a name and those below it, skipping the rest of a folder that is already listed."""
     if not after and seen_named(connection, identity, [name]):
         yield name
     while below := names_below(connection, identity, name, after=after, most=CHILDREN_A_PAGE):

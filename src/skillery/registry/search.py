@@ -1,7 +1,8 @@
-"""search_skills: skills by words, the best first; both databases find and rank alike.
+"""search_skills: skills by words, the best first. Both databases find and rank alike.
 
-`search_terms` says what the words of a query are looked up as, `search_ranking` ranks, and this module answers. A
-cursor carries what the words meant on the first page, so that the pages of one query agree whatever is published.
+`search_terms` determines the stored words that a query means, `search_ranking` ranks, and this module builds the
+answer. A cursor contains the meanings from the first page, so that the pages of one query agree, even if skills are
+published in between.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.search_index import SKILL_MD, body_in, tag_word
 from skillery.registry.search_ranking import Filters, most_points, ranking_of
-from skillery.registry.search_terms import Meaning, understand
-from skillery.registry.search_visibility import Seen, seen_by
+from skillery.registry.search_terms import Meaning, meanings_of
+from skillery.registry.search_visibility import VisibleSkills, seen_by
 
 Kind = Literal["", "action", "instruction"]
 MOST_TAGS = 16
@@ -39,15 +40,15 @@ _DETAILS = (
 )
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where a page begins, and what the words of its query mean."""
+class PageStart(msgspec.Struct, frozen=True):
+    """The position where a page begins, and the meanings of the query's words."""
 
     meanings: list[Meaning]
     after: tuple[int, str] | None
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One skill that was found."""
+    """One skill in the results."""
 
     name: str
     points: int
@@ -67,62 +68,62 @@ def search_skills(
     limit: int,
     cursor: str,
 ) -> dict[str, Any]:
-    """Return `skills` as list_skills gives them with `summary`, plus `score` (above 0, at most 1), `snippet` and
-    `copies`, and `next_cursor`.
+    """Return `skills` and `next_cursor`. Raise InvalidParams, InvalidCursor.
 
-    Only what the identity sees is looked at. A query without a word finds nothing. Raises InvalidParams, InvalidCursor.
+    Each skill is an item of list_skills with `summary`, plus `score` (above 0, at most 1), `snippet` and `copies`. Only
+    skills that the identity sees are searched. A query without a word finds nothing.
     """
     terms = parse_query(query)
     asked_tags = _check_tags(tags)
     bound_to = ("search_skills", msgspec.json.encode([terms, kind, asked_tags, namespace]).decode())
-    seen = seen_by(connection, identity)
-    place = _place(connection, seen, key, bound_to, terms, cursor)
-    if not place.meanings:
+    visible = seen_by(connection, identity)
+    page_start = _page_start(connection, visible, key, bound_to, terms, cursor)
+    if not page_start.meanings:
         return {"skills": [], "next_cursor": None}
-    filters = Filters(seen.sight, bool(kind), bool(namespace), len(asked_tags))
-    ranking = ranking_of(filters, place.meanings, place.after, limit + 1)
-    given = seen.parameters | _filtering(kind, asked_tags, namespace) | ranking.parameters
+    filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags))
+    ranking = ranking_of(filters, page_start.meanings, page_start.after, limit + 1)
+    given = visible.parameters | _filtering(kind, asked_tags, namespace) | ranking.parameters
     ranked = ranking.statement.rows(connection, **given)
     found = read_until_full(partial(_read, connection, ranked), min(limit, len(ranked)), _size_of)
     page = fitting(found, _size_of)
     more = len(ranked) > len(page)
     return {
-        "skills": [_item(one, place.meanings) for one in page],
-        "next_cursor": make_cursor(key, bound_to, _goes_on(place, page[-1])) if more else None,
+        "skills": [_item(one, page_start.meanings) for one in page],
+        "next_cursor": make_cursor(key, bound_to, _next_position(page_start, page[-1])) if more else None,
     }
 
 
-def _place(
+def _page_start(
     connection: Connection,
-    seen: Seen,
+    visible: VisibleSkills,
     key: bytes,
     bound_to: tuple[str, ...],
     terms: Sequence[Term],
     cursor: str,
-) -> Place:
+) -> PageStart:
     if not cursor:
-        return Place(understand(connection, seen, terms), None)
+        return PageStart(meanings_of(connection, visible, terms), None)
     points, name, meanings = read_cursor(key, bound_to, cursor, 3)
-    return Place(_meanings.decode(meanings), (int(points), name))
+    return PageStart(_meanings.decode(meanings), (int(points), name))
 
 
-def _goes_on(place: Place, last: Result) -> tuple[str, str, str]:
-    return str(last.points), last.name, msgspec.json.encode(place.meanings).decode()
+def _next_position(page_start: PageStart, last: Result) -> tuple[str, str, str]:
+    return str(last.points), last.name, msgspec.json.encode(page_start.meanings).decode()
 
 
 def _filtering(kind: Kind, tags: Sequence[str], namespace: str) -> dict[str, str]:
     given: dict[str, str] = {f"tag_{number}": tag_word(tag) for number, tag in enumerate(tags)}
-    # "." is followed by "/" in the order of bytes.
+    # "/" follows "." in the order of bytes.
     given |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"} if namespace else {}
     return given | ({"kind": kind} if kind else {})
 
 
 def _read(connection: Connection, ranked: Sequence[Any], wanted: int, last: Result | None) -> list[Result]:
-    """The next results behind `last` with what is shown of them."""
+    """Return the next results after `last`, with their details."""
     start = next((at for at, row in enumerate(ranked, 1) if last is not None and row[1] == last.name), 0)
     rows = ranked[start : start + wanted]
     details = {row.skill_id: row for row in connection.execute(_DETAILS, {"skill_ids": [row[0] for row in rows]})}
-    # A skill that was hidden or yanked since it was ranked has no details.
+    # A skill that was hidden or yanked after the ranking has no details.
     return [Result(name, points, copies, details[id_]) for id_, name, points, copies in rows if id_ in details]
 
 
@@ -141,7 +142,7 @@ def _item(one: Result, meanings: Sequence[Meaning]) -> dict[str, Any]:
 def _check_tags(tags: Sequence[str]) -> list[str]:
     if len(tags) > MOST_TAGS:
         raise InvalidParams(
-            f"'tags' has {len(tags)} tags, at most {MOST_TAGS} are allowed", hint="Ask for fewer.", param="tags"
+            f"'tags' has {len(tags)} tags, at most {MOST_TAGS} are allowed", hint="Filter by fewer tags.", param="tags"
         )
     if not all(tag.isprintable() for tag in tags):
         raise InvalidParams(

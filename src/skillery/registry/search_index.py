@@ -1,5 +1,4 @@
-"""What search_skills looks in: the words of each skill's latest version, kept by the transaction that changes which
-version that is."""
+"""The searched words of each skill's latest version. The transaction that changes the latest version updates them."""
 
 from __future__ import annotations
 
@@ -28,10 +27,10 @@ from skillery.formats.spellings import WHOLE, stored_pieces
 from skillery.formats.words import words_of
 
 MAX_BODY = 32 * 1024
-"""Characters of a SKILL.md that can be found."""
+"""Characters of a SKILL.md that are searched."""
 SKILL_MD = "SKILL.md"
 _NAMED_INSIDE = (SKILL_MD, "skill.toml")
-"""Files that differ between copies, because they hold the name."""
+"""Files that differ between copies, because they contain the name."""
 _LONG_TAG = 100
 
 _INDEXED = Statement(select(search_words.c.version_id).where(search_words.c.skill_id == bindparam("of_skill")))
@@ -75,7 +74,7 @@ _DROP = [delete(table).where(table.c.skill_id == bindparam("of_skill")) for tabl
 
 
 def index_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
-    """Make the skill found by the words of this version, None: not at all."""
+    """Index the skill by the words of this version; with None, remove it from the search."""
     rows = _INDEXED.rows(connection, of_skill=skill_id)
     indexed = rows[0][0] if rows else None
     if indexed == version_id:
@@ -87,25 +86,25 @@ def index_latest(connection: Connection, skill_id: int, version_id: int | None) 
         _add(connection, skill_id, version_id)
 
 
-def show_to(connection: Connection, skill_id: int, visibility: str) -> None:
-    """Note who sees the skill, in its postings."""
+def index_visibility(connection: Connection, skill_id: int, visibility: str) -> None:
+    """Store the skill's visibility in its postings."""
     postings = update(search_postings).where(search_postings.c.skill_id == skill_id)
     connection.execute(postings.values(visibility=visibility))
 
 
 def body_in(start: str | None, data: bytes | None) -> str:
-    """The text of a SKILL.md behind its frontmatter, as far as it is searched; `start` stands for a large one."""
+    """Return the searched text of a SKILL.md, without its frontmatter. `start` is that text for a large file."""
     return (start or (body_of(text_of(bytes(data))) if data is not None else ""))[:MAX_BODY]
 
 
 def tag_word(tag: str) -> str:
-    """Return the word whose postings are the skills with this tag. No word of a text begins with a line end."""
+    """Return the word whose postings are the skills with this tag. No word of a text begins with a line feed."""
     tag = tag.strip().casefold()
     return f"\n{tag}" if len(tag) <= _LONG_TAG else f"\n{hashlib.blake2b(tag.encode(), digest_size=16).hexdigest()}"
 
 
 class Indexed(msgspec.Struct, frozen=True):
-    """The rows of one skill."""
+    """The search rows of one skill."""
 
     copy_key: int
     words: str
@@ -114,7 +113,7 @@ class Indexed(msgspec.Struct, frozen=True):
 
 
 def indexed(name: str, description: str, tags: Sequence[str], body: str, files: Sequence[tuple[str, str]]) -> Indexed:
-    """Return what a skill with these texts and files (path and digest) is found by."""
+    """Return the search rows of a skill with these texts and files (path and digest)."""
     fields = search_fields(name, description, tags)
     losses = {word: MOST_IMPACT - impact for word, impact in fields.impacts.items()}
     losses |= {tag_word(tag): 0 for tag in tags if tag.strip()}
@@ -122,7 +121,7 @@ def indexed(name: str, description: str, tags: Sequence[str], body: str, files: 
 
 
 def add_rows(connection: Connection, skill_id: int, version_id: int, name: str, visibility: str, row: Indexed) -> None:
-    """Insert the rows of one skill that has none."""
+    """Insert the search rows of a skill that has none yet."""
     _ADD_WORDS.run(connection, skill_id=skill_id, version_id=version_id, copy_key=row.copy_key, words=row.words)
     common = {"skill_id": skill_id, "name": name, "visibility": visibility}
     postings = [{**common, "word": word, "loss": loss} for word, loss in row.losses.items()]
@@ -139,7 +138,7 @@ def _add(connection: Connection, skill_id: int, version_id: int) -> None:
 
 
 def _words(fields: Fields, body: str) -> str:
-    """With blanks between, which is text for FTS5 and a tsvector for Postgres."""
+    """Return the words separated by spaces, which is text for FTS5 and a tsvector for Postgres."""
     words = dict.fromkeys((*fields.further, *words_of(body)))
     return " ".join(word for word in words if word not in fields.impacts)
 
@@ -150,7 +149,7 @@ def _copy_key(description: str, body: str, files: Sequence[tuple[str, str]]) -> 
 
 
 def _add_spellings(connection: Connection, spellings: Mapping[str, str]) -> None:
-    """Insert the pieces of the words that are new, sorted: two publishers of one new word wait and do not deadlock."""
+    """Insert the pieces of the new words, sorted: two publishers of one new word then wait and do not deadlock."""
     dialect = connection.dialect.name
     words = list(spellings) if dialect == "postgresql" else msgspec.json.encode(list(spellings)).decode()
     known = {row[0] for row in _KNOWN_SPELLINGS[dialect].rows(connection, words=words)}

@@ -1,7 +1,7 @@
-"""The statement that ranks what a query finds: bounded candidates, found by the rarest words first.
+"""The SQL statement that ranks the results of a query. The number of candidates is limited, rarest words first.
 
-Each word contributes a bounded range of its postings, the best first. Words whose postings are too many only add to the
-points of skills that rarer words found. So the time depends on the number of words, not on the number of skills.
+Each word contributes a bounded range of its postings, the best first. A word with too many postings only adds points to
+skills that rarer words found. The time therefore depends on the number of words, not on the number of skills.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ from skillery.database import Statement
 from skillery.database.tables import search_postings, search_words, skill_versions, skills
 from skillery.formats.search_fields import IN_TEXT, MOST_IMPACT
 from skillery.registry.search_terms import EXACT, MOST_TEXTS, Meaning, text_query, texts_with
-from skillery.registry.search_visibility import Sight, is_seen
+from skillery.registry.search_visibility import VisibilityShape, is_seen
 
 MOST_FOUND = 500
-"""Results of a query; more would not be looked at."""
+"""Limit on the results of a query. Callers do not read more."""
 _MOST_ROWS = 1024
-"""Postings of rare words that are looked at, all of them together."""
+"""Limit on the postings of rare words that are read, all words together."""
 _ROWS_OF_FREQUENT = 256
 _ROWS_IF_ALL_FREQUENT = 512
 _MOST_PROBED = 640
-"""Candidates that frequent words are looked up for: those with the most points by what found them."""
+"""Limit on the candidates for which frequent words are looked up: those with the most points by rarer words."""
 _LEAST_SHARE = 3
-"""A result has words with at least a third of the weight of all."""
+"""A result must have words with at least a third of the total weight."""
 _KEPT = 256
 
 
 class Filters(NamedTuple):
-    """What decides the text of the statement besides the words."""
+    """The parts of the statement's text that do not depend on the words."""
 
-    sight: Sight
+    visibility_shape: VisibilityShape
     kind: bool
     namespace: bool
     tags: int
 
 
 class Shape(NamedTuple):
-    """Everything that decides the text of the statement."""
+    """All values that determine the text of the statement."""
 
     filters: Filters
     ranges: tuple[int, ...]
-    """Of each word: how many postings are looked at."""
+    """For each word, the limit on its postings."""
     texts: tuple[bool, ...]
-    """Of each word in texts: whether the first texts are wanted, in order."""
+    """For each word searched in texts, whether only the first texts are read, in order."""
     probes: tuple[int, ...]
-    """Of each frequent word of the query: the words that it is looked up as for each candidate."""
+    """For each frequent word of the query, the number of stored words that are looked up for each candidate."""
     has_alternatives: bool
-    """A skill may have several words that stand for one word of the query: the best counts."""
-    goes_on: bool
+    """True if a skill may have several words for one word of the query. The best one then counts."""
+    has_cursor: bool
     rows: int
 
 
@@ -73,8 +73,11 @@ class Ranking(NamedTuple):
 
 
 def ranking_of(filters: Filters, meanings: Sequence[Meaning], after: tuple[int, str] | None, rows: int) -> Ranking:
-    """Return the statement for `rows` results (skill_id, name, points, copies) behind `after`, with its parameters."""
-    parts = _Parts(filters.sight.dialect)
+    """Return the statement for `rows` results after `after`, with its parameters.
+
+    The columns are skill_id, name, points and copies.
+    """
+    parts = _Parts(filters.visibility_shape.dialect)
     for number, one in sorted(enumerate(meanings), key=lambda numbered: (numbered[1].rows, numbered[0])):
         parts.add(number, one)
     parts.given["total"] = sum(one.weight for one in meanings)
@@ -116,7 +119,7 @@ class _Parts:
         return _ROWS_OF_FREQUENT if self.ranges or self.texts else _ROWS_IF_ALL_FREQUENT
 
     def _add_ranges(self, number: int, one: Meaning, quota: int, is_whole: bool) -> None:
-        """A frequent word only names candidates here: its points come with its probe."""
+        """Add ranges of postings. A frequent word only names candidates here: its points come with its probe."""
         for word, counts in one.words.items():
             place, gain = len(self.ranges), counts * one.weight
             self.given |= _factors("range", place, number, gain if is_whole else 0, one.weight if is_whole else 0)
@@ -137,7 +140,7 @@ def _factors(kind: str, place: int, number: int, gain: int, weight: int) -> dict
 
 
 def _rounded(quota: int) -> int:
-    """Up to a power of two, so that few statements are compiled."""
+    """Round up to a power of two, so that few statements are compiled."""
     return 1 << max(4, (quota - 1).bit_length())
 
 
@@ -168,7 +171,7 @@ def _statement(shape: Shape) -> Statement:
 
 
 def _best_of_terms(found: Any) -> Any:
-    """Of the words that stand for one word of the query, the best that a skill has."""
+    """Return the best row of each skill among the words that stand for one word of the query."""
     columns = [func.min(found.c.name).label("name")]
     columns += [func.max(found.c[name]).label(name) for name in ("gain", "hint", "weight")]
     return select(found.c.skill_id, *columns).group_by(found.c.skill_id, found.c.term).subquery("of_term")
@@ -185,7 +188,7 @@ def _candidates(found: Any, are_probed: bool) -> Any:
 
 
 def _with_probes(candidates: Any, probes: tuple[int, ...]) -> Any:
-    """The candidates, with what their postings of frequent words add."""
+    """Return the candidates with the points of their postings of frequent words added."""
     if not probes:
         return candidates
     looked_up = [_probe(candidates, place, words).label(f"gain_{place}") for place, words in enumerate(probes)]
@@ -199,9 +202,9 @@ def _with_probes(candidates: Any, probes: tuple[int, ...]) -> Any:
 
 
 def _probe(candidates: Any, place: int, words: int) -> Any:
-    """What the first of the words that a candidate has adds; null if it has none.
+    """Return the points of the first alternative that a candidate has; null if it has none.
 
-    Not a join: SQLite would build a filter of all postings for it.
+    This is not a join: SQLite would build a filter of all postings for one.
     """
     found = []
     for alternative in range(words):
@@ -215,12 +218,12 @@ def _probe(candidates: Any, place: int, words: int) -> Any:
 
 
 def _kept(rows: Select[Any], name: str) -> Any:
-    """A part that is computed once, however often it is referred to."""
+    """Return a part of the statement that is computed once, however often it is used."""
     return rows.cte(name).prefix_with("MATERIALIZED")
 
 
 def _range(filters: Filters, place: int, rows: int) -> Select[Any]:
-    """The best postings of a word."""
+    """Return the best postings of a word."""
     one = search_postings.alias(f"range_{place}")
     impact = _number(MOST_IMPACT) - one.c.loss
     best = select(*_columns(one.c.skill_id, one.c.name, "range", place, impact))
@@ -230,8 +233,8 @@ def _range(filters: Filters, place: int, rows: int) -> Select[Any]:
 
 
 def _texts(shape: Shape, place: int) -> Select[Any]:
-    """The skills whose text has a word, if they are few; else the first of them."""
-    matching = texts_with(shape.filters.sight.dialect, f"text_words_{place}").subquery(f"matching_{place}")
+    """Return the skills whose text has a word if they are few; else the first of them."""
+    matching = texts_with(shape.filters.visibility_shape.dialect, f"text_words_{place}").subquery(f"matching_{place}")
     one = skills.alias(f"of_text_{place}")
     found = select(*_columns(one.c.id, one.c.name, "text", place, _number(IN_TEXT)))
     found = found.join_from(matching, one, one.c.id == matching.c.skill_id)
@@ -253,7 +256,7 @@ def _columns(skill_id: Any, name: Any, kind: str, place: int, impact: Any) -> li
 
 
 def _collapsed(ranked: Any) -> Any:
-    """Of identical skills the best, with their number."""
+    """Return the best of identical skills, with the number of copies."""
     same = search_words.c.copy_key
     best_first = [ranked.c.points.desc(), ranked.c.name]
     numbered = select(
@@ -269,20 +272,20 @@ def _collapsed(ranked: Any) -> Any:
 def _page(numbered: Any, shape: Shape) -> Select[Any]:
     columns = (numbered.c.skill_id, numbered.c.name, numbered.c.points, numbered.c.copies)
     page = select(*columns).where(numbered.c.place == _number(1))
-    if shape.goes_on:
+    if shape.has_cursor:
         same = and_(numbered.c.points == bound("after_points"), numbered.c.name > bound("after_name"))
         page = page.where(or_(numbered.c.points < bound("after_points"), same))
     return page.order_by(numbered.c.points.desc(), numbered.c.name).limit(_number(shape.rows))
 
 
 def _number(value: int) -> ColumnElement[int]:
-    """A number in the text of the statement: Postgres plans well only for a limit that it knows."""
+    """Return a number as text of the statement: Postgres plans well only for a limit that it knows."""
     return literal_column(str(value))
 
 
 def _narrowed(rows: Select[Any], filters: Filters, of: Any, skill_id: Any) -> Select[Any]:
-    """Only visible skills that pass the filters; `of` has their name and visibility."""
-    rows = rows.where(*is_seen(filters.sight, of, skill_id))
+    """Restrict rows to visible skills that pass the filters. `of` has their name and visibility."""
+    rows = rows.where(*is_seen(filters.visibility_shape, of, skill_id))
     if filters.namespace:
         rows = rows.where(of.c.name >= bound("below"), of.c.name < bound("past"))
     if filters.kind or filters.namespace:

@@ -1,6 +1,6 @@
-"""What the words of a query are looked up as: stems, the words that they may begin, or the words they may misspell.
+"""Meanings of a query's words: stems, the words that an unfinished word may begin, or corrections of a misspelt one.
 
-Only what an identity sees counts: a word that stands in hidden skills alone is no word.
+Only visible skills count: a word that only hidden skills contain is unknown.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from skillery.formats.spellings import (
 )
 from skillery.formats.stems import stem_of
 from skillery.formats.words import Term, beginning_of
-from skillery.registry.search_visibility import Seen, Sight, is_seen
+from skillery.registry.search_visibility import VisibilityShape, VisibleSkills, is_seen
 
 MOST_COUNTED = 4096
-"""Postings of a word beyond these make no difference."""
+"""Limit on the counted postings of a word. More make no difference."""
 MOST_TEXTS = 300
-"""A word that more texts have says too little about each of them."""
+"""Limit on the texts with a word. A more frequent word says too little about each text."""
 EXACT, UNFINISHED, CORRECTED = 5, 4, 3
-"""What a posting counts by how it was come by."""
+"""Factors of a posting: exact word, completion of an unfinished word, correction of a misspelt word."""
 _MOST_WEIGHT = MOST_COUNTED.bit_length()
 _RARE = 2
 _TIMES_AS_OFTEN = 20
-"""A rare word is a typo if a word near it is so much more frequent."""
+"""A rare word is a typo if a similar word is at least this many times as frequent."""
 _MOST_NEAR, _MOST_CORRECTIONS, _MOST_UNFINISHED = 60, 5, 10
 _LEAST_OF_TEXT_PREFIX = 3
 _KEPT = 128
 _FTS = table("search_index", column("rowid"))
 
 Texts = Literal["none", "few", "first"]
-"""Which texts with the word count: none, all (because they are few), or the first that there are."""
+"""The texts that count for a word: none, all (if they are few), or the first ones found."""
 
 
 class Meaning(msgspec.Struct, frozen=True, array_like=True):
-    """What one word of a query is looked up as. It is part of cursors."""
+    """The stored words that one word of a query is looked up as. A meaning is part of cursors."""
 
     words: dict[str, int]
-    """Stems with what a posting of each counts."""
+    """The factor of a posting, by stem."""
     prefix: str
-    """In texts, words that begin so count too; "" for none."""
+    """Beginning of words in texts that count too; "" for none."""
     stem: str
     rows: int
-    """Postings of all these words."""
+    """The number of postings of all these words."""
     texts: Texts
     weight: int
-    """The rarer the word, the more: 1 to 13."""
+    """The weight of the word, from 1 to 13; rarer words have more."""
 
     def matches(self, word: str) -> bool:
         return word == self.stem or word in self.words or (self.prefix != "" and word.startswith(self.prefix))
@@ -70,23 +70,23 @@ class Meaning(msgspec.Struct, frozen=True, array_like=True):
         return [*found, self.prefix] if self.prefix else found
 
 
-def understand(connection: Connection, seen: Seen, terms: Sequence[Term]) -> list[Meaning]:
-    """Return what each word means, without those that nothing visible has."""
+def meanings_of(connection: Connection, visible: VisibleSkills, terms: Sequence[Term]) -> list[Meaning]:
+    """Return the meaning of each word, without words that no visible skill has."""
     joined = _joined(terms)
     asked = [*(term.word for term in terms), *(word for words in joined.values() for word in words)]
-    counts = count_postings(connection, seen, asked)
-    looked_up = [_look_up(connection, seen, term, counts, joined[term.spelt]) for term in terms]
-    in_texts = _count_texts(connection, seen, looked_up)
-    meanings = [_meaning(connection, seen, one, in_texts.get(one.term.word, 0)) for one in looked_up]
+    counts = count_postings(connection, visible, asked)
+    looked_up = [_look_up(connection, visible, term, counts, joined[term.spelt]) for term in terms]
+    in_texts = _count_texts(connection, visible, looked_up)
+    meanings = [_meaning(connection, visible, one, in_texts.get(one.term.word, 0)) for one in looked_up]
     return [one for one in meanings if one.words or one.texts != "none"]
 
 
 class _LookedUp(msgspec.Struct, frozen=True):
-    """A word of a query, with the words of names, descriptions and tags that it is or begins."""
+    """A word of a query, with the words of names, descriptions and tags that it equals or begins."""
 
     term: Term
     found: dict[str, int]
-    """Stems with their postings."""
+    """The number of postings, by stem."""
     counts: int
     prefix: str
 
@@ -96,21 +96,21 @@ class _LookedUp(msgspec.Struct, frozen=True):
 
 
 def _look_up(
-    connection: Connection, seen: Seen, term: Term, counts: Mapping[str, int], joined: Sequence[str]
+    connection: Connection, visible: VisibleSkills, term: Term, counts: Mapping[str, int], joined: Sequence[str]
 ) -> _LookedUp:
     found = {word: counts[word] for word in (term.word, *joined) if counts[word]}
     if found or not term.is_last:
         return _LookedUp(term, found, EXACT, "")
-    begun = _begun(connection, seen, term.spelt)
+    begun = _begun(connection, visible, term.spelt)
     is_open = not begun and len(term.spelt) >= _LEAST_OF_TEXT_PREFIX
     return _LookedUp(term, begun, UNFINISHED, term.spelt if is_open else "")
 
 
-def _meaning(connection: Connection, seen: Seen, one: _LookedUp, in_texts: int) -> Meaning:
+def _meaning(connection: Connection, visible: VisibleSkills, one: _LookedUp, in_texts: int) -> Meaning:
     words, rows = dict.fromkeys(one.found, one.counts), one.rows
     is_begun = bool(one.found) and one.counts == UNFINISHED
     if rows + in_texts <= _RARE and not is_begun and may_be_misspelt(one.term.spelt):
-        near = _corrections(connection, seen, one.term, rows + in_texts)
+        near = _corrections(connection, visible, one.term, rows + in_texts)
         words |= dict.fromkeys(near, CORRECTED)
         rows += sum(near.values())
     texts: Texts = "few" if 0 < in_texts <= MOST_TEXTS else "first" if in_texts and not rows else "none"
@@ -119,7 +119,8 @@ def _meaning(connection: Connection, seen: Seen, one: _LookedUp, in_texts: int) 
 
 
 def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
-    """Of each word as it is spelt, the stems of it and a neighbour as one word: `power point` is `powerpoint`."""
+    """Return, for each word as spelt, the stems of it and an adjacent word written as one: `power point` is
+    `powerpoint`."""
     found: dict[str, list[str]] = {term.spelt: [] for term in terms}
     for left, right in pairwise(terms):
         both = left.spelt + right.spelt
@@ -132,51 +133,53 @@ def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
 # -- how often ---------------------------------------------------------------------------------------------------
 
 
-def count_postings(connection: Connection, seen: Seen, words: Sequence[str]) -> dict[str, int]:
+def count_postings(connection: Connection, visible: VisibleSkills, words: Sequence[str]) -> dict[str, int]:
     """Return how many visible postings each word has, up to MOST_COUNTED."""
     asked = list(dict.fromkeys(words))
     if not asked:
         return {}
     given = {f"word_{place}": word for place, word in enumerate(asked)}
-    statement = _counting(len(asked), seen.sight)
-    (row,) = statement.rows(connection, **given, **seen.parameters)
+    statement = _counting(len(asked), visible.visibility_shape)
+    (row,) = statement.rows(connection, **given, **visible.parameters)
     return dict(zip(asked, row, strict=True))
 
 
 @lru_cache(_KEPT)
-def _counting(words: int, sight: Sight) -> Statement:
-    return Statement(select(*(_count(f"word_{place}", sight) for place in range(words))))
+def _counting(words: int, visibility_shape: VisibilityShape) -> Statement:
+    return Statement(select(*(_count(f"word_{place}", visibility_shape) for place in range(words))))
 
 
-def _count(name: str, sight: Sight) -> Any:
+def _count(name: str, visibility_shape: VisibilityShape) -> Any:
     some: Select[Any] = select(literal_column("1").label("one")).where(search_postings.c.word == bound(name))
-    some = some.where(*is_seen(sight, search_postings, search_postings.c.skill_id))
+    some = some.where(*is_seen(visibility_shape, search_postings, search_postings.c.skill_id))
     limited = some.limit(literal_column(str(MOST_COUNTED))).subquery()
     return select(func.count()).select_from(limited).scalar_subquery()
 
 
-def _count_texts(connection: Connection, seen: Seen, looked_up: Sequence[_LookedUp]) -> dict[str, int]:
-    """Return for the words with few postings how many visible texts have them, up to MOST_TEXTS + 1."""
+def _count_texts(connection: Connection, visible: VisibleSkills, looked_up: Sequence[_LookedUp]) -> dict[str, int]:
+    """Return how many visible texts contain each word with few postings, up to MOST_TEXTS + 1."""
     rare = [one for one in looked_up if one.rows <= MOST_TEXTS]
     if not rare:
         return {}
     dialect = connection.dialect.name
     given = {f"text_{place}": text_query(dialect, one.term.word, one.prefix) for place, one in enumerate(rare)}
-    (row,) = _counting_texts(dialect, len(rare), seen.sight).rows(connection, **given, **seen.parameters)
+    (row,) = _counting_texts(dialect, len(rare), visible.visibility_shape).rows(
+        connection, **given, **visible.parameters
+    )
     return {one.term.word: count for one, count in zip(rare, row, strict=True)}
 
 
 @lru_cache(_KEPT)
-def _counting_texts(dialect: str, words: int, sight: Sight) -> Statement:
-    return Statement(select(*(_count_of_texts(dialect, place, sight) for place in range(words))))
+def _counting_texts(dialect: str, words: int, visibility_shape: VisibilityShape) -> Statement:
+    return Statement(select(*(_count_of_texts(dialect, place, visibility_shape) for place in range(words))))
 
 
-def _count_of_texts(dialect: str, place: int, sight: Sight) -> Any:
+def _count_of_texts(dialect: str, place: int, visibility_shape: VisibilityShape) -> Any:
     some = texts_with(dialect, f"text_{place}")
-    if sight.view is not None:
+    if visibility_shape.view is not None:
         found = some.subquery("found")
         some = select(found.c.skill_id).join_from(found, skills, skills.c.id == found.c.skill_id)
-        some = some.where(*is_seen(sight, skills, skills.c.id))
+        some = some.where(*is_seen(visibility_shape, skills, skills.c.id))
     limited = some.limit(literal_column(str(MOST_TEXTS + 1))).subquery()
     return select(func.count()).select_from(limited).scalar_subquery()
 
@@ -191,7 +194,10 @@ def texts_with(dialect: str, parameter: str) -> Select[Any]:
 
 
 def text_query(dialect: str, word: str, prefix: str) -> str:
-    """Words hold letters, digits and marks only: there is nothing in them to escape."""
+    """Return the search expression of a word in the database's own syntax.
+
+    Words contain letters, digits and marks only, so nothing needs escaping.
+    """
     if dialect == "sqlite":
         return f'"{word}" OR "{prefix}" *' if prefix else f'"{word}"'
     return f"'{word}' | '{prefix}':*" if prefix else f"'{word}'"
@@ -200,40 +206,46 @@ def text_query(dialect: str, word: str, prefix: str) -> str:
 # -- unfinished and misspelt words -------------------------------------------------------------------------------
 
 
-def _begun(connection: Connection, seen: Seen, beginning: str) -> dict[str, int]:
-    """Return stems of visible words that begin so, the shortest words first, with their postings."""
+def _begun(connection: Connection, visible: VisibleSkills, beginning: str) -> dict[str, int]:
+    """Return stems of visible words with this beginning, the shortest words first, with their postings."""
     if not is_known_spelling(beginning):
         return {}
     given = {"piece": WHOLE, "low": beginning, "high": beginning + "\U0010ffff"}
-    rows = _beginning(seen.sight).rows(connection, **given, **seen.parameters)
-    return _counted(connection, seen, [stem for _, stem in rows])
+    rows = _beginning(visible.visibility_shape).rows(connection, **given, **visible.parameters)
+    return _counted(connection, visible, [stem for _, stem in rows])
 
 
 @lru_cache(_KEPT)
-def _beginning(sight: Sight) -> Statement:
+def _beginning(visibility_shape: VisibilityShape) -> Statement:
     word = search_spellings.c.word
     begun = select(word, search_spellings.c.stem).where(
-        search_spellings.c.piece == bound("piece"), word >= bound("low"), word < bound("high"), _is_used(sight)
+        search_spellings.c.piece == bound("piece"),
+        word >= bound("low"),
+        word < bound("high"),
+        _is_used(visibility_shape),
     )
     return Statement(begun.order_by(func.length(word), word).limit(literal_column(str(_MOST_UNFINISHED))))
 
 
-def _corrections(connection: Connection, seen: Seen, term: Term, found: int) -> dict[str, int]:
-    """Return stems of the nearest visible words, with their postings; only frequent ones if the word itself exists."""
+def _corrections(connection: Connection, visible: VisibleSkills, term: Term, found: int) -> dict[str, int]:
+    """Return stems of the nearest visible words, with their postings.
+
+    If the word itself exists, only much more frequent words count.
+    """
     most = mistakes_allowed(term.spelt)
     pieces = pieces_of(term.spelt)
     given: dict[str, Any] = {f"piece_{place}": piece for place, piece in enumerate(pieces)}
     given |= {"low": len(term.spelt) - most, "high": len(term.spelt) + most}
-    rows = _near(len(pieces), seen.sight).rows(connection, **given, **seen.parameters)
+    rows = _near(len(pieces), visible.visibility_shape).rows(connection, **given, **visible.parameters)
     far = [(distance(term.spelt, word, most), stem) for word, stem, _ in rows if stem != term.word]
     nearest = min((one for one, _ in far), default=most + 1)
     stems = [stem for one, stem in far if one == nearest <= most]
-    counted = _counted(connection, seen, stems[:_MOST_CORRECTIONS])
+    counted = _counted(connection, visible, stems[:_MOST_CORRECTIONS])
     return {stem: count for stem, count in counted.items() if count >= max(1, found * _TIMES_AS_OFTEN)}
 
 
 @lru_cache(_KEPT)
-def _near(pieces: int, sight: Sight) -> Statement:
+def _near(pieces: int, visibility_shape: VisibilityShape) -> Statement:
     columns = search_spellings.c
     shared = func.count().label("shared")
     some = (
@@ -243,17 +255,17 @@ def _near(pieces: int, sight: Sight) -> Statement:
         .group_by(columns.word, columns.stem)
         .having(shared >= literal_column("2"))
     ).subquery("near")
-    near = select(some).where(_is_used(sight, some.c.stem)).order_by(some.c.shared.desc(), some.c.word)
+    near = select(some).where(_is_used(visibility_shape, some.c.stem)).order_by(some.c.shared.desc(), some.c.word)
     return Statement(near.limit(literal_column(str(_MOST_NEAR))))
 
 
-def _is_used(sight: Sight, stem: Any = search_spellings.c.stem) -> Any:
-    """Condition: a visible skill has the word."""
+def _is_used(visibility_shape: VisibilityShape, stem: Any = search_spellings.c.stem) -> Any:
+    """Return the condition that a visible skill has the word."""
     some: Select[Any] = select(literal_column("1")).where(search_postings.c.word == stem)
-    some = some.where(*is_seen(sight, search_postings, search_postings.c.skill_id))
+    some = some.where(*is_seen(visibility_shape, search_postings, search_postings.c.skill_id))
     return some.exists()
 
 
-def _counted(connection: Connection, seen: Seen, stems: Sequence[str]) -> dict[str, int]:
-    counts = count_postings(connection, seen, stems)
+def _counted(connection: Connection, visible: VisibleSkills, stems: Sequence[str]) -> dict[str, int]:
+    counts = count_postings(connection, visible, stems)
     return {stem: count for stem, count in counts.items() if count}

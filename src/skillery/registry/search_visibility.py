@@ -1,7 +1,8 @@
-"""Which skills a search may look at, as a condition that suits how many the identity sees.
+"""The condition for skills that a search may visit, in the form that suits how many skills the identity sees.
 
-An identity that sees few skills of many is asked for these skills by their ids: a walk over all postings of a frequent
-word would find hardly any of them. For all others each row is asked who sees it, and a limit ends the walk soon.
+For an identity that sees few skills, the condition lists their ids: a walk over all postings of a frequent word would
+find hardly any of them. For all others, the condition checks the visibility of each row, and a limit ends the walk
+soon.
 """
 
 from __future__ import annotations
@@ -19,44 +20,48 @@ from skillery.database.tables import skills
 from skillery.registry.visibility import View, is_own, parameters, seen_by_name, sees_each, view_of
 
 FEW = 1000
-"""Skills."""
+"""Limit on the skills that the condition lists by id."""
 _KEPT = 64
 
 
-class Sight(NamedTuple):
-    """What decides the text of the condition."""
+class VisibilityShape(NamedTuple):
+    """The values that determine the text of the condition."""
 
     dialect: str
     view: View | None
     is_few: bool
 
 
-class Seen(NamedTuple):
-    """What an identity sees: the shape of the condition, and its parameters."""
+class VisibleSkills(NamedTuple):
+    """The visibility condition of an identity: its shape and its parameters."""
 
-    sight: Sight
+    visibility_shape: VisibilityShape
     parameters: dict[str, Any]
 
 
-def seen_by(connection: Connection, identity: Identity) -> Seen:
-    """Return what the identity sees now."""
+def seen_by(connection: Connection, identity: Identity) -> VisibleSkills:
+    """Return the visibility condition of the identity as of now."""
     dialect, view = connection.dialect.name, view_of(identity)
     if view is None:
-        return Seen(Sight(dialect, None, False), {})
+        return VisibleSkills(VisibilityShape(dialect, None, False), {})
     given = parameters(identity)
     ids = sorted({row[0] for row in _first(view).rows(connection, **given)})
     if len(ids) > FEW:
-        return Seen(Sight(dialect, view, False), given)
-    return Seen(Sight(dialect, view, True), {"seen_ids": ids if dialect == "postgresql" else _json(ids)})
+        return VisibleSkills(VisibilityShape(dialect, view, False), given)
+    return VisibleSkills(
+        VisibilityShape(dialect, view, True), {"seen_ids": ids if dialect == "postgresql" else _json(ids)}
+    )
 
 
-def is_seen(sight: Sight, rows: FromClause, skill_id: ColumnElement[int]) -> list[ColumnElement[bool]]:
+def is_seen(
+    visibility_shape: VisibilityShape, rows: FromClause, skill_id: ColumnElement[int]
+) -> list[ColumnElement[bool]]:
     """Return the conditions on rows with `name` and `visibility` of a skill; none if the identity sees every skill."""
-    if sight.view is None:
+    if visibility_shape.view is None:
         return []
-    if not sight.is_few:
-        return [sees_each(sight.view, rows, skill_id)]
-    if sight.dialect == "postgresql":
+    if not visibility_shape.is_few:
+        return [sees_each(visibility_shape.view, rows, skill_id)]
+    if visibility_shape.dialect == "postgresql":
         return [skill_id == func.any(bound("seen_ids"))]
     values: Select[Any] = select(literal_column("value")).select_from(func.json_each(bound("seen_ids")))
     return [skill_id.in_(values)]
@@ -64,7 +69,7 @@ def is_seen(sight: Sight, rows: FromClause, skill_id: ColumnElement[int]) -> lis
 
 @lru_cache(_KEPT)
 def _first(view: View) -> Statement:
-    """The first skills that are seen, by each of the conditions: each is a range of an index."""
+    """Return the statement for the first visible skills, by each of the conditions. Each is a range of an index."""
     conditions = [*seen_by_name(view), is_own()]
     parts = [
         select(skills.c.id).where(skills.c.latest_version_id.is_not(None), one).limit(literal_column(str(FEW + 1)))

@@ -1,4 +1,4 @@
-"""Tools that live for an identity and its session: rows that every server of the database finds, until they expire."""
+"""Tools of one identity and session: rows that every server of the database finds, until they expire."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def define_session_tool(
     keep_for: timedelta,
     quotas: Quotas,
 ) -> None:
-    """Define it, in place of the one of that name. Raises QuotaExceeded."""
+    """Define a tool for the session, replacing one with the same name. Raise QuotaExceeded."""
     now = datetime.now(UTC)
     connection.execute(delete(session_tools).where(_of(identity), session_tools.c.expires_at <= now))
     connection.execute(delete(session_tools).where(_is(identity, session, tool.name)))
@@ -47,7 +47,7 @@ def define_session_tool(
 
 
 def remove_session_tool(connection: Connection, identity: Identity, session: str, name: str) -> bool:
-    """False where there is none."""
+    """Remove a tool of the session. Return False if there is no such tool."""
     is_it = and_(_is(identity, session, name), session_tools.c.expires_at > datetime.now(UTC))
     if connection.scalar(select(session_tools.c.name).where(is_it).with_for_update()) is None:
         return False
@@ -57,7 +57,7 @@ def remove_session_tool(connection: Connection, identity: Identity, session: str
 
 
 def forget_session_tools(connection: Connection, *, limit: int) -> int:
-    """Delete at most `limit` that have expired. Their number."""
+    """Delete at most `limit` expired tools. Return their number."""
     old = select(session_tools.c.identity, session_tools.c.session, session_tools.c.name)
     old = old.where(session_tools.c.expires_at <= datetime.now(UTC)).order_by(session_tools.c.expires_at).limit(limit)
     found = connection.execute(old).all()

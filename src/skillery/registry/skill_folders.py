@@ -1,4 +1,4 @@
-"""Skills as folders of Agent Skills: the latest version of each, at its address, with a SKILL.md that conforms."""
+"""Skills as folders of Agent Skills: the latest version of each, at its URI, with a conforming SKILL.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skillery.backends import Identity, Storage
 from skillery.database.tables import objects, skill_files, skill_versions, skills
 from skillery.formats.agent_skill import AgentSkill, agent_skill
 from skillery.formats.skill_md import FILE as SKILL_MD
-from skillery.formats.skill_uris import agent_name, folder_of, places_of, uri_of
+from skillery.formats.skill_uris import agent_name, folder_of, skill_paths_of, uri_of
 from skillery.registry.visibility import sees_skill
 
 _KEPT = 512
@@ -31,7 +31,7 @@ class ServedFile(NamedTuple):
 
 
 class SkillMd(NamedTuple):
-    """What is served as a skill's SKILL.md, without its text."""
+    """The served SKILL.md of a skill, without its text."""
 
     name: str
     description: str
@@ -48,7 +48,7 @@ class SkillFolder(NamedTuple):
     folder: tuple[str, ...]
     skill_md: SkillMd
     files: tuple[ServedFile, ...]
-    """All of its files that are not in another skill's folder, sorted by path; SKILL.md as it is served."""
+    """The files outside of other skills' folders, sorted by path; SKILL.md as served."""
 
     def uri(self, path: str = "") -> str:
         return uri_of(self.folder, path)
@@ -57,10 +57,10 @@ class SkillFolder(NamedTuple):
 def find_folder(
     connection: Connection, identity: Identity, storage: Storage, segments: tuple[str, ...]
 ) -> tuple[SkillFolder, str] | None:
-    """The skill in whose folder an address lies, and the path in it; None where the identity sees none."""
-    places = places_of(segments)
-    seen = seen_named(connection, identity, [place.name for place in places])
-    for name, rest in places:
+    """Return the skill whose folder contains a URI, and the path in it; None if the identity sees no such skill."""
+    candidates = skill_paths_of(segments)
+    seen = seen_named(connection, identity, [candidate.name for candidate in candidates])
+    for name, rest in candidates:
         if name in seen:
             return open_folders(connection, identity, storage, [(name, seen[name])])[0], "/".join(rest)
     return None
@@ -69,7 +69,7 @@ def find_folder(
 def open_folders(
     connection: Connection, identity: Identity, storage: Storage, versions: Sequence[tuple[str, int]]
 ) -> list[SkillFolder]:
-    """Of skills that the identity sees: (name, id of the latest version)."""
+    """Return the folders of skills that the identity sees, given as (name, id of the latest version)."""
     if not versions:
         return []
     ids = [version_id for _, version_id in versions]
@@ -77,7 +77,7 @@ def open_folders(
     of_files = select(skill_files.c.version_id, skill_files.c.path, skill_files.c.sha256, skill_files.c.size_bytes)
     for version_id, *file in connection.execute(of_files.where(skill_files.c.version_id.in_(ids))):
         files[version_id].append(ServedFile(*file))
-    # One after the other: each may have megabytes, and a page has many.
+    # Read one after the other: each may have megabytes, and a page has many.
     names = {version_id: name for name, version_id in versions}
     shown_of = {each: skill_md_of(names[each], *stored) for each, stored in _skill_mds(connection, storage, ids)}
     elsewhere = _in_other_folders(connection, identity, [(name, files[each]) for name, each in versions])
@@ -95,7 +95,7 @@ def open_folders(
 
 
 def skill_md_of(name: str, content: bytes, description: str) -> SkillMd:
-    """What is served of a stored SKILL.md."""
+    """Return the description of the served SKILL.md for a stored one."""
     shown = _shown if len(content) <= _MOST_KEPT_BYTES else _shown.__wrapped__
     return shown(name, content, description)
 
@@ -112,21 +112,23 @@ def conforming(name: str, content: bytes, description: str) -> AgentSkill:
 
 
 def stored_skill_md(connection: Connection, storage: Storage, version_id: int) -> tuple[bytes, str]:
-    """As it is stored, and the description of the manifest."""
+    """Return the stored SKILL.md, and the description in the manifest."""
     return dict(_skill_mds(connection, storage, [version_id]))[version_id]
 
 
 def names_below(
     connection: Connection, identity: Identity, name: str, *, after: str = "", most: int
 ) -> list[tuple[str, int]]:
-    """(name, id of the latest version) of the first skills in the folder of this name that the identity sees, sorted by
-    the bytes of their names."""
+    """Return (name, id of the latest version) of the first skills in the folder of this name that the identity sees.
+
+    They are sorted by the bytes of their names.
+    """
     found: list[tuple[str, int]] = []
     after = max(after, f"{name}.")
     while len(found) < most:
         batch = connection.execute(
             select(*_COLUMNS)
-            # "." is followed by "/" in the order of bytes.
+            # "/" follows "." in the order of bytes.
             .where(_THERE, skills.c.name > after, skills.c.name < f"{name}/")
             .order_by(skills.c.name)
             .limit(_BATCH)
@@ -144,7 +146,7 @@ def count_files(connection: Connection, version_ids: Sequence[int]) -> int:
 
 
 def with_skills_below(connection: Connection, names: Iterable[str]) -> set[str]:
-    """Those of the names in whose folders other skills may lie, whoever sees them."""
+    """Return those of the names whose folders may contain other skills, visible or not."""
     wanted = [name for name in names if folder_of(name) == tuple(name.split("."))]
     found: set[str] = set()
     if not wanted:
@@ -170,21 +172,21 @@ def _skill_mds(connection: Connection, storage: Storage, ids: Sequence[int]) -> 
         description: str = msgspec.json.decode(names_json)["description"]
         if data is None:
             with storage.open(sha256) as stream:
-                data = stream.read()  # noqa: PLW2901 - the content, wherever it lies
+                data = stream.read()  # noqa: PLW2901 - the content, from the database or the storage
         yield version_id, (bytes(data), description)
 
 
 def _in_other_folders(
     connection: Connection, identity: Identity, folders: Iterable[tuple[str, list[ServedFile]]]
 ) -> set[tuple[str, str]]:
-    """(name, path) of files whose addresses are those of another skill's files: `b/x` of `a`, where there is `a.b`."""
+    """Return (name, path) of files whose URIs belong to another skill: `b/x` of `a`, if there is a skill `a.b`."""
     may_be: dict[tuple[str, str], list[str]] = {}
     for name, files in folders:
         folder = folder_of(name)
         for file in files:
             if "/" in file.path:
-                places = places_of((*folder, *file.path.split("/")))
-                longer = [place.name for place in places if len(place.name) > len(name)]
+                candidates = skill_paths_of((*folder, *file.path.split("/")))
+                longer = [candidate.name for candidate in candidates if len(candidate.name) > len(name)]
                 if longer:
                     may_be[name, file.path] = longer
     seen = seen_named(connection, identity, {name for names in may_be.values() for name in names})
@@ -192,7 +194,7 @@ def _in_other_folders(
 
 
 def seen_named(connection: Connection, identity: Identity, names: Iterable[str]) -> dict[str, int]:
-    """Name -> id of the latest version."""
+    """Return the id of the latest version by name, for the skills that the identity sees."""
     wanted = list(names)
     found: dict[str, int] = {}
     for start in range(0, len(wanted), _BATCH):

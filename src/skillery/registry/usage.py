@@ -1,7 +1,7 @@
-"""How a version is used: counted in the transaction that ends a run, so that nobody ever counts runs.
+"""Usage of a version, counted in the transaction that ends a run, so that no query ever counts runs.
 
-Durations are kept as a histogram whose buckets grow by an eighth of a doubling each: a percentile is known to 4.5 %,
-from a hundred thousandth of a second to an hour, in a few dozen rows.
+Durations are stored as a histogram. Each bucket is 2^(1/8) times as long as the one before, so a percentile is exact to
+4.5 %, from a hundred thousandth of a second to an hour, in a few dozen rows.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ PER_DOUBLING = 8
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """`usage` of describe_skill: of everybody's runs, those that other runs called among them."""
+    """`usage` of describe_skill: the runs of all callers, including runs that other runs started."""
 
     runs: int
     completed: int
     failed: int
     cancelled: int
     success_rate: float | None
-    """Of those that completed or failed."""
+    """The share among runs that completed or failed."""
     p50_ms: float | None
-    """Of those that completed: failing early is not being quick."""
+    """Percentiles of completed runs only: an early failure is no fast run."""
     p95_ms: float | None
     last_run_at: datetime | None
 
@@ -57,13 +57,13 @@ _CELL = (
     + literal_column("':'")
     + cast(version_usage.c.runs, Text)
 )
-# One row of text: a version that is much used has dozens of buckets, and each row fetched costs as much as all of them
-# joined. A literal between them: a parameter of its own kind has no place in a Statement.
+# One row of text: a frequently used version has dozens of buckets, and each fetched row costs as much as joining them
+# all. A literal between them, because a Statement supports no parameter of this kind.
 USAGE = (
     func.aggregate_strings(_CELL, literal_column("','")),  # type: ignore[arg-type]
     func.max(version_usage.c.last_run_at),
 )
-"""What `usage_from` is made of, selected for one `version_id`."""
+"""The columns that `usage_from` reads, selected for one `version_id`."""
 
 
 def count_run(
@@ -102,20 +102,22 @@ def usage_from(joined: str | None, last: datetime | str | None) -> Usage:
 
 
 def bucket_of(duration_ms: float) -> int:
-    """Larger for what took longer; 0 is SHORTEST_MS and less."""
+    """Return the bucket of a duration. Longer runs have higher buckets; 0 is SHORTEST_MS and less."""
     if duration_ms <= SHORTEST_MS:
         return 0
     return 1 + math.floor(PER_DOUBLING * math.log2(duration_ms / SHORTEST_MS))
 
 
 def duration_of(bucket: int) -> float:
-    """The middle of a bucket: off by a factor of 2 ** (1 / 16) at most."""
+    """Return the middle of a bucket, at most a factor of 2 ** (1 / 16) off."""
     return SHORTEST_MS * 2 ** ((bucket - 0.5) / PER_DOUBLING) if bucket else SHORTEST_MS
 
 
 def percentile(histogram: list[tuple[int, int]], total: int, part: float) -> float | None:
-    """Of counts by bucket, sorted, and their sum: the duration that `part` of all did not exceed. None where there are
-    none."""
+    """Return the duration that the share `part` of all runs did not exceed; None without runs.
+
+    `histogram` is sorted counts by bucket; `total` is their sum.
+    """
     wanted = math.ceil(part * total)
     for bucket, runs in histogram:
         wanted -= runs

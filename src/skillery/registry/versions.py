@@ -1,4 +1,4 @@
-"""list_versions: the versions of a skill, or of all: what waits for a review, what was yanked."""
+"""list_versions: the versions of one skill or of all, for example those that wait for a review or were yanked."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def list_versions(
     limit: int,
     cursor: str,
 ) -> dict[str, Any]:
-    """`versions`, the one published last first, and `next_cursor`: of those that the identity sees.
+    """Return `versions` that the identity sees, the last published first, and `next_cursor`.
 
-    "" is any name, status or namespace. Raises SkillNotFound for a name, InvalidCursor.
+    "" matches any name, status or namespace. Raises SkillNotFound for a name, InvalidCursor.
     """
     bound_to = ("list_versions", identity.name, name, status, namespace)
     where = [*_seen(identity), *_asked(status, namespace)]
@@ -66,12 +66,12 @@ def list_versions(
 
 
 def find_version(connection: Connection, *, identity: Identity, name: str, version: str) -> dict[str, Any]:
-    """The row of one version. Raises SkillNotFound, VersionNotFound."""
+    """Return the row of one version. Raise SkillNotFound, VersionNotFound."""
     return _row(_find(connection, identity, name, version))
 
 
 def cursor_after_version(connection: Connection, *, identity: Identity, key: bytes, name: str, version: str) -> str:
-    """Where list_versions of a skill goes on behind one of them. Raises SkillNotFound, VersionNotFound."""
+    """Return the cursor with which list_versions continues after a version. Raise SkillNotFound, VersionNotFound."""
     found = _find(connection, identity, name, version)
     return make_cursor(key, ("list_versions", identity.name, name, "", ""), (str(found.id),))
 
@@ -85,7 +85,7 @@ def _find(connection: Connection, identity: Identity, name: str, version: str) -
 def ages(
     connection: Connection, *, identity: Identity, names: Sequence[str]
 ) -> dict[str, tuple[datetime | None, datetime | None]]:
-    """When the first and the last version was made, of those that the identity sees."""
+    """Return when the first and the last version of each skill was created, among those that the identity sees."""
     first, last = func.min(skill_versions.c.created_at), func.max(skill_versions.c.created_at)
     statement = (
         select(skills.c.name, first, last)
@@ -100,10 +100,10 @@ def ages(
 def _asked(status: str, namespace: str) -> list[ColumnElement[bool]]:
     where: list[ColumnElement[bool]] = []
     if status:
-        # Spelt out in the statement: only so does a database see that a partial index will do.
+        # Written into the statement: only then can a database use a partial index.
         where.append(skill_versions.c.status == literal_column(f"'{status}'"))
     if namespace:
-        # "." is followed by "/" in the order of bytes.
+        # "/" follows "." in the order of bytes.
         below = skill_versions.c.namespace.between(f"{namespace}.", f"{namespace}/")
         where.append(or_(skill_versions.c.namespace == namespace, below))
     return where
@@ -130,8 +130,10 @@ def _row(row: Row[Any]) -> dict[str, Any]:
 
 
 def versions_with_lock(connection: Connection, identity: Identity, sha256: str, limit: int) -> list[dict[str, str]]:
-    """Of those that the identity sees, whose skills need packages and have that lock: `name, version, status`, by name
-    and then the newest first."""
+    """Return the visible versions with this lock whose skills need packages.
+
+    Each has `name, version, status`; they are sorted by name, then newest first.
+    """
     statement = (
         select(skills.c.name, skill_versions.c.version, skill_versions.c.status)
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)

@@ -1,8 +1,8 @@
-"""Who sees which skill and which version. What one may not see is not there, in every answer.
+"""Visibility of skills and versions. Every answer treats an invisible one as absent.
 
-A skill is seen by everybody (`public`), by whose grants cover its name (`namespace`), or by who published a version of
-it (`private`); by its reviewers and by admins always. Of a skill that is seen, a version is seen by everybody once it
-was published; before that, and where it was rejected, by its author, its reviewers and admins.
+A skill is visible to all callers (`public`), to those whose grants cover its name (`namespace`), or to publishers of
+one of its versions (`private`); its reviewers and admins always see it. A version of a visible skill is visible to all
+callers once it was published. Before that, or after a rejection, only its author, its reviewers and admins see it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Visibility = Literal["public", "namespace", "private"]
 WAS_PUBLISHED = ("published", "deprecated", "yanked")
 
 _MOST_APART = 8
-"""Grants that are looked up one by one."""
+"""Limit on the grants that are looked up one by one."""
 _CHUNK = 100
 
 _own_versions = skill_versions.alias("own_versions")
@@ -43,16 +43,16 @@ _OWN = Statement(
 
 
 class View(NamedTuple):
-    """What of an identity decides the text of a statement; the rest are parameters. None: it sees all skills."""
+    """The part of an identity that determines the text of a statement. Other values are parameters."""
 
     grants: tuple[int, ...]
-    """For each the number of namespaces above its names; () where it has no grants, or one for all names."""
+    """For each grant, the number of namespaces above its names; () without grants, or with a grant for all names."""
     grants_all: bool
     is_reviewer: bool
 
 
 def view_of(identity: Identity) -> View | None:
-    """None where it sees every skill, so that nothing is to be asked of a row."""
+    """Return the view of an identity; None if it sees every skill, so that rows need no condition."""
     grants_all = "*" in identity.namespaces
     if access.is_admin(identity) or ("review" in identity.scopes and (not identity.namespaces or grants_all)):
         return None
@@ -60,21 +60,21 @@ def view_of(identity: Identity) -> View | None:
 
 
 def parameters(identity: Identity) -> dict[str, Any]:
-    """For statements with the conditions below."""
+    """Return the parameters for statements with the conditions below."""
     if view_of(identity) is None:
         return {}
     found: dict[str, Any] = {"me": identity.name}
     for place, prefix in enumerate(_prefixes(identity)):
-        # "." is followed by "/" in the order of bytes.
+        # "/" follows "." in the order of bytes.
         found |= {f"grant_low_{place}": f"{prefix}.", f"grant_high_{place}": f"{prefix}/"}
         found |= {f"grant_{place}_{number}": one for number, one in enumerate(_above(prefix))}
     return found
 
 
 def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
-    """Conditions on `skills`, one of which holds for each row that is seen and of which some hold for no other.
+    """Return conditions on `skills`. A row is visible if one holds; `is_own` is separate.
 
-    Each is a range of (visibility, namespace, name) or a few: what is hidden is not even looked at. `is_own` is apart.
+    Each condition is one or a few ranges of (visibility, namespace, name), so hidden skills are not read.
     """
     found = [_is("public")]
     for visibility in _granted(view):
@@ -92,7 +92,7 @@ def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
 
 
 def seen_by_name(view: View, rows: FromClause = skills) -> list[ColumnElement[bool]]:
-    """As `seen_by_namespace`, by ranges of (visibility, name)."""
+    """Return conditions on `rows` as `seen_by_namespace` does, as ranges of (visibility, name)."""
     found = [_is("public", rows)]
     for visibility in _granted(view):
         if view.grants_all:
@@ -105,13 +105,16 @@ def seen_by_name(view: View, rows: FromClause = skills) -> list[ColumnElement[bo
 
 
 def is_own() -> ColumnElement[bool]:
-    """A private skill of which the identity has published a version. Without an order, so that it starts from those."""
+    """Return the condition for private skills of which the identity published a version.
+
+    The concatenation prevents the use of an index, so that a database starts from the identity's versions.
+    """
     own = select(_own_versions.c.skill_id).where(_own_versions.c.publisher == bindparam("me"))
     return and_(skills.c.id.in_(own), skills.c.visibility.concat(literal_column("''")) == literal_column("'private'"))
 
 
 def seen_version(view: View) -> ColumnElement[bool]:
-    """Of skills that are seen, the versions that are: `sees_version` as a condition."""
+    """Return the condition for visible versions of visible skills: `sees_version` in SQL."""
     statuses: list[ColumnElement[str]] = [literal_column(f"'{status}'") for status in WAS_PUBLISHED]
     found = [skill_versions.c.status.in_(statuses), skill_versions.c.publisher == bindparam("me")]
     if view.is_reviewer:
@@ -120,13 +123,13 @@ def seen_version(view: View) -> ColumnElement[bool]:
 
 
 def sees_each(view: View, rows: FromClause, skill_id: ColumnElement[int]) -> ColumnElement[bool]:
-    """Condition on each row of a table with `visibility` and `name` of a skill, that something else has found."""
+    """Return the condition on rows that another condition finds, of a table with `visibility` and `name` of a skill."""
     own = exists().where(_own_versions.c.publisher == bindparam("me"), _own_versions.c.skill_id == skill_id)
     return or_(*seen_by_name(view, rows), and_(_is("private", rows), own))
 
 
 def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: str, visibility: str) -> bool:
-    """The same of one skill that was found."""
+    """Return whether the identity sees a skill."""
     if visibility == "public" or access.reviews(identity, name):
         return True
     if visibility == "namespace":
@@ -135,12 +138,12 @@ def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: 
 
 
 def sees_version(identity: Identity, name: str, status: str, publisher: str) -> bool:
-    """Of a skill that it sees."""
+    """Return whether the identity sees a version of a skill that it sees."""
     return status in WAS_PUBLISHED or publisher == identity.name or access.reviews(identity, name)
 
 
 def _together(view: View, visibility: Visibility, rows: FromClause = skills) -> list[ColumnElement[bool]]:
-    """Many grants as few conditions: a database takes only so many in one statement."""
+    """Return many grants as few conditions: databases limit the conditions of a statement."""
     return [and_(_is(visibility, rows), one) for one in _in_grants(view, rows)]
 
 
@@ -168,13 +171,13 @@ def _granted(view: View) -> tuple[Visibility, ...]:
 
 
 def _prefixes(identity: Identity) -> list[str]:
-    """`sales` for each grant `sales.*`; none beside a grant of all names."""
+    """Return `sales` for each grant `sales.*`; [] if there is a grant for all names."""
     if "*" in identity.namespaces:
         return []
     return sorted({grant[:-2] for grant in identity.namespaces if grant.endswith(".*")})
 
 
 def _above(prefix: str) -> list[str]:
-    """The namespaces that a skill below the prefix can be in, other than those below the prefix."""
+    """Return the namespaces that a skill below the prefix can be in, other than those below the prefix."""
     parts = prefix.split(".")
     return [".".join(parts[:count]) for count in range(len(parts) + 1)]

@@ -1,4 +1,4 @@
-"""Waivers: findings of `before_publish` plugins that keep no version of a skill back, by whom, why and until when."""
+"""Waivers: findings of `before_publish` plugins that no longer refuse a version, with author, reason and end."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from skillery.database import in_utc
 from skillery.database.tables import waivers
 from skillery.errors import InvalidParams, WaiverNotFound
 from skillery.formats.semver import Version
-from skillery.formats.timestamps import shown_moment
+from skillery.formats.timestamps import timestamp_text
 from skillery.identity import access
 from skillery.registry.checks import CheckFinding, WaiverNote
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
 
 BUILT_IN_RULES = {
-    "examples": "examples have to pass; mend the skill or the example",
-    "before_publish": "it says that a check did not work; its admin has to mend the check",
+    "examples": "examples have to pass; fix the skill or the example",
+    "before_publish": "it means that a check failed to run; an admin has to fix the check",
 }
-"""What nobody can waive."""
+"""Rules whose findings cannot be waived."""
 
 
 class Waiver(msgspec.Struct, frozen=True):
-    """`file` and `version` None: whatever they are."""
+    """A waiver. `file` or `version` None matches any."""
 
     id: str
     name: str
@@ -58,9 +58,9 @@ def waive_finding(
     file: str | None,
     version: Version | None,
 ) -> Waiver:
-    """Whether the skill is there is not asked: most often its first version is what a finding keeps back.
+    """Add a waiver and return it. Raise NotAllowed, InvalidParams.
 
-    Raises NotAllowed, InvalidParams.
+    The skill need not exist: usually the finding refuses its first version.
     """
     access.require_namespace(identity, "review", name)
     if rule in BUILT_IN_RULES:
@@ -79,15 +79,17 @@ def waive_finding(
     }
     connection.execute(insert(waivers).values(**values))
     waiver = _find(connection, identity, str(values["waiver"]))
-    told = ("id", "rule", "file", "version", "reason", "until")
-    after = {key: value for key in told if (value := getattr(waiver, key)) is not None}
+    logged_fields = ("id", "rule", "file", "version", "reason", "until")
+    after = {key: value for key in logged_fields if (value := getattr(waiver, key)) is not None}
     audit.record(connection, identity, "waive_finding", name, after=after)
     return waiver
 
 
 def revoke_waiver(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
-    """From now on it waives nothing; what was published under it stays. Revoking again changes nothing. Raises
-    WaiverNotFound, for one of a name that the identity does not review, too."""
+    """Revoke a waiver and return it. Revoking again changes nothing.
+
+    Versions published under it stay. Raises WaiverNotFound, also for a name that the identity does not review.
+    """
     found = _find(connection, identity, waiver_id)
     if found.revoked_at is None:
         live = and_(waivers.c.waiver == found.id, waivers.c.revoked_at.is_(None))
@@ -101,8 +103,10 @@ def revoke_waiver(connection: Connection, identity: Identity, waiver_id: str) ->
 def list_waivers(
     connection: Connection, identity: Identity, key: bytes, *, name: str, limit: int, cursor: str
 ) -> dict[str, Any]:
-    """`waivers, next_cursor`: those of the names that the identity reviews, newest first; `name` "" is all of them.
-    Raises InvalidCursor."""
+    """Return `waivers` of names that the identity reviews, newest first, and `next_cursor`. Raise InvalidCursor.
+
+    `name` "" matches all names.
+    """
     access.require(identity, "review")
     bound_to = ("list_waivers", identity.name, name)
     where = [_reviewed(identity)]
@@ -117,8 +121,10 @@ def list_waivers(
     return {"waivers": page, "next_cursor": more}
 
 
-def judge(connection: Connection, name: str, version: Version, findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
-    """The findings of a version, each error with the live waiver that was made for it."""
+def apply_waivers(
+    connection: Connection, name: str, version: Version, findings: Sequence[Finding]
+) -> tuple[CheckFinding, ...]:
+    """Return the findings of a version, each error with its live waiver if there is one."""
     if not any(one.severity == "error" for one in findings):
         return tuple(CheckFinding(one.rule, one.message, one.severity, one.file, one.line) for one in findings)
     now = datetime.now(UTC)
@@ -154,15 +160,15 @@ def _note(waiver: Waiver | None) -> WaiverNote | None:
 def _find(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
     row = connection.execute(select(waivers).where(waivers.c.waiver == waiver_id)).one_or_none()
     if row is None or not access.reviews(identity, row.name):
-        raise WaiverNotFound(f"there is no waiver '{waiver_id[:80]}'", hint="list_waivers shows what there is.")
+        raise WaiverNotFound(f"there is no waiver '{waiver_id[:80]}'", hint="list_waivers shows all waivers.")
     return _waiver(row, datetime.now(UTC))
 
 
 def _reviewed(identity: Identity) -> ColumnElement[bool]:
-    """Conditions on names that say what `access.reviews` says."""
+    """Return the condition on names that is equal to `access.reviews`."""
     if access.is_admin(identity) or not identity.namespaces or "*" in identity.namespaces:
         return true()
-    # "." is followed by "/" in the order of bytes.
+    # "/" follows "." in the order of bytes.
     below = [grant[:-2] for grant in identity.namespaces if grant.endswith(".*")]
     return or_(*(and_(waivers.c.name >= f"{one}.", waivers.c.name < f"{one}/") for one in below))
 
@@ -180,8 +186,8 @@ def _waiver(row: Any, now: datetime) -> Waiver:
         status="revoked" if row.revoked_at else "expired" if expired else "live",
         by=row.identity,
         kind=row.identity_kind,
-        at=shown_moment(row.created_at) or "",
-        until=shown_moment(until),
+        at=timestamp_text(row.created_at) or "",
+        until=timestamp_text(until),
         revoked_by=row.revoked_by,
-        revoked_at=shown_moment(row.revoked_at),
+        revoked_at=timestamp_text(row.revoked_at),
     )

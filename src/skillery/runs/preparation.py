@@ -20,7 +20,7 @@ from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import FoundTool, VersionRow, find_tool, resolve
 from skillery.registry.files import check_file, find_module
-from skillery.registry.tools import tool_run_by
+from skillery.registry.tool_lookup import tool_run_by
 from skillery.runs.arguments import checked_arguments
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import Declarations

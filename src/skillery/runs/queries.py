@@ -13,7 +13,7 @@ from skillery.contents.blobs import output_blobs
 from skillery.database import in_utc
 from skillery.database.tables import runs, skill_versions, skills
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound
-from skillery.formats.timestamps import parse_moment
+from skillery.formats.timestamps import parse_timestamp
 from skillery.identity import access
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
@@ -170,7 +170,7 @@ def listing(whose: str, asked: RunFilter, now: datetime) -> Select[Any]:
     if asked.status in {"queued", "started"}:
         where.append(runs.c.queued.is_(asked.status == "queued"))
     if asked.since:
-        where.append(runs.c.started_at >= parse_moment(asked.since, "since", now))
+        where.append(runs.c.started_at >= parse_timestamp(asked.since, "since", now))
     return _LISTED.where(*where).order_by(runs.c.started_at.desc(), runs.c.id.desc())
 
 

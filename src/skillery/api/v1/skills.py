@@ -32,7 +32,7 @@ from skillery.errors import NotPublished, SkilleryError, VersionNotFound
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, Latest, VersionSpec, parse_version_spec
-from skillery.importing import Wish
+from skillery.importing import ImportOptions
 from skillery.registry.cursors import make_cursor
 
 WAITING = {"draft", "in_review"}
@@ -47,7 +47,7 @@ async def skills_endpoint(services: Services, scope: Any, receive: Any, send: An
     if scope["method"] == "POST":
         asked = Asked(services, await admit(services, scope, headers, "publish", "create_skill"), headers)
         query = query_of(scope, "beta", "namespace")
-        wish = Wish(namespace=parse_namespace(query.get("namespace", "")), is_new=True)
+        wish = ImportOptions(namespace=parse_namespace(query.get("namespace", "")), is_new=True)
         report = await published(asked, receive, wish)
         await send_answer(send, await _skill(asked, report.name, parse_version_spec(report.version)))
         return

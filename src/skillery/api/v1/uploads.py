@@ -10,10 +10,10 @@ from skillery.api.refusals import is_refusal, note_refusal
 from skillery.api.v1.forms import archive_in, boundary_of
 from skillery.api.v1.requests import Asked
 from skillery.errors import InvalidParams, SkilleryError
-from skillery.importing import Begun, SkillReport, Wish
+from skillery.importing import Begun, ImportOptions, SkillReport
 
 
-async def published(asked: Asked, receive: Any, wish: Wish) -> SkillReport:
+async def published(asked: Asked, receive: Any, wish: ImportOptions) -> SkillReport:
     """The one skill of a form, published. Raises what refuses it."""
     boundary = boundary_of(asked.headers.get("content-type", ""))
     importer = asked.services.importer

@@ -31,7 +31,7 @@ from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, VersionSpec, parse_version_spec
-from skillery.importing import Wish
+from skillery.importing import ImportOptions
 
 
 async def versions_endpoint(services: Services, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
@@ -45,7 +45,7 @@ async def versions_endpoint(services: Services, scope: Any, receive: Any, send: 
         query_of(scope, "beta")
         # A skill that the caller does not see is none to make a version of.
         await versions_of(asked, name, 1, "")
-        report = await published(asked, receive, Wish(into=name))
+        report = await published(asked, receive, ImportOptions(into=name))
         await send_answer(send, await _version(asked, name, parse_version_spec(report.version)))
         return
     asked = Asked(services, await admit(services, scope, headers, "read", "list_versions"), headers)

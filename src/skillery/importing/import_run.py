@@ -1,0 +1,211 @@
+"""One import under way.
+
+Skills are read one after the other, because each may affect the name of the next; a few are published at a time. The
+import therefore holds only those few in memory, however many the archive contains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Iterable
+from functools import partial
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from skillery.backends import Identity
+from skillery.database import Database
+from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable
+from skillery.formats.repairs import Repair
+from skillery.importing.entries import shown
+from skillery.importing.finder import Finder, FoundSkill, Merged
+from skillery.importing.identity import UPLOADS, Aliases, tree_path
+from skillery.importing.naming import NamedSkill, Naming
+from skillery.importing.options import ImportOptions
+from skillery.importing.preparation import PreparedSkill, SkillReader
+from skillery.importing.publication import SkillPublication
+from skillery.importing.reports import SkillReport, Summary, refusal_of, report_of
+from skillery.publishing import Publisher
+from skillery.registry import Alias, Removed, find_imported, mark_absent, note_removed
+
+AT_ONCE = 12
+"""Limit on the skills that are published at a time."""
+AT_ONCE_BYTES = 32 * 1024 * 1024
+"""Limit on the bytes of their files. Above it, no further skill is read."""
+VERSIONS = "(a version of it)"
+"""The path in the alias of versions uploaded into a named skill. No skill can have this name."""
+
+
+class _ReadSkill(NamedTuple):
+    """An already read skill, to compare others that state the same name."""
+
+    root: str
+    source_digest: str
+
+
+class ImportRun:
+    """One import under way: reads and names the skills in order, and publishes a few at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        publisher: Publisher,
+        identity: Identity,
+        options: ImportOptions,
+        finder: Finder,
+        skill_reader: SkillReader,
+        aliases: Aliases,
+    ) -> None:
+        self._database = database
+        self._identity = identity
+        self._options = options
+        self._finder = finder
+        self._skill_reader = skill_reader
+        self._aliases = aliases
+        self._naming = Naming(identity, skill_reader, options.take_over)
+        self._publication = SkillPublication(database, publisher, identity, options, self._naming)
+        self._read_skills: dict[str, list[_ReadSkill]] = {}
+        self._kept_paths: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        self._repaired = 0
+        self._stopped = False
+        self._unread = 0
+        self._held_bytes = 0
+
+    async def reports(self, roots: list[str], merged: Iterable[Merged] = ()) -> AsyncGenerator[SkillReport, None]:
+        """Yield the reports in the order of `roots`, then those of the links to them."""
+        under_way: deque[asyncio.Task[SkillReport]] = deque()
+        try:
+            for root in roots:
+                if self._stopped:
+                    break
+                under_way.append(await self._start_skill(root))
+                while under_way and (self._is_full(len(under_way)) or under_way[0].done()):
+                    yield self._count(await under_way.popleft())
+            while under_way:
+                yield self._count(await under_way.popleft())
+            for link in merged if not self._stopped else ():
+                yield self._count(SkillReport(path=shown(link.path), outcome="merged", by=shown(link.by)))
+        finally:
+            # Skills under way are finished even if the client has disconnected.
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def summary(self) -> Summary:
+        removed: tuple[Removed, ...] = ()
+        # A skill that could not be read may be one that seems missing: then no skill counts as removed.
+        if not (self._stopped or self._unread or self._options.is_upload):
+            removed = await self._removed()
+        missed = tuple(sorted(self._options.take_over - self._naming.taken_over))
+        return Summary(
+            dict(self._counts), self._repaired, removed, self._unread, self._stopped, self._aliases.source.name, missed
+        )
+
+    async def _removed(self) -> tuple[Removed, ...]:
+        source, paths = self._aliases.source, self._aliases.paths
+        if not source.name or (source.is_default and not paths):
+            return ()
+
+        def work(connection: Connection) -> tuple[Removed, ...]:
+            prune = self._options.prune and not self._options.dry_run
+            removed = note_removed(
+                connection, self._identity, source.namespace, source.name, self._kept_paths, prune=prune
+            )
+            if not self._options.dry_run:
+                mark_absent(connection, source.namespace, source.name, lambda path: tree_path(path) in paths)
+            return tuple(removed)
+
+        return await self._database.write(work)
+
+    def _is_full(self, under_way: int) -> bool:
+        return under_way >= AT_ONCE or self._held_bytes > AT_ONCE_BYTES
+
+    def _count(self, report: SkillReport) -> SkillReport:
+        self._counts[report.outcome] += 1
+        self._repaired += any(not repair.harmless for repair in report.repairs)
+        return report
+
+    # -- one skill ---------------------------------------------------------------------------------------------------
+
+    async def _start_skill(self, root: str) -> asyncio.Task[SkillReport]:
+        """Read a skill and determine its name. Return the task that publishes it."""
+        found, prepared = await asyncio.to_thread(self._read, root)
+        if isinstance(prepared, PreparedSkill):
+            return await self._name_and_import(prepared)
+        self._unread += 1
+        return _ready(refusal_of(found, None, prepared))
+
+    def _read(self, root: str) -> tuple[FoundSkill, PreparedSkill | Exception]:
+        found = FoundSkill(root, {}, None, (), None)
+        try:
+            found = self._finder.skill(root)
+            return found, self._skill_reader.prepare(found)
+        except Exception as error:  # noqa: BLE001 - reported and logged: a failed skill does not stop the others
+            return found, error
+
+    async def _name_and_import(self, prepared: PreparedSkill) -> asyncio.Task[SkillReport]:
+        same_named = self._read_skills.setdefault(prepared.key, [])
+        same = next((one for one in same_named if one.source_digest == prepared.source_digest), None)
+        if same is not None:
+            return _ready(report_of(prepared, "merged", by=shown(same.root)))
+        first = same_named[0] if same_named else None
+        same_named.append(_ReadSkill(prepared.found.root, prepared.source_digest))
+        if first is not None:
+            prepared = _with_path_in_alias(prepared, first)
+        self._kept_paths.add(self._aliases.alias_of(prepared.found.root, prepared.key).path)
+        task = asyncio.create_task(self._import(prepared, await self._name(prepared)))
+        # Let the task start: reading the next skill keeps this thread busy.
+        await asyncio.sleep(0)
+        return task
+
+    async def _name(self, prepared: PreparedSkill) -> NamedSkill | SkilleryError:
+        try:
+            named = await self._database.read(partial(self._find_name, prepared=prepared))
+        except SkilleryError as error:
+            return error
+        self._kept_paths.update({named.before.path} if named.before else ())
+        return named
+
+    def _find_name(self, connection: Connection, prepared: PreparedSkill) -> NamedSkill:
+        root, options = prepared.found.root, self._options
+        if options.into:
+            alias = Alias(options.into, UPLOADS, VERSIONS)
+            return NamedSkill(
+                options.into, alias, alias, find_imported(connection, self._identity, alias), owns=False, is_known=True
+            )
+        if options.is_new:
+            alias = Alias(options.namespace, UPLOADS, prepared.key)
+            return self._naming.name(connection, prepared, alias, alias)
+        before = self._aliases.recorded(root, prepared.key, prepared.source_digest)
+        return self._naming.name(connection, prepared, self._aliases.alias_of(root, prepared.key), before)
+
+    async def _import(self, prepared: PreparedSkill, named: NamedSkill | SkilleryError) -> SkillReport:
+        self._held_bytes += prepared.size_bytes
+        try:
+            if isinstance(named, SkilleryError):
+                raise named
+            return await self._publication.import_skill(prepared, named)
+        except Exception as error:  # noqa: BLE001 - as above
+            is_of_all = isinstance(error, Unavailable) and not isinstance(error, PackageIndexUnavailable)
+            self._stopped = self._stopped or is_of_all
+            name = prepared.wanted if isinstance(named, SkilleryError) else named.name
+            return refusal_of(prepared.found, prepared, error, name)
+        finally:
+            self._held_bytes -= prepared.size_bytes
+
+
+def _with_path_in_alias(prepared: PreparedSkill, first: _ReadSkill) -> PreparedSkill:
+    """Return the second of two skills with one stated name. Its path becomes part of its alias."""
+    message = f"{first.root or 'the root'!r} has the name {prepared.stated!r} too; this skill gets another name"
+    return prepared._replace(
+        is_name_repaired=True, repairs=(*prepared.repairs, Repair("name_of_another", shown(message)))
+    )
+
+
+def _ready(report: SkillReport) -> asyncio.Task[SkillReport]:
+    """Return a task that is only there to keep reports in order."""
+
+    async def finished() -> SkillReport:
+        return report
+
+    return asyncio.create_task(finished())

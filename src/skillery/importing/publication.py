@@ -1,0 +1,273 @@
+"""The publishing step of an import: a skill that is read and named becomes a version, or stays unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import msgspec
+from sqlalchemy import Connection
+
+from skillery.backends import Identity
+from skillery.database import Database
+from skillery.errors import InvalidBundle, InvalidParams, NameTaken, Refused, VersionExists
+from skillery.formats.bundle import BundleFile
+from skillery.formats.foreign_requirements import LEFT_OUT, NO_PACKAGES
+from skillery.formats.names import is_within
+from skillery.formats.repairs import Repair
+from skillery.formats.requirements import LOCK
+from skillery.formats.semver import Version
+from skillery.identity import access
+from skillery.importing.naming import NamedSkill, Naming
+from skillery.importing.options import ImportOptions
+from skillery.importing.preparation import PreparedSkill, same_files, with_packages
+from skillery.importing.reports import SkillReport, report_of
+from skillery.importing.versions import next_version
+from skillery.publishing import ImportScan, Mode, Publisher
+from skillery.registry import Imported, NewVersion, is_owned, record_import, skills_with_index_name, taken_versions
+
+TRIES = 3
+MOST_NAMED = 10
+"""Limit on the packages that a warning names."""
+
+
+class _StoredVersion(NamedTuple):
+    """A version that already has the files of a skill."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
+    owns: bool | None
+    """Whether the source owns the skill; None if no alias is recorded yet."""
+
+    def shown(self) -> dict[str, str]:
+        return {"name": self.name, "version": self.version, "digest": self.digest, "status": self.status}
+
+
+class _Bundle(NamedTuple):
+    """The manifest and files to publish for a skill."""
+
+    manifest: Mapping[str, Any]
+    files: tuple[BundleFile, ...]
+    repairs: tuple[Repair, ...]
+
+
+class SkillPublication:
+    """Publishes the skills of one import."""
+
+    def __init__(
+        self,
+        database: Database,
+        publisher: Publisher,
+        identity: Identity,
+        options: ImportOptions,
+        naming: Naming,
+    ) -> None:
+        self._database = database
+        self._publisher = publisher
+        self._identity = identity
+        self._options = options
+        self._naming = naming
+
+    async def import_skill(self, prepared: PreparedSkill, named: NamedSkill) -> SkillReport:
+        """Publish a skill, or check it in a dry run, and return its report. Raise the errors of `Publisher.publish`."""
+        # Checked first: the answer about existing skills depends on it.
+        access.require_namespace(self._identity, "publish", named.name)
+        mode = self._options.packages or self._publisher.checks.undeclared.mode
+        if mode != "lock" and (same := await self._stored(prepared, named)) is not None:
+            return await self._unchanged(prepared, named, same)
+        runtime, prepared = await self._runtime(prepared)
+        scan, prepared = await self._scan_imports(prepared, runtime)
+        if mode == "lock" and (same := await self._stored(prepared, named)) is not None:
+            return await self._unchanged(prepared, named, same)
+        for number in range(1, TRIES + 1):
+            bundle = await self._bundle(prepared, named, runtime)
+            try:
+                return await self._publish(prepared, named, bundle, scan)
+            except (VersionExists, NameTaken) as error:
+                # Another import has just taken the name or the version.
+                if self._options.is_upload or number == TRIES:
+                    raise
+                if isinstance(error, NameTaken):
+                    if named.imported is not None:
+                        raise
+                    again = partial(self._naming.name_again, prepared=prepared, alias=named.alias)
+                    named = await self._database.read(again)
+        raise AssertionError("the last try returns or raises")
+
+    async def _unchanged(self, prepared: PreparedSkill, named: NamedSkill, same: _StoredVersion) -> SkillReport:
+        await self._claim(prepared, named, same)
+        repairs = (*prepared.repairs, *(named.notes if same.name == named.name else ()))
+        return report_of(prepared, "unchanged", repairs=repairs, **same.shown())
+
+    async def _stored(self, prepared: PreparedSkill, named: NamedSkill) -> _StoredVersion | None:
+        """Return the version that already has the same files."""
+        imported = named.imported
+        # A copy of another source's skill stays unchanged, whatever packages are inferred for it.
+        packages = (self._options.packages or self._publisher.checks.undeclared.mode) if named.owns else None
+        if imported is not None and _is_unchanged(prepared, imported, packages):
+            return _StoredVersion(
+                imported.name, imported.version, imported.digest or "", imported.status or "", named.owns
+            )
+        if self._options.is_upload or named.takes_over or (imported is not None and imported.is_removed):
+            return None
+        for name, version, files in await self._exports(prepared, named):
+            row = await self._publisher.find_stored(self._identity, name, version, files)
+            if row is not None:
+                return _StoredVersion(row.name, row.version, row.digest, row.status, owns=None)
+        return None
+
+    async def _exports(
+        self, prepared: PreparedSkill, named: NamedSkill
+    ) -> list[tuple[str, Version | None, tuple[BundleFile, ...]]]:
+        """Return the stored versions that the files may be an export of: name, version and files."""
+        if prepared.manifest is None:
+            if named.imported is not None or self._options.permissions is not None:
+                return []
+            stored = await self._database.read(partial(skills_with_index_name, wanted=prepared.stated))
+            return [(name, None, prepared.files) for name in stored if self._may_publish(name)]
+        names = dict.fromkeys((named.name, prepared.wanted, prepared.stated))
+        version = str(prepared.declared)
+        return [
+            (name, prepared.declared, prepared.files_as(name, version)[1]) for name in names if self._may_publish(name)
+        ]
+
+    def _may_publish(self, name: str) -> bool:
+        return is_within(name, self._options.namespace) and access.covers(self._identity, name)
+
+    async def _scan_imports(
+        self, prepared: PreparedSkill, runtime: Mapping[str, object]
+    ) -> tuple[ImportScan, PreparedSkill]:
+        """Return the undeclared packages, and the skill with a source digest that includes the inferred packages."""
+        table = (prepared.manifest or {}).get("runtime", runtime)
+        declared = cast(Sequence[str], table.get("dependencies", ()))
+        undeclared = self._publisher.checks.undeclared
+        scan = await undeclared.infer(self._identity.name, prepared.files, declared, self._options.packages)
+        return scan, prepared._replace(source_digest=with_packages(prepared.source_digest, scan.packages))
+
+    async def _runtime(self, prepared: PreparedSkill) -> tuple[dict[str, object], PreparedSkill]:
+        """Return `[runtime]` for the packages of the skill's scripts. Raise PackageIndexUnavailable.
+
+        If this server cannot install them, return {} and note a repair: the skill is imported without them.
+        """
+        needs = prepared.needs
+        runtime = needs.runtime()
+        if not runtime:
+            return {}, _with_warnings(prepared)
+        given = next((file.content for file in prepared.files if file.path == LOCK), None)
+        try:
+            await self._publisher.checks.check_needs(self._identity, needs.dependencies, needs.requires_python, given)
+        except (InvalidParams, Refused) as error:
+            what = ", ".join(
+                [*needs.dependencies[:MOST_NAMED], *(["…"] if len(needs.dependencies) > MOST_NAMED else [])]
+            )
+            asked = what or f"Python {needs.requires_python}"
+            message = f"it needs {asked}, and its scripts run without: {error.message.rstrip('.')}"
+            note = Repair(NO_PACKAGES, message)
+            return {}, _with_warnings(prepared._replace(repairs=(*prepared.repairs, note)))
+        return runtime, _with_warnings(prepared)
+
+    async def _publish(
+        self, prepared: PreparedSkill, named: NamedSkill, bundle: _Bundle, scan: ImportScan
+    ) -> SkillReport:
+        manifest, files, repairs = bundle
+        if self._options.dry_run:
+            checked = await self._publisher.check_skill(self._identity, manifest, prepared.skill_md, files, scan)
+            return report_of(
+                prepared,
+                "checked" if checked.ok else "refused",
+                repairs=repairs,
+                name=checked.name,
+                version=checked.version,
+                digest=checked.digest,
+                status=checked.status,
+                warnings=checked.warnings,
+                findings=checked.findings,
+                examples=checked.examples,
+            )
+        note = partial(record_import, identity=self._identity, recorded=named.recorded(prepared))
+        published = await self._publisher.publish(
+            self._identity, manifest, prepared.skill_md, files, also=note, scan=scan
+        )
+        created = published.created
+        return report_of(
+            prepared,
+            "draft" if created.status == "draft" else "published",
+            repairs=repairs,
+            name=created.name,
+            version=created.version,
+            digest=created.digest,
+            status=created.status,
+            warnings=published.warnings,
+            findings=published.findings,
+            examples=published.examples,
+        )
+
+    async def _bundle(self, prepared: PreparedSkill, named: NamedSkill, runtime: Mapping[str, object]) -> _Bundle:
+        name = named.name
+        taken = await self._database.read(partial(taken_versions, name=name))
+        if self._options.is_new and taken:
+            raise NameTaken(
+                f"the name '{name}' is taken", hint="Make a new version of it, or choose another name.", name=name
+            )
+        if prepared.manifest is not None and self._options.is_upload:
+            self._check_own_name(prepared, name)
+            return _Bundle(prepared.manifest, prepared.files, prepared.repairs)
+        version = next_version(prepared.declared, taken)
+        repairs = prepared.repairs
+        if prepared.declared is not None and version != prepared.declared:
+            message = f"the version {prepared.declared} is taken; {version} is used"
+            repairs = (*repairs, Repair("version_taken", message))
+        repairs = (*repairs, *named.notes)
+        if prepared.manifest is not None:
+            manifest, files = prepared.files_as(name, str(version))
+            return _Bundle(manifest, files, repairs)
+        made: dict[str, Any] = {"name": name, "version": str(version), "description": prepared.description}
+        if runtime:
+            made["runtime"] = runtime
+        if self._options.permissions is not None:
+            made["permissions"] = self._options.permissions
+        return _Bundle(made, prepared.files, repairs)
+
+    def _check_own_name(self, prepared: PreparedSkill, name: str) -> None:
+        if self._options.into and prepared.stated != name:
+            raise InvalidBundle(
+                f"skill.toml says '{prepared.stated}', but the import adds a version of '{name}'",
+                hint="Change the name in skill.toml, or import it as a separate skill.",
+                file="skill.toml",
+            )
+
+    async def _claim(self, prepared: PreparedSkill, named: NamedSkill, same: _StoredVersion) -> None:
+        """Record the alias of a skill that is already stored."""
+        is_recorded = named.is_known and named.before == named.alias
+        keeps = is_recorded and (same.owns is not None or named.owns)
+        if keeps or self._options.is_upload or self._options.dry_run:
+            return
+
+        def work(connection: Connection) -> None:
+            owns = same.owns if same.owns is not None else not is_owned(connection, same.name)
+            recorded = named.recorded(prepared)._replace(owns=owns)
+            created = NewVersion(same.name, same.version, same.digest, same.status)
+            record_import(connection, created, self._identity, recorded)
+
+        await self._database.write(work)
+
+
+def _with_warnings(prepared: PreparedSkill) -> PreparedSkill:
+    """Return the skill with warnings about omitted requirements: users of its scripts need to know."""
+    omitted = [one for one in prepared.repairs if one.code in {NO_PACKAGES, LEFT_OUT}]
+    warnings = [f"{one.file}:{one.line}: {one.message}" if one.file and one.line else one.message for one in omitted]
+    read = prepared.skill_md
+    return prepared._replace(skill_md=msgspec.structs.replace(read, warnings=(*read.warnings, *warnings)))
+
+
+def _is_unchanged(prepared: PreparedSkill, imported: Imported, packages: Mode | None) -> bool:
+    """Return whether the same files were imported, and with the same inferred packages if `packages` asks for that.
+
+    A version that the identity may not see counts as absent.
+    """
+    source, earlier = prepared.source_digest, imported.source_digest
+    is_same = source == earlier if packages in {"lock", "off"} else same_files(source, earlier)
+    return is_same and imported.is_seen and not imported.is_removed

@@ -1,0 +1,114 @@
+"""list_tools: the tools of one version, or the session's own and all offered tools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    literal_column,
+    select,
+    tuple_,
+)
+
+from skillery.backends import Identity
+from skillery.database import Statement
+from skillery.database.tables import skills, tools
+from skillery.formats.version_spec import VersionSpec
+from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.pages import fitting, read_until_full, text_bytes
+from skillery.registry.resolution import resolve
+from skillery.registry.tools import OF_SESSION, OF_VERSION, sees_tool, session_values
+from skillery.registry.visibility import View, parameters, view_of
+
+_KEPT = 256
+"""Number of cached compiled statements."""
+
+
+def list_tools(
+    connection: Connection,
+    identity: Identity,
+    key: bytes,
+    *,
+    skill: tuple[str, VersionSpec] | None,
+    session: str,
+    limit: int,
+    cursor: str,
+) -> msgspec.Raw:
+    """Return `{"tools": […], "next_cursor": …}` as JSON, sorted by the bytes of skill and name.
+
+    Tools of the session come first. With `skill`, only the tools of that version are listed. Raises InvalidCursor,
+    SkillNotFound, VersionNotFound, LabelNotFound.
+    """
+    bound_to = ("list_tools", skill[0] if skill else "", str(skill[1]) if skill else "", session)
+    after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
+    if skill is not None:
+        row = resolve(connection, identity, *skill)
+        found = OF_VERSION.rows(connection, version_id=row.version_id, after=after[1])[: limit + 1]
+        rows = [(row.name, name, item) for name, item in found]
+    else:
+        rows = _own_rows(connection, identity, session, after)
+        rows += _offered_until_full(connection, identity, after, limit + 1)
+    page = fitting(rows[:limit], _size_of)
+    more = len(rows) > len(page)
+    next_cursor = f'"{make_cursor(key, bound_to, (page[-1][0], page[-1][1]))}"' if more else "null"
+    return msgspec.Raw(f'{{"tools":[{",".join(row[2] for row in page)}],"next_cursor":{next_cursor}}}'.encode())
+
+
+def _offered_until_full(
+    connection: Connection, identity: Identity, after: tuple[str, ...], count: int
+) -> list[tuple[str, str, str]]:
+    def read(wanted: int, last: tuple[str, str, str] | None) -> list[tuple[str, str, str]]:
+        return [tuple(one[:3]) for one in _offered(connection, identity, last or after, wanted)]
+
+    return read_until_full(read, count, _size_of)
+
+
+def _size_of(row: tuple[str, str, str]) -> int:
+    return text_bytes(row[2])
+
+
+def _own_rows(
+    connection: Connection, identity: Identity, session: str, after: tuple[str, ...]
+) -> list[tuple[str, str, str]]:
+    if after[0]:
+        return []
+    own = OF_SESSION.rows(connection, **session_values(connection, identity, session))
+    return [("", name, item_json) for name, item_json in own if name > after[1]]
+
+
+def _offered(connection: Connection, identity: Identity, after: tuple[str, ...], rows: int) -> Sequence[Any]:
+    view = view_of(identity)
+    values = {"after_skill": after[0], "after_name": after[1] if after[0] else ""}
+    found = _whole(rows).rows(connection, **values)
+    if view is None or all(row[3] == "public" for row in found):
+        # Most pages contain no hidden skill.
+        return found
+    return _seen(rows, view).rows(connection, **values, **parameters(identity))
+
+
+def _listing(rows: int, *where: ColumnElement[bool]) -> Select[Any]:
+    place = tuple_(tools.c.skill, tools.c.name) > tuple_(bindparam("after_skill"), bindparam("after_name"))
+    return (
+        select(tools.c.skill, tools.c.name, tools.c.item_json, skills.c.visibility)
+        .join_from(tools, skills, skills.c.id == tools.c.skill_id)
+        .where(tools.c.offered_since.is_not(None), place, *where)
+        .order_by(tools.c.skill, tools.c.name)
+        .limit(literal_column(str(rows)))
+    )
+
+
+@lru_cache(_KEPT)
+def _whole(rows: int) -> Statement:
+    return Statement(_listing(rows))
+
+
+@lru_cache(_KEPT)
+def _seen(rows: int, view: View) -> Statement:
+    return Statement(_listing(rows, sees_tool(view)))

@@ -1,0 +1,170 @@
+"""Finding a tool by its name.
+
+If several skills offer a tool of one name, the bare name means the tool that was published last, among those that the
+caller sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import (
+    Connection,
+    and_,
+    bindparam,
+    literal_column,
+    select,
+)
+
+from skillery.backends import Identity
+from skillery.database import Statement
+from skillery.database.tables import session_tools, skills, tools
+from skillery.errors import ToolNotFound
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact, VersionSpec
+from skillery.formats.wording import near_words, quoted
+from skillery.registry.resolution import VersionRow, resolve
+from skillery.registry.tools import OF_SESSION, OF_VERSION, is_session_tool, sees_tool, session_values
+from skillery.registry.visibility import View, parameters, view_of
+
+_KEPT = 256
+"""Number of cached compiled statements."""
+_NEIGHBOURS = 20
+_NEAR = 3
+
+_ONE_OF_VERSION = Statement(
+    select(tools.c.script, tools.c.item_json).where(
+        tools.c.version_id == bindparam("version_id"), tools.c.name == bindparam("name")
+    )
+)
+_ONE_OF_SESSION = Statement(
+    select(session_tools.c.script, session_tools.c.content, session_tools.c.item_json).where(
+        is_session_tool, session_tools.c.name == bindparam("name")
+    )
+)
+_HANDLER = Statement(
+    select(tools.c.name)
+    .where(tools.c.version_id == bindparam("version_id"), tools.c.script == bindparam("script"))
+    .order_by(tools.c.name)
+    .limit(literal_column("1"))
+)
+
+
+class SessionTool(NamedTuple):
+    """The single file of a tool that lives in a session."""
+
+    script: str
+    content: str
+
+
+class FoundTool(NamedTuple):
+    """A tool and its origin: a version, or the caller's session."""
+
+    name: str
+    declared: Mapping[str, Any]
+    script: str | None
+    version: VersionRow | None
+    session: SessionTool | None = None
+
+
+def find_tool(
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    *,
+    skill: tuple[str, VersionSpec] | None,
+    session: str,
+) -> FoundTool:
+    """Return the tool of that name. Raise ToolNotFound, SkillNotFound, VersionNotFound, LabelNotFound.
+
+    The tool belongs to `skill` if given; else to the session; else to the skill that published it last.
+    """
+    if skill is not None:
+        return _in_version(connection, resolve(connection, identity, *skill), name)
+    own = _ONE_OF_SESSION.rows(connection, name=name, **session_values(connection, identity, session))
+    for script, content, item_json in own:
+        return FoundTool(name, _declared(item_json), script, None, SessionTool(script, content))
+    offered = find_offered(connection, identity, name)
+    if offered is None:
+        raise _not_found(connection, identity, name, session)
+    return _in_version(connection, offered, name)
+
+
+def find_offered(connection: Connection, identity: Identity, name: str) -> VersionRow | None:
+    """Return the version that a bare name means, among those that the identity sees; else None."""
+    rows = _named(view_of(identity)).rows(connection, name=name, **parameters(identity))
+    if not rows:
+        return None
+    item: dict[str, Any] = msgspec.json.decode(rows[0][0])
+    return resolve(connection, identity, item["skill"], Exact(Version.parse(item["version"])))
+
+
+@lru_cache(_KEPT)
+def _named(view: View | None) -> Statement:
+    return Statement(
+        select(tools.c.item_json)
+        .join_from(tools, skills, skills.c.id == tools.c.skill_id)
+        .where(
+            tools.c.offered_since.is_not(None),
+            tools.c.name == bindparam("name"),
+            *([] if view is None else [sees_tool(view)]),
+        )
+        .order_by(tools.c.offered_since.desc(), tools.c.version_id.desc())
+        .limit(literal_column("1"))
+    )
+
+
+def tool_run_by(connection: Connection, version_id: int, script: str) -> str | None:
+    """Return the name of a tool of the version whose handler is this file, or None."""
+    rows = _HANDLER.rows(connection, version_id=version_id, script=script)
+    return str(rows[0][0]) if rows else None
+
+
+def _in_version(connection: Connection, version: VersionRow, name: str) -> FoundTool:
+    for script, item_json in _ONE_OF_VERSION.rows(connection, version_id=version.version_id, name=name):
+        return FoundTool(name, _declared(item_json), script, version)
+    names = [found for found, _ in OF_VERSION.rows(connection, version_id=version.version_id, after="")]
+    near = near_words(name, names, _NEAR)
+    offers = f"It offers {', '.join(names[:20])}." if names else "It offers no tools."
+    raise ToolNotFound(
+        f"'{version.name}' {version.version} has no tool {quoted(name)}",
+        hint=f"Did you mean {' or '.join(near)}?" if near else offers,
+        name=name[:128],
+        skill=version.name,
+        version=version.version,
+        near=near,
+    )
+
+
+def _not_found(connection: Connection, identity: Identity, name: str, session: str) -> ToolNotFound:
+    near = near_names(connection, identity, name, session)
+    hint = f"Did you mean {' or '.join(quoted(one) for one in near)}?" if near else "list_tools shows all tools."
+    return ToolNotFound(f"there is no tool {quoted(name)}", hint=hint, name=name[:128], near=near)
+
+
+def near_names(connection: Connection, identity: Identity, name: str, session: str) -> list[str]:
+    """Return similar names among visible tools and the session's own.
+
+    Compared are the names next to `name` in the index and those with the same beginning; their number is limited.
+    """
+    view, values = view_of(identity), parameters(identity)
+    offered = select(tools.c.name).join_from(tools, skills, skills.c.id == tools.c.skill_id)
+    offered = offered.where(tools.c.offered_since.is_not(None), *([] if view is None else [sees_tool(view)])).distinct()
+    first = name[:3]
+    looks = (
+        offered.where(tools.c.name >= name).order_by(tools.c.name).limit(_NEIGHBOURS),
+        offered.where(tools.c.name < name).order_by(tools.c.name.desc()).limit(_NEIGHBOURS),
+        offered.where(and_(tools.c.name >= first, tools.c.name < first + "\x7f")).order_by(tools.c.name).limit(100),
+    )
+    own = OF_SESSION.rows(connection, **session_values(connection, identity, session))
+    names = {one for one, _ in own}
+    names.update(found for look in looks for found in connection.scalars(look, values))
+    return near_words(name, sorted(names), _NEAR)
+
+
+def _declared(item_json: str) -> Mapping[str, Any]:
+    declared: dict[str, Any] = msgspec.json.decode(item_json)["parameters"]
+    return declared
