@@ -166,7 +166,7 @@ def test_the_command_line_brings_files_and_writes_files(sqlite_server: Server, n
     uploaded = blob(sqlite_server.rpc, "one")
     ended = skillery(*commands["script"], "--file", f"{uploaded}:in/a.txt", *at)
     assert (ended.code, "in/a.txt" in ended.out) == (0, True)
-    for text, words in (("none.txt", "there is no file"), (str(tmp_path), "is a folder"), ("blob:x", "blob:ID:PATH")):
+    for text, words in (("none.txt", "does not exist"), (str(tmp_path), "is a folder"), ("blob:x", "blob:ID:PATH")):
         refused = skillery(*commands["script"], "--file", text, *at)
         assert (refused.code, words in refused.err) == (2, True), refused.err
 

@@ -136,5 +136,5 @@ def _opened(path: Path) -> io.BufferedReader:
         raise StartupError(f"cannot read '{path}': {error.strerror}") from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise StartupError(f"cannot read '{path}': it is no file any more")
+        raise StartupError(f"cannot read '{path}': it is no longer a regular file")
     return file

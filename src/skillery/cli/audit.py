@@ -26,14 +26,19 @@ def audit() -> None:
 
 
 @audit.command("list")
-@click.option("--identity", default="", metavar="NAME", help="Only what this identity did or was refused.")
+@click.option("--identity", default="", metavar="NAME", help="Only entries of this identity.")
 @click.option("--action", default="", metavar="METHOD", help="Only this action, e.g. create_skill.")
-@click.option("--subject", default="", help="Only what was done to this: a skill, NAME@VERSION, a token's id.")
-@click.option("--outcome", type=click.Choice(["done", "refused"]), help="Only what was done, or refused.")
-@click.option("--since", default="", metavar="TIME", help="From then on: 2026-11-22 or 2026-11-22T09:30:00Z.")
-@click.option("--until", default="", metavar="TIME", help="Before then.")
+@click.option("--subject", default="", help="Only entries about this subject: a skill, NAME@VERSION, a token id.")
+@click.option("--outcome", type=click.Choice(["done", "refused"]), help="Only completed or only refused actions.")
+@click.option(
+    "--since",
+    default="",
+    metavar="TIME",
+    help="Only entries at or after this time: 2026-11-22 or 2026-11-22T09:30:00Z.",
+)
+@click.option("--until", default="", metavar="TIME", help="Only entries before this time.")
 @click.option("--limit", default=50, metavar="N", type=click.IntRange(1, 1000), show_default=True)
-@click.option("--cursor", default="", help="Where the last page ended.")
+@click.option("--cursor", default="", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
 def list_(target: Target, as_json: bool, **asked: Any) -> None:
@@ -45,7 +50,7 @@ def list_(target: Target, as_json: bool, **asked: Any) -> None:
         return
     print_rows(COLUMNS, [_row(entry) for entry in found["entries"]])
     if found["next_cursor"]:
-        click.echo(f"There are more: --cursor {found['next_cursor']}", err=True)
+        click.echo(f"More entries: --cursor {found['next_cursor']}", err=True)
 
 
 @audit.command("head")
@@ -65,7 +70,7 @@ def head(target: Target, as_json: bool) -> None:
 
 
 @audit.command("verify")
-@click.option("--head", "noted", metavar="SEQ:HASH", help="What `skillery audit head` printed some time ago.")
+@click.option("--head", "noted", metavar="SEQ:HASH", help="An earlier output of `skillery audit head`.")
 @home_options
 @json_option
 def verify(noted: str | None, target: Target, as_json: bool) -> None:
@@ -87,7 +92,7 @@ def verify(noted: str | None, target: Target, as_json: bool) -> None:
         click.echo(f"ok: {found.head.seq} entries, up to {found.head}")
     else:
         click.echo(clean(f"entry {fault.seq}: {fault.reason}"), err=True)
-        click.echo(f"{found.head.seq} entries before it are whole.", err=True)
+        click.echo(f"{found.head.seq} entries before it are intact.", err=True)
     if fault is not None:
         raise click.exceptions.Exit(CHECK_FAILED)
 
@@ -97,7 +102,7 @@ def _head(text: str) -> Head:
 
     seq, _, digest = text.strip().partition(":")
     if not (seq.isdecimal() and len(seq) < 19 and len(digest) == 64):
-        raise click.UsageError("--head is SEQ:HASH, as `skillery audit head` prints it")
+        raise click.UsageError("--head must be SEQ:HASH, as printed by `skillery audit head`")
     return Head(int(seq), digest.lower())
 
 
@@ -131,7 +136,7 @@ def _row(entry: dict[str, Any]) -> tuple[object, ...]:
     return (
         entry["seq"],
         entry["at"][:19] + "Z",
-        f"{who['name']} ({who['kind']})" if who else "nobody known",
+        f"{who['name']} ({who['kind']})" if who else "unknown",
         entry["address"] or "local",
         entry["action"],
         entry["subject"] or "-",

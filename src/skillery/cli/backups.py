@@ -25,8 +25,8 @@ KEY_FILE = "secrets.key"
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--with-secret-key", is_flag=True, help="Put the home's key of secrets in too: then FILE opens them.")
-@click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
+@click.option("--with-secret-key", is_flag=True, help="Include the key of secrets. FILE can then decrypt the secrets.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @home_options
 @json_option
 def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_json: bool) -> None:
@@ -40,13 +40,15 @@ def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_js
 
     settings = _loaded(target)
     if file.exists() and not force:
-        raise StartupError(f"{file} is there already; choose another name, or replace it with --force")
+        raise StartupError(f"{file} already exists; choose another name, or replace it with --force")
     if not file.absolute().parent.is_dir():
-        raise StartupError(f"there is no folder {file.absolute().parent}")
+        raise StartupError(f"the folder {file.absolute().parent} does not exist; create it first")
     key = _secret_key(settings) if with_secret_key else None
     with _opened(settings) as opened:
         if revision_of(opened.database) is None:
-            raise StartupError(f"there is no registry yet to back up (home {settings.home})")
+            raise StartupError(
+                f"the home {settings.home} contains no registry to back up; check --home or start a server there first"
+            )
         made = back_up(opened.database, opened.storage, file.absolute(), __version__, key)
     rows = sum(made.rows.values())
     if as_json:
@@ -68,7 +70,7 @@ def _secret_key(settings: Settings) -> Path:
     path = Path(given["key_file"]).expanduser() if given.get("key_file") else settings.home / KEY_FILE
     if given.get("key") or not path.is_file():
         where = "in the settings" if given.get("key") else f"not at {path}"
-        raise StartupError(f"the key of secrets is {where}; leave --with-secret-key out")
+        raise StartupError(f"the key of secrets is {where}; omit --with-secret-key")
     return path
 
 
@@ -119,8 +121,8 @@ def check(target: Target, deep: bool, as_json: bool) -> None:
         revision = revision_of(opened.database)
         if revision != migrate.head():
             raise StartupError(
-                f"the database is at revision {revision or 'none'}, and this release checks {migrate.head()}: "
-                "skillery db upgrade, or the release that serves it"
+                f"the database is at revision {revision or 'none'}, but this release checks {migrate.head()}: "
+                "run skillery db upgrade, or use the release that serves this database"
             )
         faults = list(check_registry(opened.database, opened.storage, deep=deep, dead_servers=dead))
     if as_json:
@@ -128,7 +130,7 @@ def check(target: Target, deep: bool, as_json: bool) -> None:
     elif faults:
         print_rows(["fault", "what"], [(fault.kind, clean(fault.message)) for fault in faults])
     else:
-        click.echo("ok: everything is there" + (", and every content is what its digest says" if deep else ""))
+        click.echo("ok: nothing is missing" + (", and every content matches its digest" if deep else ""))
     if faults:
         raise click.exceptions.Exit(CHECK_FAILED)
 

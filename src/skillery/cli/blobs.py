@@ -32,8 +32,8 @@ def blob() -> None:
 
 @blob.command("put")
 @click.argument("file", metavar="FILE")
-@click.option("--kind", help="MIME type.  [default: guessed from the name]")
-@click.option("--ttl", metavar="TIME", help="How long it is kept: 12h, 90d.  [default: as the server says]")
+@click.option("--kind", help="MIME type.  [default: derived from the name]")
+@click.option("--ttl", metavar="TIME", help="How long to keep the blob: 12h, 90d.  [default: the server's]")
 @target_options
 @json_option
 def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: bool) -> None:
@@ -41,7 +41,7 @@ def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: b
     from skillery.cli.connection import with_client
 
     if file != "-" and not Path(file).is_file():
-        raise click.UsageError(f"there is no file '{file}'")
+        raise click.UsageError(f"the file '{file}' does not exist")
     kind = kind or kind_of(file)
     seconds = _seconds(ttl) if ttl else None
 
@@ -60,7 +60,7 @@ def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: b
 
 @blob.command("get")
 @click.argument("blob_id", metavar="ID")
-@click.option("-o", "--output", metavar="FILE", help="Where to write it.  [default: stdout]")
+@click.option("-o", "--output", metavar="FILE", help="The file to write.  [default: stdout]")
 @target_options
 @json_option
 def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None:
@@ -69,7 +69,7 @@ def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None
 
     to_stdout = output is None or output == "-"
     if as_json and to_stdout:
-        raise click.UsageError("--json prints where the blob went: name a file with -o")
+        raise click.UsageError("--json prints the path of the file: name a file with -o")
 
     async def fetch(client: Client) -> dict[str, Any]:
         async with client.download(blob_id) as response:
@@ -97,7 +97,7 @@ def rm(blob_id: str, target: Target, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        click.echo(clean(f"{answer['blob_id']} is deleted"))
+        click.echo(clean(f"deleted {answer['blob_id']}"))
 
 
 def _seconds(ttl: str) -> int:

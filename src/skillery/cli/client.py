@@ -90,7 +90,7 @@ class Client:
         except httpx.ConnectError as error:
             raise StartupError(f"cannot connect to {self._http.base_url}: {_reason(error)}") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise StartupError(f"the connection to {self._http.base_url} broke off: {_reason(error)}") from None
+            raise StartupError(f"the connection to {self._http.base_url} was lost: {_reason(error)}") from None
 
     def _answer(self, response: httpx.Response) -> dict[str, Any]:
         try:
@@ -104,8 +104,10 @@ class Client:
         return answer
 
     def _strange(self, response: httpx.Response) -> dict[str, Any]:
-        message = f"{self._http.base_url} answered HTTP {response.status_code} and nothing that Skillery would say"
-        return {"code": None, "message": message, "data": {"type": "no_skillery", "hint": "Is it the right --url?"}}
+        message = (
+            f"{self._http.base_url} answered HTTP {response.status_code} with a body that is not a Skillery response"
+        )
+        return {"code": None, "message": message, "data": {"type": "no_skillery", "hint": "Check --url."}}
 
 
 @asynccontextmanager

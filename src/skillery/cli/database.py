@@ -45,7 +45,7 @@ def upgrade(target: Target, as_json: bool) -> None:
     if as_json:
         print_json({"before": before, "revision": after})
         return
-    click.echo(f"at {after} already" if before == after else f"from {before or 'nothing'} to {after}")
+    click.echo(f"already at {after}" if before == after else f"migrated from {before or 'nothing'} to {after}")
 
 
 @db.command("current")
@@ -98,13 +98,13 @@ def adopt_storage(target: Target) -> None:
     settings = target.load().settings
     with _opened(settings) as database:
         migrated(database, settings).write_now(forget_mark)
-    click.echo("the next start takes the storage that the settings name")
+    click.echo("the next start uses the storage from the settings")
 
 
 def _off_head(revision: str | None, head: str) -> str:
     if revision is None:
-        return f"the database has no tables yet; this release is at {head}: skillery db upgrade makes them"
-    return f"the database is at {revision}, this release at {head}: skillery db upgrade, or start the newer release"
+        return f"the database has no tables yet; this release is at {head}: run skillery db upgrade to create them"
+    return f"the database is at {revision}, this release at {head}: run skillery db upgrade, or start the newer release"
 
 
 @contextlib.contextmanager

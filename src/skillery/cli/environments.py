@@ -28,9 +28,9 @@ def env() -> None:
 
 
 @env.command("list")
-@click.option("--installed", is_flag=True, help="All locks that servers have installed, of skills too (for admins).")
-@click.option("--limit", type=click.IntRange(1, 1000), help="At most so many.  [default: 50]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@click.option("--installed", is_flag=True, help="All installed locks, including those of skills (admins only).")
+@click.option("--limit", type=click.IntRange(1, 1000), help="Maximum number of entries.  [default: 50]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
 def list_(installed: bool, limit: int | None, cursor: str | None, target: Target, as_json: bool) -> None:
@@ -62,12 +62,12 @@ def list_(installed: bool, limit: int | None, cursor: str | None, target: Target
         ],
     )
     if answer["next_cursor"]:
-        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More entries: --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 @env.command("show")
 @click.argument("name", metavar="NAME|LOCK")
-@click.option("--wait", is_flag=True, help="Follow its installation; exit code 1 where it is not ready then.")
+@click.option("--wait", is_flag=True, help="Wait for the installation; exit code 1 if it fails.")
 @target_options
 @json_option
 def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
@@ -89,7 +89,7 @@ def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
 
 @env.command("rebuild")
 @click.argument("name", metavar="NAME|LOCK")
-@click.option("--wait", is_flag=True, help="Until it has taken its place; exit code 1 where it fails.")
+@click.option("--wait", is_flag=True, help="Wait until the rebuild is in use; exit code 1 if it fails.")
 @target_options
 @json_option
 def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
@@ -114,7 +114,7 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
 
 
 @env.command("gc")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
 @target_options
 @json_option
 def gc(dry_run: bool, target: Target, as_json: bool) -> None:

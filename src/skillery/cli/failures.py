@@ -79,7 +79,7 @@ class Commands(click.Group):
             if os.environ.get("SKILLERY_LOG_LEVEL", "").lower() == "debug":
                 raise
             message = f"unexpected {type(error).__name__}: {error}"
-            hint = "This is a fault of Skillery; SKILLERY_LOG_LEVEL=debug shows where it comes from."
+            hint = "This is a bug in Skillery; set SKILLERY_LOG_LEVEL=debug for a traceback."
             _fail(ctx, CANNOT_START, {"message": message, "data": {"type": "unexpected", "hint": hint}}, as_json)
 
 

@@ -31,14 +31,14 @@ def file_options(command: Any) -> Any:
             "--out",
             type=click.Path(file_okay=False, path_type=Path),
             metavar="DIR",
-            help="Write the files of the run to this folder.",
+            help="Download the files of the run to this folder.",
         ),
         click.option(
             "--file",
             "files",
             multiple=True,
             metavar="FILE[:PATH]",
-            help="Copy FILE (or a blob: blob:ID:PATH) to PATH in the run's /workspace.  [default: its name]",
+            help="Copy FILE (or a blob, as blob:ID:PATH) to PATH in the run's /workspace.  [default: its name]",
         ),
     ):
         command = option(command)
@@ -55,7 +55,7 @@ def _given(text: str) -> Given:
     if text.startswith(BLOB_ID):
         blob_id, colon, path = text.removeprefix(BLOB_ID).partition(":")
         if not colon or not path:
-            raise click.UsageError(f"--file '{text}': a blob has no name, write blob:ID:PATH")
+            raise click.UsageError(f"--file '{text}': a blob needs a path: write blob:ID:PATH")
         return Given(BLOB_ID + blob_id, path)
     if Path(text).is_file():
         return Given(text, Path(text).name)
@@ -65,7 +65,7 @@ def _given(text: str) -> Given:
     for folder in (text, file):
         if folder and Path(folder).is_dir():
             raise click.UsageError(f"--file: '{folder}' is a folder; name its files")
-    raise click.UsageError(f"--file: there is no file '{text}'")
+    raise click.UsageError(f"--file: the file '{text}' does not exist")
 
 
 async def upload_files(client: Client, files: Sequence[Given]) -> list[dict[str, Any]] | None:
@@ -91,7 +91,10 @@ async def download_files(client: Client, answer: Mapping[str, Any], folder: Path
     files = answer.get("files", ())
     for file in files:
         if not is_plain(file["path"]):
-            click.echo(f"not written: {clean(file['path'])}, {clean(file['blob_id'])}: no plain path", err=True)
+            click.echo(
+                f"not written: {clean(file['path'])}, {clean(file['blob_id'])}: the path leads outside the folder",
+                err=True,
+            )
     plain = [file for file in files if is_plain(file["path"])]
     for file, place in zip(plain, places_below(folder, [file["path"] for file in plain]), strict=True):
         await _download(client, file["blob_id"], place)

@@ -108,7 +108,7 @@ class _Walk:
         """A target that cannot be read: no link leads there."""
         for link in [link for link, lead in self._leads.items() if is_below(lead, at)]:
             del self._leads[link]
-            self._lost[link] = "leads to what cannot be read"
+            self._lost[link] = "leads to a folder that cannot be read"
 
     def _look_up(self, root: str, link: Entry) -> None:
         try:
@@ -177,7 +177,7 @@ def _entries(root: str, special: list[LeftOut]) -> Iterator[Entry]:
                     special.append(entry)
             elif one.name in JUNK_FOLDERS:
                 # Not walked through: it stands for all that is in it.
-                special.append(LeftOut(shown(path), "junk", "left behind by a system or an interpreter"))
+                special.append(LeftOut(shown(path), "junk", "created by a system or an interpreter"))
             else:
                 waiting.append(path)
 
@@ -186,9 +186,9 @@ def _entry(full: Path, path: str, status: os.stat_result) -> Entry | LeftOut:
     if stat.S_ISLNK(status.st_mode):
         return Entry(path, 0, False, str(full.readlink()), full)
     if not stat.S_ISREG(status.st_mode):
-        return LeftOut(shown(path), "special", "no file, folder or link")
+        return LeftOut(shown(path), "special", "not a file, folder or link")
     if not os.access(full, os.R_OK):
-        return LeftOut(shown(path), "special", "it may not be read")
+        return LeftOut(shown(path), "special", "not readable")
     return Entry(path, status.st_size, bool(status.st_mode & 0o111), "", full)
 
 

@@ -11,7 +11,7 @@ from skillery.cli.output import clean, print_json
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
 @target_options
 @json_option
 def gc(dry_run: bool, target: Target, as_json: bool) -> None:
@@ -29,6 +29,6 @@ def print_sweep(answer: dict[str, Any], dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    done = "would go" if dry_run else "removed"
+    done = "would be removed" if dry_run else "removed"
     for step, one in answer["removed"].items():
         click.echo(clean(f"{step.replace('_', ' ')}: {one['count']} {done}, {one['bytes']} bytes"))

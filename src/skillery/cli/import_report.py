@@ -177,11 +177,11 @@ def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -
     if answer["other_files"]:
         click.echo(f"left out: {answer['other_files']} more files that belong to no skill", err=True)
     for name in answer["not_taken_over"]:
-        click.echo(clean(f"not taken over: {name}: no skill here asks for this name"), err=True)
+        click.echo(clean(f"not taken over: {name}: no imported skill requests this name"), err=True)
     if answer["unread"] and in_step:
-        click.echo(f"removed skills were not looked for: {answer['unread']} could not be read", err=True)
+        click.echo(f"removed skills were not searched: {answer['unread']} skills could not be read", err=True)
     for one in answer["removed"] if in_step else ():
-        yanked = f"yanked {', '.join(one['yanked'])}" if one["yanked"] else "still there; --prune yanks it"
+        yanked = f"yanked {', '.join(one['yanked'])}" if one["yanked"] else "still published; --prune yanks it"
         click.echo(clean(f"removed\t{one['name']} {one['version']}\t{yanked}"))
     counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())
     more = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""
@@ -196,12 +196,12 @@ def _print_next(answer: Mapping[str, Any]) -> None:
     if not answer["total"]:
         click.echo(clean(f"searched: {', '.join(answer.get('searched') or [answer['path']])}"), err=True)
         click.echo(
-            "hint: A skill is a folder with a SKILL.md (or a skill.toml); give that folder, or one above it.", err=True
+            "hint: A skill is a folder with a SKILL.md (or a skill.toml); pass that folder, or one above it.", err=True
         )
     if answer["counts"].get("draft"):
-        click.echo("next: skillery submit NAME@VERSION for each draft, then a reviewer", err=True)
+        click.echo("next: skillery submit NAME@VERSION for each draft, then ask a reviewer", err=True)
     if answer["stopped"]:
-        click.echo("stopped: the server could not go on; the same command goes on where it stopped", err=True)
+        click.echo("stopped: the server interrupted the import; run the same command to continue", err=True)
 
 
 def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
@@ -231,7 +231,7 @@ def _line(section: str, one: Mapping[str, Any]) -> str:
         word = "is" if one["outcome"] == "merged" else "is overridden by"
         return f"{path} {word} {one['by'] or '.'}"
     if section == "nested":
-        return f"{path}: stays a file of {one['of'] or '.'}"
+        return f"{path}: remains a file of {one['of'] or '.'}"
     if section == "packages_missing":
         # Why they are missing stands in the warning of the skill.
         return f"{path}: {one['message'].partition(WITHOUT)[0]}"

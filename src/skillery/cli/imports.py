@@ -33,7 +33,7 @@ NOTHING_FOUND = 4
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--namespace", metavar="NS", help="Put the skills below this namespace: pdf becomes NS.pdf."),
+        click.option("--namespace", metavar="NS", help="Publish the skills in this namespace: pdf becomes NS.pdf."),
         click.option(
             "--permissions",
             metavar="FILE",
@@ -41,33 +41,39 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
             help="[permissions] for skills without a skill.toml, as TOML or JSON.",
         ),
         click.option(
-            "--dry-run", is_flag=True, help="Say what would be published and run the examples; change nothing."
+            "--dry-run", is_flag=True, help="Print what would be published and run the examples; change nothing."
         ),
         click.option(
             "--source",
             metavar="NAME",
-            help="Where the skills come from; the registry knows a skill by its source and its path.  [default: the "
+            help="The origin of the skills; the registry identifies a skill by its source and path.  [default: the "
             "remote of the repository, otherwise the name of the folder or archive]",
         ),
         click.option(
             "--packages",
             type=click.Choice(["infer", "declared"]),
-            help="infer: lock the packages that Python files import and the skill does not declare; declared: do not "
-            "look for them.  [default: the server's]",
+            help="infer: also lock packages that Python files import and the skill does not declare; declared: lock "
+            "only declared packages.  [default: the server's]",
         ),
         click.option(
             "--nested",
             type=click.Choice(["keep", "split"]),
             default="keep",
             show_default=True,
-            help="A SKILL.md below another skill's folder: a file of that skill, or a skill of its own.",
+            help="A SKILL.md below another skill's folder: keep it as a file of that skill, or split it off as a skill.",
         ),
         click.option(
-            "--follow-links", is_flag=True, help="Follow links to skills anywhere on this machine; archives never do."
+            "--follow-links",
+            is_flag=True,
+            help="Follow links to skills anywhere on this machine; links in archives are never followed.",
         ),
-        click.option("--watch", is_flag=True, help="Go on: import again whenever something has changed."),
+        click.option("--watch", is_flag=True, help="Keep running and import again after each change."),
         click.option(
-            "--every", default=2.0, show_default=True, metavar="SECONDS", help="With --watch: how often to look."
+            "--every",
+            default=2.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="With --watch: interval between checks for changes.",
         ),
     ):
         command = option(command)
@@ -84,7 +90,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     "take_over",
     multiple=True,
     metavar="NAME",
-    help="Publish the skill that asks for NAME as the next version of NAME, although that belongs to another source. "
+    help="Publish the skill that asks for NAME as the next version of NAME, although NAME belongs to another source.  "
     "Repeatable.",
 )
 @target_options
@@ -120,7 +126,9 @@ def import_(
     "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False)
 )
 @_shared
-@click.option("--prune", is_flag=True, help="Yank what DIR does not hold any more; otherwise it is only said.")
+@click.option(
+    "--prune", is_flag=True, help="Yank skills that DIR no longer contains. Without it, they are only listed."
+)
 @target_options
 @json_option
 def sync(
@@ -162,7 +170,7 @@ def _params(
 def _with_source(params: dict[str, str], source: str | None, paths: Sequence[Path]) -> Params:
     """Return the parameters of each path. Raise UsageError if one source is given for several paths."""
     if source and len(paths) > 1:
-        raise click.UsageError("--source names the source of one path: import several paths one after the other")
+        raise click.UsageError("--source applies to one path only: import several paths one after the other")
 
     def told(path: Path) -> dict[str, str]:
         return {**params, **({"source": source} if source else {"default_source": default_source(path)})}
@@ -181,7 +189,7 @@ def _read_permissions(path: Path) -> Any:
         raise click.BadParameter(f"'{path}' is neither TOML nor a JSON object: {error}") from None
     permissions = found.get("permissions", found) if isinstance(found, dict) else found
     if not isinstance(permissions, dict):
-        raise click.BadParameter(f"'{path}' holds no table of permissions")
+        raise click.BadParameter(f"'{path}' does not contain a table of permissions")
     return permissions
 
 

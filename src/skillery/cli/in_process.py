@@ -48,7 +48,7 @@ class _Exchange(httpx.AsyncByteStream):
         if message is None:
             assert self._task is not None
             await self._task
-            raise httpx.ReadError("the answer broke off", request=self._request)
+            raise httpx.ReadError("the response is incomplete", request=self._request)
         return message
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

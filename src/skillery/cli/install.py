@@ -26,7 +26,7 @@ RECORD = f".{LOCKFILE}"
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
-@click.option("--locked", is_flag=True, help="Just what the lock file says, and nothing where it no longer holds.")
+@click.option("--locked", is_flag=True, help="Install exactly the lock file; install nothing if it no longer holds.")
 @click.option("--file", "file", metavar="FILE", default=LOCKFILE, show_default=True, help="The lock file.")
 @target_options
 @json_option
@@ -39,7 +39,7 @@ def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target
     from skillery.cli.connection import with_client
 
     if locked == bool(skills):
-        raise click.UsageError("name the skills to install, or give --locked for those of a lock file")
+        raise click.UsageError("name the skills to install, or pass --locked to install a lock file")
     given = read_lockfile(Path(file)) if locked else None
 
     async def write_all(client: Client, built: Path) -> list[dict[str, str]]:
@@ -84,12 +84,13 @@ def _check_folder(folder: Path) -> None:
     except OSError as error:
         raise CheckFailed(f"cannot install into '{folder}': {error.strerror}") from None
     if folder.is_symlink():
-        raise CheckFailed(f"'{folder}' is a link: name the folder itself")
+        raise CheckFailed(f"'{folder}' is a link: pass the path of the folder itself")
     ours = {RECORD, *_recorded(folder)}
     foreign = [name for name in there if name not in ours]
     if foreign:
         raise CheckFailed(
-            f"'{folder}' holds what `skillery install` did not write ({', '.join(foreign[:5])}): name another folder"
+            f"'{folder}' contains files that `skillery install` did not write ({', '.join(foreign[:5])}): "
+            "choose another folder"
         )
 
 
@@ -115,7 +116,7 @@ async def _write_skill(client: Client, entry: Mapping[str, str], built: Path) ->
     found = _digest_on_disk(built / name)
     if found != entry["digest"].strip().lower():
         raise CheckFailed(
-            f"'{name}' {entry['version']} is not what was locked: its files have the digest {found}, locked is "
+            f"'{name}' {entry['version']} does not match the lock: its files have the digest {found}, the lock says "
             f"{entry['digest']}; nothing was installed"
         )
 

@@ -110,9 +110,9 @@ def _print_probes(probes: list[Probe], settings: Settings) -> None:
     print_rows(["", "what", "found", "fix"], rows, title=f"sandbox {settings.sandbox}, home {settings.home}")
     failed = [probe for probe in probes if not probe.ok]
     if any(probe.required for probe in failed):
-        click.echo("Some of what is required does not work here.", err=True)
+        click.echo("Some required parts do not work here.", err=True)
     elif failed:
-        click.echo("All that is required works; runs are degraded where it says so.", err=True)
+        click.echo("All required parts work; runs are limited where a row says degraded.", err=True)
     elif is_terminal():
         click.echo("Everything works.")
 
@@ -138,31 +138,31 @@ def _home(settings: Settings) -> Probe:
             pass
     except OSError as error:
         return Probe("home", False, f"{settings.home}: {error.strerror}", fix)
-    return Probe("home", True, f"{settings.home} can be written")
+    return Probe("home", True, f"{settings.home} is writable")
 
 
 def _database(settings: Settings) -> Probe:
     from skillery.database import Database, migrate
 
-    fix = "Look at the setting 'database', and whether the database runs."
+    fix = "Check the setting 'database' and that the database is running."
     try:
         database = Database(settings.database_url)
         try:
             if database.is_sqlite and not Path(database.url.database or "").exists():
-                return Probe("database", True, "the first start makes it")
+                return Probe("database", True, "will be created at the first start")
             revision = migrate.current(database)
         finally:
             database.close()
     except StartupError as error:
         return Probe("database", False, str(error), fix)
-    behind = "" if revision == migrate.head() else ", the next start migrates it"
+    behind = "" if revision == migrate.head() else ", will be migrated at the next start"
     return Probe("database", True, f"reachable, at revision {revision or 'none'}{behind}")
 
 
 def _secrets(plugins: Plugins, settings: Settings) -> Probe:
     from skillery.database import Database
 
-    fix = "Look at the setting 'secrets' and its section [backends.secrets.<name>]."
+    fix = "Check the setting 'secrets' and its section [backends.secrets.<name>]."
     try:
         database = Database(settings.database_url)
         try:
@@ -182,18 +182,20 @@ def _packages(settings: Settings) -> Probe:
     try:
         named = len(defined_in(settings))
     except StartupError as error:
-        return Probe("packages", False, str(error), "Look at the settings [environments.<name>] and [packages].")
+        return Probe("packages", False, str(error), "Check the settings [environments.<name>] and [packages].")
     if not (wanted.index_urls or wanted.wheelhouse):
         return Probe("packages", True, "none: neither packages.index_urls nor packages.wheelhouse is set")
     if wanted.wheelhouse and not Path(wanted.wheelhouse).expanduser().is_dir():
-        fix = "Look at the setting 'packages.wheelhouse'."
-        return Probe("packages", False, f"there is no folder '{wanted.wheelhouse}'", fix)
+        fix = "Check the setting 'packages.wheelhouse'."
+        return Probe("packages", False, f"the folder '{wanted.wheelhouse}' does not exist", fix)
     try:
         from uv import find_uv_bin
 
         program = find_uv_bin()
     except (ImportError, FileNotFoundError):
-        return Probe("packages", False, "uv is missing, which locks packages", "pip install 'skillery[packages]'")
+        return Probe(
+            "packages", False, "uv is missing, so packages cannot be locked", "pip install 'skillery[packages]'"
+        )
     hosts = ", ".join(urlsplit(address).hostname or "an index" for address in wanted.index_urls)
     source = f"the wheelhouse {wanted.wheelhouse}" if wanted.wheelhouse else f"from {hosts}"
     return Probe("packages", True, f"{source}, by {program}; named environments: {named}")
@@ -223,7 +225,7 @@ def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Prob
     try:
         able, programs = asyncio.run(started())
     except (StartupError, SkilleryError) as error:
-        return [], Probe("capabilities", False, str(error), "see what is missing above"), []
+        return [], Probe("capabilities", False, str(error), "Fix the failures above."), []
     return able, Probe("capabilities", True, ", ".join(able)), programs
 
 

@@ -25,7 +25,7 @@ def set_(name: str, label: str, target: Target, as_json: bool) -> None:
     """Point LABEL to a version; VERSION may also be what means one now: another label, a range, latest."""
     name, version = name_and_version(name, None)
     if not version:
-        raise click.UsageError(f"'{name}' says no version: write NAME@VERSION, or {name}@latest")
+        raise click.UsageError(f"'{name}' has no version: write NAME@VERSION, or {name}@latest")
     _move(target, as_json, "set_label", name=name, label=label, version=version)
 
 
@@ -52,9 +52,9 @@ def rm(name: str, label: str, target: Target, as_json: bool) -> None:
 @label.command("list")
 @click.argument("name", metavar="NAME")
 @click.argument("label", metavar="[LABEL]", required=False)
-@click.option("--history", is_flag=True, help="Their moves, newest first, instead of where they point now.")
-@click.option("--limit", type=click.IntRange(1, 1000), help="At most so many moves.  [default: 50]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@click.option("--history", is_flag=True, help="List the moves of labels, newest first, instead of their versions.")
+@click.option("--limit", type=click.IntRange(1, 1000), help="Maximum number of moves.  [default: 50]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
 def list_(
@@ -79,7 +79,7 @@ def list_(
     columns = ["label", *(("move", "version", "previous") if history else ("version", "status")), "by", "at"]
     print_rows(columns, [[one[column] or "-" for column in columns] for one in rows])
     if history and answer["next_cursor"]:
-        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More entries: --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 def _move(target: Target, as_json: bool, method: str, **params: Any) -> None:
@@ -95,5 +95,5 @@ def _move(target: Target, as_json: bool, method: str, **params: Any) -> None:
 def _moved(answer: Mapping[str, Any]) -> str:
     before = f" (before: {answer['previous']})" if answer["previous"] else ""
     if answer["version"] is None:
-        return f"{answer['name']}@{answer['label']} is gone{before}"
+        return f"{answer['name']}@{answer['label']} is removed{before}"
     return f"{answer['name']}@{answer['label']} is {answer['version']} {answer['digest']} {answer['status']}{before}"

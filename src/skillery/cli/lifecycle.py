@@ -10,7 +10,7 @@ import click
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json
 
-version_option = click.option("--version", help="The exact version, where NAME does not say it.")
+version_option = click.option("--version", help="The exact version, if NAME does not include it.")
 
 
 @click.command()
@@ -26,8 +26,12 @@ def submit(name: str, version: str | None, target: Target, as_json: bool) -> Non
 @click.command()
 @click.argument("name", metavar="NAME@VERSION")
 @version_option
-@click.option("--digest", metavar="sha256:…", help="What was looked at: refused where the version is another.")
-@click.option("--note", help="Recorded with the approval.")
+@click.option(
+    "--digest",
+    metavar="sha256:…",
+    help="Digest of the reviewed bundle; approval fails if the version has another digest.",
+)
+@click.option("--note", help="Note to record with the approval.")
 @target_options
 @json_option
 def approve(
@@ -40,7 +44,7 @@ def approve(
 @click.command()
 @click.argument("name", metavar="NAME@VERSION")
 @version_option
-@click.option("--reason", required=True, help="What its author is told.")
+@click.option("--reason", required=True, help="Reason shown to the author.")
 @target_options
 @json_option
 def reject(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
@@ -51,7 +55,7 @@ def reject(name: str, version: str | None, reason: str, target: Target, as_json:
 @click.command()
 @click.argument("name", metavar="NAME@VERSION")
 @version_option
-@click.option("--reason", required=True, help="What those are told who ask for it exactly.")
+@click.option("--reason", required=True, help="Reason shown to callers that request this exact version.")
 @target_options
 @json_option
 def yank(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
@@ -71,7 +75,7 @@ def unyank(name: str, version: str | None, target: Target, as_json: bool) -> Non
 
 @click.command()
 @click.argument("name", metavar="NAME")
-@click.option("--message", required=True, help="What describe says of it.")
+@click.option("--message", required=True, help="Message shown in the description of the skill.")
 @click.option("--successor", metavar="NAME", help="The skill to use instead.")
 @target_options
 @json_option
@@ -102,7 +106,7 @@ def visibility(name: str, who: str, target: Target, as_json: bool) -> None:
 def _exactly(name: str, version: str | None) -> dict[str, str]:
     name, version = name_and_version(name, version)
     if not version:
-        raise click.UsageError(f"'{name}' says no version: write NAME@VERSION")
+        raise click.UsageError(f"'{name}' has no version: write NAME@VERSION")
     return {"name": name, "version": version}
 
 

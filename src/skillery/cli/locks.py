@@ -23,7 +23,13 @@ LOCK_VERSION = 1
 MOST_LOCKFILE_BYTES = 4 * 1024 * 1024
 
 lockfile_option = click.option(
-    "-o", "--file", "file", metavar="FILE", default=LOCKFILE, show_default=True, help="The lock file; '-' is stdout."
+    "-o",
+    "--file",
+    "file",
+    metavar="FILE",
+    default=LOCKFILE,
+    show_default=True,
+    help="The lock file; '-' writes to stdout.",
 )
 
 
@@ -41,7 +47,7 @@ class _Lockfile(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
-@click.option("--check", is_flag=True, help="Instead say whether all that FILE locks is there as it was.")
+@click.option("--check", is_flag=True, help="Check instead that all locked versions are still available and unchanged.")
 @lockfile_option
 @target_options
 @json_option
@@ -54,7 +60,7 @@ def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json:
     from skillery.cli.connection import with_client
 
     if check == bool(skills):
-        raise click.UsageError("name the skills to lock, or --check a lock file that is there already")
+        raise click.UsageError("name the skills to lock, or pass --check to check an existing lock file")
     if check:
         _check(target, read_lockfile(Path(file)), as_json)
         return
@@ -80,7 +86,7 @@ def _check(target: Target, entries: Sequence[Mapping[str, str]], as_json: bool) 
             raise click.exceptions.Exit(1)
         return
     refuse_problems(verified)
-    click.echo(f"All {len(entries)} are there as they were locked.")
+    click.echo(f"All {len(entries)} locked versions are available and unchanged.")
 
 
 async def resolved(client: Client, skills: Sequence[str]) -> list[dict[str, str]]:
@@ -97,7 +103,7 @@ def refuse_problems(verified: Mapping[str, Any]) -> None:
     if problems:
         for problem in problems:
             click.echo(f"  {clean(problem['problem'])}: {clean(problem['message'])}", err=True)
-        raise CheckFailed(f"the lock does not hold: {len(problems)} of its skills are not what they were")
+        raise CheckFailed(f"the lock does not hold: {len(problems)} of its skills are missing or have changed")
 
 
 def lockfile_text(entries: Sequence[Mapping[str, str]]) -> str:
@@ -111,11 +117,13 @@ def read_lockfile(path: Path) -> list[dict[str, str]]:
             raise CheckFailed(f"'{path}' is too large for a lock file")
         found = msgspec.json.decode(path.read_bytes(), type=_Lockfile)
     except OSError as error:
-        raise CheckFailed(f"cannot read the lock file '{path}': {error.strerror}; `skillery lock` makes one") from None
+        raise CheckFailed(
+            f"cannot read the lock file '{path}': {error.strerror}; run `skillery lock` to create it"
+        ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckFailed(f"'{path}' is no lock file of Skillery: {error}") from None
+        raise CheckFailed(f"'{path}' is not a Skillery lock file: {error}") from None
     if found.lock_version != LOCK_VERSION:
-        raise CheckFailed(f"'{path}' is of lock_version {found.lock_version}; this release knows {LOCK_VERSION}")
+        raise CheckFailed(f"'{path}' has lock_version {found.lock_version}; this release reads only {LOCK_VERSION}")
     return [msgspec.structs.asdict(entry) for entry in found.skills]
 
 

@@ -15,7 +15,7 @@ from skillery.cli.options import Target, target_options
     "tools",
     multiple=True,
     metavar="NAME",
-    help="Offer this as a tool too: search_skills, create_skill, or a skill (its Skill Tools). May be repeated.",
+    help="Also offer this as a tool: search_skills, create_skill, or a skill (its Skill Tools). Repeatable.",
 )
 @target_options
 def mcp(tools: Sequence[str], target: Target) -> None:

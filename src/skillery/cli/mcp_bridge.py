@@ -97,7 +97,7 @@ class McpBridge:
         try:
             message = msgspec.json.decode(line, type=_Message)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._say_error(None, PARSE_ERROR, "a line is one JSON-RPC message")
+            self._say_error(None, PARSE_ERROR, "each line must be one JSON-RPC message")
             return
         if message.method == CANCELLED and self._is_dropped(message):
             return

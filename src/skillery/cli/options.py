@@ -38,8 +38,8 @@ def json_option(command: F) -> F:
 def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--home and --config; the command gets them as `target`."""
 
-    @click.option("--home", metavar="DIR", help="The home: where the embedded registry lies.")
-    @click.option("--config", metavar="FILE", help="Settings; by default skillery.toml in the home.")
+    @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
+    @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
     @functools.wraps(command)
     def with_target(*, home: str | None, config: str | None, **others: Any) -> Any:
         return command(target=Target(home, config), **others)
@@ -53,16 +53,16 @@ def token_option(command: F) -> F:
         "--token",
         metavar="TOKEN",
         envvar="SKILLERY_TOKEN",
-        help="What to show to a server that asks who is calling.  [default: SKILLERY_TOKEN]",
+        help="The token for a server that requires authentication.  [default: SKILLERY_TOKEN]",
     )(command)
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """As home_options, and --url and --token for a server elsewhere."""
 
-    @click.option("--home", metavar="DIR", help="The home: where the embedded registry lies.")
-    @click.option("--config", metavar="FILE", help="Settings; by default skillery.toml in the home.")
-    @click.option("--url", metavar="URL", callback=_check_url, help="Talk to the server there instead.")
+    @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
+    @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
+    @click.option("--url", metavar="URL", callback=_check_url, help="Use the server at this address instead.")
     @token_option
     @functools.wraps(command)
     def with_target(*, home: str | None, config: str | None, url: str | None, token: str | None, **others: Any) -> Any:
@@ -83,11 +83,11 @@ def name_and_version(text: str, version: str | None) -> tuple[str, str | None]:
     """`NAME@SPEC`, or NAME and --version; both at once is wrong usage."""
     name, at, spec = text.partition("@")
     if at and version is not None:
-        raise click.UsageError(f"'{text}' names a version, and --version another: give one of them")
+        raise click.UsageError(f"'{text}' contains a version and --version gives another: use only one of them")
     return name, (spec if at else version)
 
 
 def _check_url(_ctx: click.Context, _option: click.Parameter, url: str | None) -> str | None:
     if url is not None and not url.lower().startswith(("http://", "https://")):
-        raise click.BadParameter(f"'{url}' is no http:// or https:// address")
+        raise click.BadParameter(f"'{url}' is not an http:// or https:// address")
     return url.rstrip("/").removesuffix("/rpc") if url else None

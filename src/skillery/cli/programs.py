@@ -57,7 +57,7 @@ def hidden_link(program: str) -> str:
     target = os.path.realpath(path)
     if target.startswith("/usr/"):
         return f"{path} is a link through a folder that runs do not see: ln -s {target} /usr/local/bin/{program}"
-    return f"{path} is a link to {target}, and runs see programs below /usr: install it there"
+    return f"{path} is a link to {target}, and runs see only programs in /usr: install it there"
 
 
 def print_programs(seen: Sequence[SeenProgram]) -> None:

@@ -14,8 +14,12 @@ OF_IDENTITY = ("blobs", "blob_bytes", "runs_per_minute", "concurrent_runs")
 
 
 @click.command()
-@click.option("--identity", metavar="NAME", help="Whose. Another's takes the scope admin.  [default: your own]")
-@click.option("--namespace", metavar="NAMESPACE", help="Of which namespace.  [default: those of your grants]")
+@click.option(
+    "--identity",
+    metavar="NAME",
+    help="The identity; another than your own requires the scope admin.  [default: your own]",
+)
+@click.option("--namespace", metavar="NAMESPACE", help="The namespace.  [default: the namespaces of your grants]")
 @target_options
 @json_option
 def quota(identity: str | None, namespace: str | None, target: Target, as_json: bool) -> None:

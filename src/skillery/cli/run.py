@@ -33,13 +33,13 @@ class Inputs(msgspec.Struct, frozen=True):
 
 def input_options(command: Any) -> Any:
     for option in (
-        click.option("--timeout-ms", type=int, help="Wall clock for the run.  [default: the server's]"),
+        click.option("--timeout-ms", type=int, help="Wall-clock limit of the run.  [default: the server's]"),
         click.option(
             "--blob",
             "blobs",
             multiple=True,
             metavar="[ARG=]FILE",
-            help="Upload FILE (or name a blob by its id) as an input blob; with ARG= that arg is set to its id.",
+            help="Upload FILE (or use a blob by its id) as an input blob; ARG= also sets that arg to the id.",
         ),
         click.option("--args-json", metavar="JSON", help="All args as one object; @FILE reads it from a file."),
         click.option(
@@ -47,7 +47,7 @@ def input_options(command: Any) -> Any:
             "pairs",
             multiple=True,
             metavar="K=V",
-            help="One arg. V is taken as JSON where it is JSON, else as text; K=@FILE is the text of a file.",
+            help="One arg. V is parsed as JSON if possible, otherwise used as text; K=@FILE reads the text of a file.",
         ),
     ):
         command = option(command)
@@ -62,24 +62,29 @@ def input_options(command: Any) -> Any:
 @click.option(
     "--script",
     metavar="PATH",
-    help="Run this file of a skill without an entrypoint, in an empty folder: the skill lies in /skills/NAME, and what "
-    "is left in out/ is kept. What follows NAME are its arguments (after -- where they look like options); --arg K=V "
-    "is for argv, stdin and env.",
+    help="Run this file of a skill without an entrypoint, in an empty folder. The skill is in /skills/NAME, and the "
+    "files in out/ are kept. Arguments follow NAME (after -- if they look like options); use --arg K=V "
+    "for argv, stdin and env.",
 )
 @click.option(
-    "--module", metavar="NAME", help="As --script, for a module: scripts.x runs scripts/x.py as python -m does."
+    "--module", metavar="NAME", help="Like --script for a module: scripts.x runs scripts/x.py like python -m."
 )
 @click.option(
     "--cwd",
     type=click.Choice(["workspace", "skill"]),
-    help="Where the script or module starts: in /workspace, or in the read-only folder of its skill.  "
+    help="The working directory of the script or module: /workspace, or the read-only folder of its skill.  "
     "[default: workspace]",
 )
-@click.option("--stdin", type=click.File("rb"), metavar="FILE", help="What the script reads; - is this command's own.")
+@click.option(
+    "--stdin",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="The stdin of the script; - passes on the stdin of this command.",
+)
 @click.option(
     "--environment",
     metavar="NAME",
-    help="Packages of a skill that declares none; '' is none.  [default: the server's]",
+    help="Environment for a skill that declares no packages; '' means none.  [default: the server's]",
 )
 @file_options
 @target_options
@@ -112,7 +117,9 @@ def run(
         inputs = msgspec.structs.replace(inputs, args=_of_script(argv, stdin) | inputs.args)
     elif argv or stdin is not None:
         what = f"'{argv[0]}'" if argv else "--stdin"
-        raise click.UsageError(f"{what} goes with --script PATH or --module NAME; args of an entrypoint are --arg K=V")
+        raise click.UsageError(
+            f"{what} requires --script PATH or --module NAME; pass args of an entrypoint with --arg K=V"
+        )
 
     async def execute(client: Client) -> dict[str, Any]:
         args, blob_ids = await upload_inputs(client, inputs)
@@ -142,16 +149,18 @@ def _of_script(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.File("rb"))
-@click.option("--mount", "mounts", multiple=True, metavar="NAME[@VERSION]", help="A skill that the code may import.")
+@click.option("--mount", "mounts", multiple=True, metavar="NAME[@VERSION]", help="A skill that the code can import.")
 @input_options
 @click.option("--entrypoint", help="The function to call.  [default: main]")
 @click.option(
     "--language",
     type=click.Choice(typing.get_args(Language)),
-    help="What FILE is written in.  [default: by its ending; .js, .mjs, .sh, else python]",
+    help="The language of FILE.  [default: by extension: .js, .mjs, .sh, otherwise python]",
 )
 @click.option(
-    "--environment", metavar="NAME", help="Packages that Python code may import; '' is none.  [default: the server's]"
+    "--environment",
+    metavar="NAME",
+    help="Environment with the packages that Python code can import; '' means none.  [default: the server's]",
 )
 @file_options
 @target_options
@@ -208,7 +217,7 @@ def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str
     named = tuple(_blob(text) for text in blobs)
     for _, file in named:
         if not file.startswith(BLOB_ID) and not Path(file).is_file():
-            raise click.UsageError(f"--blob: there is no file '{file}'")
+            raise click.UsageError(f"--blob: the file '{file}' does not exist")
     return Inputs(args, named)
 
 
@@ -218,7 +227,7 @@ def _args_object(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise click.UsageError(f"--args-json is no JSON object: {error}") from None
+        raise click.UsageError(f"--args-json is not a JSON object: {error}") from None
 
 
 def _value(text: str) -> Any:
@@ -247,7 +256,7 @@ def text_in(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise click.UsageError(f"'{name}' is not UTF-8 text; give binary content with --blob") from None
+        raise click.UsageError(f"'{name}' is not UTF-8 text; pass binary content with --blob") from None
 
 
 async def upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any], list[str]]:

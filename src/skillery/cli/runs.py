@@ -24,11 +24,13 @@ def runs() -> None:
 @click.option("--skill", metavar="NAME", help="Only runs of this skill.")
 @click.option("--status", type=click.Choice(["queued", "started", "completed", "failed"]))
 @click.option(
-    "--since", metavar="WHEN", help="Only runs since then: 2026-11-22T10:00:00Z, 2026-11-22, or 90m, 24h, 7d."
+    "--since", metavar="WHEN", help="Only runs since this time: 2026-11-22T10:00:00Z, 2026-11-22, or 90m, 24h, 7d."
 )
-@click.option("--identity", metavar="NAME", help="Only runs of this identity; admins alone see those of others.")
-@click.option("--limit", type=click.IntRange(1, 1000), help="At most so many.  [default: 50]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@click.option(
+    "--identity", metavar="NAME", help="Only runs of this identity; only admins see runs of other identities."
+)
+@click.option("--limit", type=click.IntRange(1, 1000), help="Maximum number of runs.  [default: 50]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
 def list_(target: Target, as_json: bool, **asked: Any) -> None:
@@ -41,7 +43,7 @@ def list_(target: Target, as_json: bool, **asked: Any) -> None:
         return
     _print_runs(answer["runs"])
     if answer["next_cursor"]:
-        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More runs: --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 def _print_runs(rows: Sequence[Mapping[str, Any]]) -> None:

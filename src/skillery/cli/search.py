@@ -14,10 +14,12 @@ from skillery.cli.output import clean, print_json, print_rows
 @click.command()
 @click.argument("words", metavar="WORD...", nargs=-1, required=True)
 @click.option("--kind", type=click.Choice(["action", "instruction"]), help="Only skills of this kind.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only skills with this tag; several: with all.")
-@click.option("--namespace", help="Only the skills in this namespace and below it.")
-@click.option("--limit", type=click.IntRange(1, 100), help="At most so many.  [default: 20]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="TAG", help="Only skills with this tag; if repeated, skills with all tags."
+)
+@click.option("--namespace", help="Only skills in this namespace and the namespaces below it.")
+@click.option("--limit", type=click.IntRange(1, 100), help="Maximum number of skills.  [default: 20]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
 def search(
@@ -52,9 +54,9 @@ def search(
     columns = ("name", "version", "kind", "snippet")
     print_rows(columns, [[*(skill[one] for one in columns[:-1]), _shown(skill)] for skill in answer["skills"]])
     if not answer["skills"]:
-        click.echo("Nothing was found.", err=True)
+        click.echo("No skill found.", err=True)
     if answer["next_cursor"]:
-        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More skills: --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 def _shown(skill: dict[str, Any]) -> str:

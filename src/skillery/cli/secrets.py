@@ -34,9 +34,7 @@ def secret() -> None:
 
 @secret.command("set")
 @click.argument("name", metavar="NAME")
-@click.option(
-    "--value-from-stdin", is_flag=True, help="Read the value from stdin; a line break at its end is left out."
-)
+@click.option("--value-from-stdin", is_flag=True, help="Read the value from stdin; a final line break is removed.")
 @home_options
 @json_option
 def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> None:
@@ -57,7 +55,7 @@ def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> No
 def _value(name: str, from_stdin: bool) -> str:
     """As it will be in the environment of a run. Raises InvalidParams, which never shows it."""
     if not from_stdin and not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to ask at: give the value on stdin with --value-from-stdin")
+        raise click.UsageError("no terminal for a prompt: pass the value on stdin with --value-from-stdin")
     try:
         value = _from_stdin() if from_stdin else click.prompt(f"Value of {name}", hide_input=True, err=True)
         size = len(value.encode())
@@ -66,9 +64,9 @@ def _value(name: str, from_stdin: bool) -> str:
             f"the value of '{name}' is not UTF-8 text", hint="Encode binary values in base64."
         ) from None
     if not value or "\0" in value:
-        raise InvalidParams(f"the value of '{name}' is {'empty' if not value else 'text with a NUL in it'}")
+        raise InvalidParams(f"the value of '{name}' is {'empty' if not value else 'text that contains a NUL'}")
     if size > MOST_BYTES:
-        raise InvalidParams(f"the value of '{name}' has {size} bytes, at most {MOST_BYTES} are allowed")
+        raise InvalidParams(f"the value of '{name}' has {size} bytes, but at most {MOST_BYTES} are allowed")
     return value
 
 
@@ -90,14 +88,14 @@ def list_(target: Target, as_json: bool) -> None:
         grants = database.read_now(list_grants)
     names = sorted(with_value | {grant.secret for grant in grants})
     if settings.secrets == "environment":
-        click.echo("Whether there is a value is said of this command's environment, not of a server's.", err=True)
+        click.echo("The column value refers to the environment of this command, not to that of a server.", err=True)
     if as_json:
         by_name = {name: [grant for grant in grants if grant.secret == name] for name in names}
         found = [{"name": name, "has_value": name in with_value, "grants": by_name[name]} for name in names]
         print_json({"backend": settings.secrets, "secrets": found})
         return
     grantees = {name: ", ".join(grant.grantee for grant in grants if grant.secret == name) for name in names}
-    rows = [(name, "yes" if name in with_value else "no", grantees[name] or "nobody") for name in names]
+    rows = [(name, "yes" if name in with_value else "no", grantees[name] or "-") for name in names]
     print_rows(["secret", "value", "granted to"], rows)
 
 
@@ -113,7 +111,7 @@ def rm(name: str, target: Target, as_json: bool) -> None:
     with _opened(target.load().settings) as (database, secrets):
         removed, revoked = remove_secret(database, secrets, local_actor(user_of_this_machine()), name)
     if not removed and not revoked:
-        raise NotFound(f"there is no secret '{name}'", hint="skillery secret list shows every name.")
+        raise NotFound(f"secret '{name}' does not exist", hint="Run skillery secret list for all names.")
     _say(as_json, {"name": name, "removed": removed, "grants_revoked": revoked}, f"{name} is removed")
 
 
@@ -139,13 +137,15 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
         has_value = name in secrets.names()
         has_skill = database.read_now(lambda connection: covers_a_skill(connection, grantee))
     if not has_value:
-        click.echo(clean(f"warning: there is no secret '{name}' yet: skillery secret set {name}"), err=True)
+        click.echo(clean(f"warning: secret '{name}' has no value yet: run skillery secret set {name}"), err=True)
     if not has_skill:
-        click.echo(clean(f"warning: there is no skill '{grantee}' yet; it holds once one is published"), err=True)
+        click.echo(
+            clean(f"warning: no skill matches '{grantee}' yet; the grant applies once one is published"), err=True
+        )
     _say(
         as_json,
         {"name": name, "grantee": grantee, "new": new},
-        f"{name} is granted to {grantee}" + ("" if new else " already"),
+        f"{name} is granted to {grantee}" + ("" if new else " (unchanged)"),
     )
 
 

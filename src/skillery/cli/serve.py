@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @home_options
-@click.option("--host", metavar="HOST", help="The address to bind.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="0 takes a free one.  [default: 8080]")
+@click.option("--host", metavar="HOST", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="0 chooses a free port.  [default: 8080]")
 @json_option
 def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> None:
     """Serve the registry until Ctrl-C or SIGTERM.
@@ -47,7 +47,7 @@ def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> 
 def _announce(url: str, token: str | None, settings: Settings, as_json: bool) -> None:
     line = f"Skillery serves at {url} (home {settings.home})"
     if token:
-        line += f"\nThe first admin's token, shown this once: {token}"
+        line += f"\nToken of the first admin, shown only once: {token}"
     if as_json:
         facts = {"url": url, "home": str(settings.home), "pid": os.getpid()}
         line = as_json_text(facts | ({"bootstrap_token": token} if token else {}), indent=-1)

@@ -27,7 +27,9 @@ SAID = ("warnings", "verified", "examples", "findings", "permissions_diff")
 
 @click.command()
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Say what publishing would say and run the examples; publish nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print what publishing would print and run the examples; publish nothing."
+)
 @target_options
 @json_option
 def publish(folders: Sequence[Path], dry_run: bool, target: Target, as_json: bool) -> None:
@@ -114,7 +116,9 @@ def _print_published(answer: Mapping[str, Any]) -> None:
     for warning in answer["warnings"]:
         click.echo(clean(f"  warning: {warning}"), err=True)
     if "ok" not in answer and answer["status"] == "draft":
-        click.echo(clean(f"  next: skillery submit {answer['name']}@{answer['version']}, then a reviewer"), err=True)
+        click.echo(
+            clean(f"  next: skillery submit {answer['name']}@{answer['version']}, then ask a reviewer"), err=True
+        )
 
 
 def _became(answer: Mapping[str, Any]) -> str:
@@ -130,7 +134,7 @@ def _example_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     told = [f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count]
     waiting = sum(one["status"] == "waiting" for one in examples)
     if waiting:
-        told.append(f"{waiting} to be run when it is published, because they need permissions")
+        told.append(f"{waiting} that need permissions will run at publication")
     if told:
         yield f"examples: {', '.join(told)}"
 
@@ -147,17 +151,17 @@ def _permission_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     diff = answer.get("permissions_diff")
     added = [*diff["added"]["network"], *diff["added"]["secrets"]] if diff else []
     if diff and added:
-        since = f"more than {diff['against']}" if diff["against"] else "as its first version"
-        review = "; a reviewer has to approve that" if answer["status"] == "draft" else ""
-        yield f"permissions: it may {since} use {', '.join(added)}{review}"
+        since = f"added since {diff['against']}" if diff["against"] else "of the first version"
+        review = "; a reviewer must approve this" if answer["status"] == "draft" else ""
+        yield f"permissions: {since}: {', '.join(added)}{review}"
 
 
 @click.command("list")
-@click.option("--namespace", help="Only the skills in this namespace and below it.")
+@click.option("--namespace", help="Only skills in this namespace and the namespaces below it.")
 @click.option("--detail", type=click.Choice(["names", "summary"]), default="names", show_default=True)
-@click.option("--limit", type=click.IntRange(1, MOST_AT_ONCE), help="At most so many.  [default: 50]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
-@click.option("--all", "everything", is_flag=True, help="Every page.")
+@click.option("--limit", type=click.IntRange(1, MOST_AT_ONCE), help="Maximum number of skills.  [default: 50]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
+@click.option("--all", "everything", is_flag=True, help="List all pages.")
 @target_options
 @json_option
 def list_(
@@ -173,7 +177,7 @@ def list_(
     from skillery.cli.connection import with_client
 
     if everything and limit is not None:
-        raise click.UsageError("--all lists every skill, --limit some: give one of them")
+        raise click.UsageError("--all and --limit exclude each other: use only one of them")
 
     async def pages(client: Client) -> dict[str, Any]:
         size = MOST_AT_ONCE if everything else limit
@@ -194,7 +198,7 @@ def list_(
         return
     _print_skills(answer["skills"], detail)
     if answer["next_cursor"]:
-        click.echo(f"There are more: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More skills: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:

@@ -32,15 +32,21 @@ def token() -> None:
 
 
 @token.command("create")
-@click.option("--name", required=True, help="Whose it is. Tokens of one name are one identity, with one set of blobs.")
+@click.option(
+    "--name", required=True, help="Name of the identity. Tokens with the same name share one identity and its blobs."
+)
 @click.option(
     "--scope", "scopes", required=True, multiple=True, metavar="SCOPE,…", help="read, run, publish, review, admin."
 )
 @click.option(
-    "--namespace", "namespaces", multiple=True, metavar="NAMESPACE.*,…", help="Where it may publish; '*' is everywhere."
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="NAMESPACE.*,…",
+    help="Namespaces for publishing; '*' means all.",
 )
-@click.option("--expires", default="", metavar="TIME", help="After how long: 90d, 12h, never.  [default: never]")
-@click.option("--agent", is_flag=True, help="It is an agent's, not a person's.")
+@click.option("--expires", default="", metavar="TIME", help="Lifetime: 90d, 12h, never.  [default: never]")
+@click.option("--agent", is_flag=True, help="The token belongs to an agent, not to a person.")
 @target_options
 @json_option
 def create(
@@ -69,15 +75,15 @@ def create(
         print_json(created)
         return
     click.echo(clean(created["token"]))
-    until = f", until {created['expires_at']}" if created["expires_at"] else ", for ever"
+    until = f", until {created['expires_at']}" if created["expires_at"] else ", without expiry"
     where = " ".join(created["namespaces"])
     may = f"{', '.join(created['scopes'])}{f' in {where}' if where else ''}"
     click.echo(clean(f"{created['id']}: {created['name']} ({created['kind']}) may {may}{until}."), err=True)
     if "publish" in created["scopes"] and not where:
-        click.echo("It can publish nothing yet: that takes --namespace.", err=True)
+        click.echo("The token cannot publish anything: add --namespace.", err=True)
     if "review" in created["scopes"] and "read" not in created["scopes"]:
-        click.echo("It can read nothing of what it reviews: that takes --scope read as well.", err=True)
-    click.echo("Keep it now: it is not shown again.", err=True)
+        click.echo("The token cannot read the versions it reviews: add --scope read.", err=True)
+    click.echo("Store the token now: it is not shown again.", err=True)
 
 
 def _listed(given: tuple[str, ...]) -> list[str]:

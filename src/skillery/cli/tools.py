@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 1000
 session_option = click.option(
-    "--session", metavar="TEXT", help="Which session's tools.  [default: the one without a name]"
+    "--session", metavar="TEXT", help="The session of the tools.  [default: the unnamed session]"
 )
 
 
@@ -34,9 +34,9 @@ def tool() -> None:
 @tool.command("list")
 @click.argument("skill", metavar="[SKILL[@VERSION]]", required=False)
 @session_option
-@click.option("--limit", type=click.IntRange(1, MOST_AT_ONCE), help="At most so many.  [default: 50]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
-@click.option("--all", "everything", is_flag=True, help="All of them, page after page.")
+@click.option("--limit", type=click.IntRange(1, MOST_AT_ONCE), help="Maximum number of tools.  [default: 50]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
+@click.option("--all", "everything", is_flag=True, help="List all pages.")
 @target_options
 @json_option
 def list_(
@@ -52,7 +52,7 @@ def list_(
     from skillery.cli.connection import with_client
 
     if everything and limit is not None:
-        raise click.UsageError("--all lists every tool, --limit some: give one of them")
+        raise click.UsageError("--all and --limit exclude each other: use only one of them")
     size = MOST_AT_ONCE if everything else limit
 
     async def pages(client: Client) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def list_(
         return
     print_rows(["name", "skill", "version", "parameters", "description"], [_row(one) for one in answer["tools"]])
     if answer["next_cursor"]:
-        click.echo(f"There are more: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More tools: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 def _row(one: Mapping[str, Any]) -> list[str]:
@@ -87,7 +87,7 @@ def _row(one: Mapping[str, Any]) -> list[str]:
 @click.option(
     "--environment",
     metavar="NAME",
-    help="Packages of a skill that declares none; '' is none.  [default: the server's]",
+    help="Environment for a skill that declares no packages; '' means none.  [default: the server's]",
 )
 @file_options
 @target_options
@@ -165,14 +165,14 @@ def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
 @tool.command("define")
 @click.argument("name", metavar="NAME")
 @click.argument("file", metavar="FILE", type=click.File("rb"))
-@click.option("--description", required=True, help="What it does: agents choose by it.")
-@click.option("--parameters", metavar="JSON", help="Its parameters as in tools.json; @FILE reads them from a file.")
-@click.option("--persistent", is_flag=True, help="Keep it as a skill that others can use.")
-@click.option("--namespace", help="Where it is kept.  [default: none, or where you may publish]")
+@click.option("--description", required=True, help="Purpose of the tool; agents choose tools by it.")
+@click.option("--parameters", metavar="JSON", help="The parameters as in tools.json; @FILE reads them from a file.")
+@click.option("--persistent", is_flag=True, help="Store the tool as a skill that others can use.")
+@click.option("--namespace", help="The namespace to store the tool in.  [default: none, or the one you may publish in]")
 @click.option(
     "--language",
     type=click.Choice(typing.get_args(Language)),
-    help="What FILE is written in.  [default: by its ending; .py, .js, .mjs, .sh; else JavaScript where that runs]",
+    help="The language of FILE.  [default: by extension: .py, .js, .mjs, .sh; otherwise JavaScript if available]",
 )
 @session_option
 @target_options

@@ -15,9 +15,13 @@ STATUSES = ["draft", "in_review", "published", "deprecated", "yanked", "rejected
 
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--status", type=click.Choice(STATUSES), help="Only these: in_review is what waits for a reviewer.")
-@click.option("--namespace", help="Only versions in this namespace and below it.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many.  [default: all]")
+@click.option(
+    "--status",
+    type=click.Choice(STATUSES),
+    help="Only versions with this status; in_review lists those awaiting a reviewer.",
+)
+@click.option("--namespace", help="Only versions in this namespace and the namespaces below it.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of versions.  [default: all]")
 @target_options
 @json_option
 def versions(

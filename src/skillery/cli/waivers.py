@@ -20,8 +20,8 @@ def waiver() -> None:
 @waiver.command("add")
 @click.argument("name", metavar="NAME")
 @click.argument("rule", metavar="RULE")
-@click.option("--reason", required=True, help="Why, for everybody who reads the skill.")
-@click.option("--until", metavar="TIME", help="2027-01-31, a time, or how long: 90d.  [default: for ever]")
+@click.option("--reason", required=True, help="The reason, visible to all readers of the skill.")
+@click.option("--until", metavar="TIME", help="Expiry: 2027-01-31, a time, or a duration such as 90d.  [default: none]")
 @click.option("--file", metavar="PATH", help="Only findings in this file of the skill.")
 @click.option("--version", help="Only this exact version.")
 @target_options
@@ -42,7 +42,7 @@ def add(
     if as_json:
         print_json(made)
     else:
-        until_when = f"until {made['until']}" if made["until"] else "for ever"
+        until_when = f"until {made['until']}" if made["until"] else "without expiry"
         click.echo(clean(f"{made['id']}: {made['rule']} is waived for {made['name']} {until_when}"))
 
 

@@ -21,7 +21,9 @@ WIDTH = 100
 @click.command()
 @home_options
 @token_option
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="By default a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="The port.  [default: a free port]"
+)
 @json_option
 def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
     """Serve, and walk the protocol's workflow step by step on a real CSV.
@@ -122,8 +124,8 @@ def _print_step(shown: Shown) -> None:
 
 
 def _print_end(server: Server) -> None:
-    _title("Every step did what it should.")
-    click.echo(f"   The server goes on at {server.url} (pid {server.pid}, log {server.log}).")
+    _title("All steps succeeded.")
+    click.echo(f"   The server continues at {server.url} (pid {server.pid}, log {server.log}).")
     click.echo("   Call it yourself:")
     click.echo(f"     {_curl(server.url)}")
     click.echo(f"   Stop it: kill {server.pid}")

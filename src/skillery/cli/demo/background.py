@@ -41,9 +41,7 @@ class Server:
         deadline = time.monotonic() + START_SECONDS
         while not await client.is_ready():
             if time.monotonic() > deadline:
-                raise StartupError(
-                    f"the server at {self.url} is not ready; {self.log} and `skillery doctor` say what does not work"
-                )
+                raise StartupError(f"the server at {self.url} is not ready; see {self.log}, or run `skillery doctor`")
             await asyncio.sleep(0.2)
 
 
@@ -69,7 +67,7 @@ def _wait_for_url(home: Path, child: subprocess.Popen[bytes]) -> Server:
         if child.poll() is not None:
             raise StartupError(f"the server did not start: {_last_line(home / LOG)}")
         time.sleep(0.05)
-    raise StartupError(f"the server does not answer after {START_SECONDS:.0f} s; {home / LOG} says what it does")
+    raise StartupError(f"the server did not answer within {START_SECONDS:.0f} s; see {home / LOG}")
 
 
 def _start(home: Path, port: int, config: str | None) -> subprocess.Popen[bytes]:

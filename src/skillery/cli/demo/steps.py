@@ -54,7 +54,7 @@ def sample_csv() -> Path:
 
 async def load_guide(walk: Walk) -> Shown:
     answer = await walk.client.call("load_skills_protocol_guide")
-    _expect(GUIDE_TITLE in answer["content"], "the guide does not hold its title")
+    _expect(GUIDE_TITLE in answer["content"], "the guide does not contain its title")
     headings = [line for line in answer["content"].splitlines() if line.startswith("#")]
     return Shown("load_skills_protocol_guide", "\n".join([f"{len(answer['content'])} characters:", *headings]))
 
@@ -79,7 +79,7 @@ async def describe_skill(walk: Walk) -> Shown:
 
 async def read_file(walk: Walk) -> Shown:
     answer = await walk.client.call("read_skill_file", name=PROFILE, path="SKILL.md")
-    _expect("csv_blob" in answer["content"], "SKILL.md does not say how to call the skill")
+    _expect("csv_blob" in answer["content"], "SKILL.md does not explain how to call the skill")
     lines = [line for line in answer["content"].splitlines() if line.strip() and not line.startswith("---")]
     return Shown(f"read_skill_file name={PROFILE} path=SKILL.md", "\n".join([*lines[3:6], "…"]))
 
@@ -87,7 +87,7 @@ async def read_file(walk: Walk) -> Shown:
 async def upload_blob(walk: Walk) -> Shown:
     answer = await walk.client.upload(_chunks(walk.sample), "text/csv")
     size = walk.sample.stat().st_size
-    _expect(answer["size_bytes"] == size, f"the server took {answer['size_bytes']} of {size} bytes")
+    _expect(answer["size_bytes"] == size, f"the server stored {answer['size_bytes']} of {size} bytes")
     walk.blob_id = answer["blob_id"]
     rows = len(_data_rows(walk.sample))
     return Shown(f"POST /blobs  ({walk.sample.name}, {rows} rows)", f"{walk.blob_id}, {size} bytes")
@@ -98,7 +98,7 @@ async def execute_skill(walk: Walk) -> Shown:
     output = _completed(answer)
     read = output["rows"] + output["malformed_rows"]
     rows = len(_data_rows(walk.sample))
-    _expect(read == rows, f"{PROFILE} read {read} rows, the file has {rows}")
+    _expect(read == rows, f"{PROFILE} read {read} rows, but the file has {rows}")
     columns = ", ".join(f"{column['name']} {column['type']}" for column in output["columns"])
     return Shown(
         f"execute_skill name={PROFILE} args={{csv_blob: {walk.blob_id}}}",
@@ -116,11 +116,11 @@ async def compose_skills(walk: Walk) -> Shown:
         input_blobs=[walk.blob_id],
     )
     output = _completed(answer)
-    _expect(output["report"] in answer["output_blobs"], "the report is not among the blobs that the run wrote")
+    _expect(output["report"] in answer["output_blobs"], "the report is not among the output blobs of the run")
     blob = await walk.client.call("read_blob", blob_id=output["report"], mode="full")
     report = msgspec.json.decode(blob["content"])
     counted = {label: sum(group["orders"] for group in report[label]) for label in output["labels"]}
-    _expect(len(set(counted.values())) == 1, f"each grouping has to count every row once, but they count {counted}")
+    _expect(len(set(counted.values())) == 1, f"each grouping must count every row once, but the counts are {counted}")
     best = [f"best {label}: {as_json(report[label][0], -1)}" for label in output["labels"]]
     return Shown(
         f"run_code mount_skills=[{PROFILE}, {QUERY}]  ({len(samples.COMPOSITION.splitlines())} lines of Python)",
@@ -144,7 +144,7 @@ async def execute_created(walk: Walk) -> Shown:
     answer = await walk.client.call("execute_skill", name=samples.NAME, version=samples.VERSION, args=args)
     output = _completed(answer)
     expected = samples.sum_by(_rows_as_dicts(walk.sample), "country", 3)
-    _expect(output["top"] == expected, f"{samples.NAME} answered {output['top']}, the file says {expected}")
+    _expect(output["top"] == expected, f"{samples.NAME} answered {output['top']}, expected {expected}")
     return Shown(
         f"execute_skill name={samples.NAME} args={{by: country, top: 3}}",
         f"{_timed(answer)}: {answer['summary']}\n{as_json(output['top'], -1)}",
