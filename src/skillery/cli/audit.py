@@ -1,4 +1,4 @@
-"""`skillery audit`: what was changed and what was refused, and whether the record of it is whole."""
+"""`skillery audit`: list and verify the audit trail of changes and refused attempts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ COLUMNS = ("seq", "at", "who", "address", "action", "subject", "outcome", "chang
 
 @click.group()
 def audit() -> None:
-    """The audit trail: every change and every refused attempt.
+    """List and verify the audit trail: every change and every refused attempt.
 
-    Without --url `list` reads the trail of the home, whether or not a server is running; with --url an admin's token is
-    needed.
+    Without --url, `list` reads the trail of the home, whether or not a server is running. With --url, an admin token is
+    required.
     """
 
 
@@ -57,7 +57,10 @@ def list_(target: Target, as_json: bool, **asked: Any) -> None:
 @home_options
 @json_option
 def head(target: Target, as_json: bool) -> None:
-    """Print the last entry's number and hash. Kept elsewhere, it shows later that nothing up to here was changed."""
+    """Print the sequence number and hash of the last entry.
+
+    Keep them elsewhere: `skillery audit verify --head` then proves that no entry up to this one was changed.
+    """
     from skillery.audit import head
     from skillery.cli.tokens import opened
 
@@ -74,9 +77,10 @@ def head(target: Target, as_json: bool) -> None:
 @home_options
 @json_option
 def verify(noted: str | None, target: Target, as_json: bool) -> None:
-    """Say whether every entry is there as it was written, and print the first that is not. A server may be running.
+    """Verify that every entry is unchanged, and print the first broken entry. A server may be running.
 
-    Who can write the database could write the whole trail anew: give a --head that was kept where they can't.
+    Anyone who can write to the database could rewrite the whole trail. To detect that, pass a --head that was kept
+    elsewhere.
     """
     from skillery.audit import verify
     from skillery.cli.tokens import opened
@@ -146,7 +150,7 @@ def _row(entry: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _change(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    """`status: draft → in_review`, what is there anew, and what is gone."""
+    """Return the changed fields, such as `status: draft → in_review`, including added and removed fields."""
     before, after = before or {}, after or {}
     parts = []
     for key in [*before, *(key for key in after if key not in before)]:

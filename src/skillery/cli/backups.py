@@ -1,4 +1,5 @@
-"""`skillery backup`, `restore` and `check`: of the configured database and storage, also while a server is at work."""
+"""`skillery backup`, `restore` and `check`: back up, restore and check the configured database and storage. A server
+may be running."""
 
 from __future__ import annotations
 
@@ -30,10 +31,10 @@ KEY_FILE = "secrets.key"
 @home_options
 @json_option
 def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_json: bool) -> None:
-    """Write database and contents to FILE, as they are at one moment, while servers go on.
+    """Write a consistent copy of the database and the contents to FILE. Servers may continue to run.
 
-    FILE appears whole or not at all, for its owner alone, and fits SQLite and Postgres alike. Secrets in it are
-    encrypted, and their key is not in it: keep that elsewhere.
+    FILE is created only when complete, is readable only by its owner, and can be restored into SQLite and Postgres
+    alike. Secrets in FILE are encrypted. Their key is not included: keep it elsewhere.
     """
     from skillery import __version__
     from skillery.maintenance.backups import back_up
@@ -79,9 +80,9 @@ def _secret_key(settings: Settings) -> Path:
 @home_options
 @json_option
 def restore(target: Target, file: Path, as_json: bool) -> None:
-    """Restore a backup into a home (or the configured database and storage) that holds no registry yet.
+    """Restore a backup into an empty home, or into an empty configured database and storage.
 
-    All of FILE is verified before anything is written, and the database is either empty or whole at any time.
+    FILE is verified completely before any write. The database is either empty or complete at any time.
     """
     from skillery.app.home import Home
     from skillery.audit import local_actor
@@ -106,9 +107,9 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
 @home_options
 @json_option
 def check(target: Target, deep: bool, as_json: bool) -> None:
-    """Look for what should be there and is not: files of versions, contents, the end of runs, the latest versions.
+    """Check the registry for missing files of versions, missing contents, unfinished runs and wrong latest versions.
 
-    It changes nothing, and servers may go on meanwhile.
+    The command changes nothing. Servers may continue to run.
     """
     from skillery.app.home import holder_of, server_id_of
     from skillery.database import migrate

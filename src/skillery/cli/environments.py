@@ -1,4 +1,4 @@
-"""`skillery env`: packages that runs find, by the names that admins gave them or by their locks."""
+"""`skillery env`: environments of packages for runs, by name or by lock."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from skillery.cli.client import Client
 
 STEPS = ("old_locks", "environments")
-"""Of a sweep, those that are about packages."""
+"""Sweep steps that remove packages."""
 LOOK_SECONDS = 0.3
 MIB = 1024 * 1024
 
 
 @click.group()
 def env() -> None:
-    """Environments: packages that the code of runs may import."""
+    """Environments: packages that code in runs can import."""
 
 
 @env.command("list")
@@ -34,7 +34,7 @@ def env() -> None:
 @target_options
 @json_option
 def list_(installed: bool, limit: int | None, cursor: str | None, target: Target, as_json: bool) -> None:
-    """List the environments that have a name."""
+    """List the named environments."""
     from skillery.cli.connection import with_client
 
     async def asked(client: Client) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def list_(installed: bool, limit: int | None, cursor: str | None, target: Target
 @target_options
 @json_option
 def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
-    """Show an environment by its name, or by the SHA-256 of its lock: its packages, its servers, its skills."""
+    """Show the packages, servers and skills of an environment, by its name or by the SHA-256 of its lock."""
     from skillery.cli.connection import with_client
 
     async def shown(client: Client) -> dict[str, Any]:
@@ -93,10 +93,10 @@ def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
-    """Lock an environment anew and install that, or install the lock of skills anew.
+    """Resolve and install a named environment again, or install the lock of skills again.
 
-    What is there stays in use until the new one is whole, and stays where that fails. A home without a server is
-    always waited for.
+    The present installation stays in use until the rebuild is complete, and also if the rebuild fails. Without a
+    server, the command always waits.
     """
     from skillery.cli.connection import with_client
 
@@ -118,7 +118,7 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def gc(dry_run: bool, target: Target, as_json: bool) -> None:
-    """Remove packages that no skill needs and no environment has, and those that no run has used for gc.cache_days."""
+    """Remove packages that no skill and no environment needs, and packages that no run has used for gc.cache_days."""
     from skillery.cli.connection import with_client
 
     async def collected(client: Client) -> dict[str, Any]:
@@ -141,7 +141,7 @@ async def _described_soon(client: Client, name: str) -> dict[str, Any]:
 
 
 def _tell(answer: dict[str, Any]) -> None:
-    """To whoever watches: what it does now, on one line where that is a terminal."""
+    """Print the current build step on one line of stderr if stderr is a terminal."""
     progress = answer["progress"]
     if progress is None or not sys.stderr.isatty():
         return

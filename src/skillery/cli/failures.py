@@ -1,4 +1,4 @@
-"""How a command fails: an exit code that scripts can use and a line or two for the person, never a traceback."""
+"""Errors of commands: an exit code for scripts and a short message for people, never a traceback."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ With --json the answer is one JSON document on stdout, errors included: {"error"
 
 
 class AnsweredError(Exception):
-    """A method said no; `error` is the error object of its answer."""
+    """Raised for an error response of a method. `error` is the error object of the response."""
 
     def __init__(self, error: Mapping[str, Any]) -> None:
         super().__init__(error.get("message", ""))
@@ -43,14 +43,14 @@ class AnsweredError(Exception):
 
 
 class CheckFailed(Exception):
-    """What was to be checked is not as it should be; the message says what."""
+    """Raised when a check finds a problem. The message names the problem."""
 
 
 class Commands(click.Group):
-    """The root of all commands, and the only place where an exception becomes an exit code."""
+    """Root of all commands, the only class that turns exceptions into exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Whether a command was asked for JSON must be known before its command line turns out to be wrong.
+        # --json is searched in argv, because the parsing of the command line itself may fail.
         as_json = "--json" in sys.argv[1:]
         try:
             result = super().invoke(ctx)
@@ -84,7 +84,7 @@ class Commands(click.Group):
 
 
 def object_of(error: SkilleryError) -> dict[str, Any]:
-    """The error object that a server would answer for `error`."""
+    """Return the error object that a server would send for `error`."""
     from skillery.api.errors import error_object
 
     built: dict[str, Any] = msgspec.to_builtins(error_object(error))
@@ -92,8 +92,10 @@ def object_of(error: SkilleryError) -> dict[str, Any]:
 
 
 def print_error(error: Mapping[str, Any]) -> None:
-    """To stderr: the message, every problem that it lists, and the hint. One problem that says what the message says is
-    told once, with its place."""
+    """Print the message, each listed problem and the hint to stderr.
+
+    A single problem that repeats the message is printed once, with its location.
+    """
     data = error.get("data")
     data = data if isinstance(data, dict) else {}
     problems: Sequence[Any] = data.get("problems") or data.get("findings") or ()
@@ -108,13 +110,17 @@ def print_error(error: Mapping[str, Any]) -> None:
 
 
 def _headline(error: Mapping[str, Any], problems: Sequence[Any]) -> str:
-    """The message; of several problems only their number, because the message repeats the first of them."""
+    """Return the message, or the number of problems if there are several, because the message repeats the first
+    problem."""
     subject = f"{error['subject']}: " if error.get("subject") else ""
     return f"{subject}{len(problems)} problems" if len(problems) > 1 else f"{subject}{error.get('message', '')}"
 
 
 def _problem_line(problem: Mapping[str, Any]) -> str:
-    """`code/main.py:3: what is wrong`, or the key of the manifest, which most messages begin with already."""
+    """Return one line with the location of a problem: `code/main.py:3: message`.
+
+    For a manifest the location is the key, which most messages already start with.
+    """
     message = str(problem.get("message", ""))
     where = str(problem.get("file") or problem.get("path") or problem.get("rule") or "")
     if problem.get("line"):
@@ -135,7 +141,9 @@ def _fail(ctx: click.Context, code: int, error: Mapping[str, Any], as_json: bool
 
 
 def _leave_pipe() -> NoReturn:
-    """End as a process does that writes to `| head` after it has gone. The interpreter would flush once more at exit
-    and complain, so what is left to write goes nowhere."""
+    """End like any process that writes to a closed pipe (`| head`).
+
+    The interpreter flushes stdout again at exit and would report an error, so stdout is redirected to /dev/null.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(PIPE_CLOSED)

@@ -1,4 +1,4 @@
-"""`--file` and `--out`: files into the workspace of a run, and the files of a run onto this machine's disk."""
+"""`--file` and `--out`: copy files into the workspace of a run, and files of the run to the local disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOB_ID = "blob:"
 
 
 class Given(msgspec.Struct, frozen=True):
-    """One `--file`: a file of this machine or a blob, and its path in the workspace."""
+    """One `--file`: a local file or a blob, and its path in the workspace."""
 
     source: str
     path: str
@@ -46,12 +46,12 @@ def file_options(command: Any) -> Any:
 
 
 def read_files(texts: Sequence[str]) -> tuple[Given, ...]:
-    """Raise UsageError for a file that does not exist, and for a blob without a path."""
+    """Parse the values of `--file`. Raises UsageError for a file that does not exist and for a blob without a path."""
     return tuple(map(_given, texts))
 
 
 def _given(text: str) -> Given:
-    """A file is taken as it is called, also if its name holds a colon."""
+    """Parse one `--file`. An existing file has precedence over the split at a colon."""
     if text.startswith(BLOB_ID):
         blob_id, colon, path = text.removeprefix(BLOB_ID).partition(":")
         if not colon or not path:
@@ -69,7 +69,7 @@ def _given(text: str) -> Given:
 
 
 async def upload_files(client: Client, files: Sequence[Given]) -> list[dict[str, Any]] | None:
-    """Upload the files and return `files` for a run, None if there are none."""
+    """Upload the files and return the parameter `files` of a run, or None without files."""
     from skillery.cli.blobs import kind_of, upload_file
 
     made = []
@@ -83,7 +83,8 @@ async def upload_files(client: Client, files: Sequence[Given]) -> list[dict[str,
 
 
 async def download_files(client: Client, answer: Mapping[str, Any], folder: Path | None) -> None:
-    """Write the `files` of a run below the folder. A path that leads elsewhere is refused: the run chose it."""
+    """Write the `files` of a run to the folder. Paths that lead outside the folder are refused, because the run
+    chose them."""
     from skillery.client.files import is_plain, places_below
 
     if folder is None:

@@ -1,4 +1,4 @@
-"""`skillery gc`: remove what nothing refers to."""
+"""`skillery gc`: remove unreferenced data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from skillery.cli.output import clean, print_json
 @target_options
 @json_option
 def gc(dry_run: bool, target: Target, as_json: bool) -> None:
-    """Remove what nothing refers to any more: blobs whose time is over, contents of nothing, unused copies.
+    """Remove expired blobs, unreferenced contents and unused local copies.
 
-    A server does so by itself every gc.interval_minutes.
+    A server does this automatically every gc.interval_minutes.
     """
     from skillery.cli.connection import with_client
 

@@ -1,4 +1,4 @@
-"""What `skillery import` prints: a line for each skill, and at the end what there is to do."""
+"""Output of `skillery import`: one line per skill, and a summary with the next steps."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from skillery.cli.failures import print_error
 from skillery.cli.output import clean
 
 MOST_NAMED = 10
-"""Skills of a section that are named where nothing has to be done about them; --json names all."""
+"""Limit of names that a section without required action lists. --json lists all."""
 _MADE = {"published": "published", "draft": "published", "checked": "published", "unchanged": "unchanged"}
-"""The section of an outcome; a draft and a dry run's `checked` say so in their line."""
+"""Section of each outcome. The lines of drafts and of `checked` (dry run) name these outcomes."""
 _PACKAGES = {"undeclared_package", "no_packages"}
-"""Findings and repairs about packages that a script needs and does not find."""
+"""Findings and repairs about packages that a script needs and that are missing."""
 _NAMES = {"name", "name_taken", "taken_over", "copy"}
-"""Repairs that say why a skill has another name than it states."""
+"""Repairs that explain why a skill has another name than it states."""
 WITHOUT = ", and its scripts run without"
 
 
 class Sections:
-    """The summary of an import. `listed` is complete, whatever is printed of it."""
+    """The summary of an import. `listed` is complete, also if only a part of it is printed."""
 
     def __init__(self) -> None:
         self.listed: dict[str, list[dict[str, Any]]] = {
@@ -40,7 +40,7 @@ class Sections:
         }
 
     def add(self, skill: Mapping[str, Any]) -> None:
-        """Note one skill, as it is reported."""
+        """Record the report of one skill."""
         outcome, path = skill["outcome"], skill["path"]
         self._add_outcome(outcome, path, skill)
         for repair in skill.get("repairs", ()):
@@ -57,7 +57,7 @@ class Sections:
         self._add_packages(path, skill)
 
     def end(self, answer: Mapping[str, Any]) -> None:
-        """Note what belongs to no skill."""
+        """Record the links that belong to no skill."""
         for one in answer.get("left_out", ()):
             if one["why"] == "link":
                 self._note("links_not_followed", path=one["path"], message=one["message"])
@@ -91,12 +91,12 @@ def _reason(skill: Mapping[str, Any]) -> str:
     return "; ".join(one["message"] for one in skill.get("findings", ())) or "the checks refuse it"
 
 
-# -- while it goes on ------------------------------------------------------------------------------------------------
+# -- during the import -----------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def progress(as_json: bool) -> Any:
-    """A line for each skill; on a terminal a bar besides."""
+    """Return a callback that prints one line per skill. On a terminal, show a progress bar as well."""
     if as_json or not sys.stderr.isatty():
         yield (lambda key, said: None) if as_json else _print_line
         return
@@ -124,7 +124,7 @@ def _print_line(key: str, said: Mapping[str, Any]) -> None:
         return
     where = said["path"] or "."
     if said["outcome"] == "refused":
-        # Findings of a dry run stand beside, those of a refusal in its error.
+        # Findings of a dry run are next to the error; findings of a refusal are inside the error.
         error = said.get("error") or {"message": "the checks refuse it", "data": {"findings": said.get("findings")}}
         print_error({**error, "subject": where})
     else:
@@ -136,12 +136,15 @@ def _print_line(key: str, said: Mapping[str, Any]) -> None:
 
 
 def _details(said: Mapping[str, Any]) -> list[str]:
-    """Each with where it is, for in a log of stderr they stand without the lines of the skills."""
+    """Return the detail lines of a skill.
+
+    Each line names its location, because a log of stderr does not contain the lines of the skills.
+    """
     where = said["path"] or "."
     repairs = said.get("repairs", ()) if said["outcome"] != "unchanged" else ()
     warnings = dict.fromkeys(said.get("warnings", ()))
     lines = []
-    for repair in repairs:  # what it does without is among the warnings, too: it is told once, with its place
+    for repair in repairs:  # A repair that is also a warning is printed once, with its location.
         same = {repair["message"], f"{place('', repair).lstrip('/')}: {repair['message']}"} & warnings.keys()
         for warning in same:
             del warnings[warning]
@@ -154,7 +157,7 @@ def _details(said: Mapping[str, Any]) -> list[str]:
 
 
 def place(where: str, one: Mapping[str, Any]) -> str:
-    """Return the file and line that a repair or finding is about."""
+    """Return the file and line of a repair or finding."""
     if not one.get("file"):
         return where
     return f"{where}/{one['file']}:{one['line']}" if one.get("line") else f"{where}/{one['file']}"
@@ -168,7 +171,7 @@ def _files(one: Mapping[str, Any]) -> str:
 
 
 def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -> None:
-    """What belongs to no skill, the summary in sections, and what to do next."""
+    """Print the files that belong to no skill, the summary by section, and the next steps."""
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["path"]})
         return
@@ -205,7 +208,7 @@ def _print_next(answer: Mapping[str, Any]) -> None:
 
 
 def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """The lines of the summary. A section that is empty has none."""
+    """Return the lines of the summary. Empty sections are omitted."""
     for section, lines in sections.items():
         if not lines:
             continue
@@ -233,6 +236,6 @@ def _line(section: str, one: Mapping[str, Any]) -> str:
     if section == "nested":
         return f"{path}: remains a file of {one['of'] or '.'}"
     if section == "packages_missing":
-        # Why they are missing stands in the warning of the skill.
+        # The warning of the skill explains why the packages are missing.
         return f"{path}: {one['message'].partition(WITHOUT)[0]}"
     return f"{path}: {one.get('reason') or one.get('message')}"

@@ -1,4 +1,4 @@
-"""`skillery import` and `skillery sync`: POST /import, for folders and archives."""
+"""`skillery import` and `skillery sync`: import folders and archives through POST /import."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skillery.cli.client import Client
 
 Params = Callable[[Path], dict[str, str]]
-"""The parameters of POST /import for each path."""
+"""Function that returns the parameters of POST /import for a path."""
 
 
 NOTHING_FOUND = 4
@@ -60,7 +60,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(["keep", "split"]),
             default="keep",
             show_default=True,
-            help="A SKILL.md below another skill's folder: keep it as a file of that skill, or split it off as a skill.",
+            help="A SKILL.md below another skill's folder: keep it as a file of that skill, or split it off.",
         ),
         click.option(
             "--follow-links",
@@ -110,10 +110,10 @@ def import_(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Import the skills in each PATH: a folder with a SKILL.md or many of them, a .zip, .skill, .tar.gz or .tgz.
+    """Import the skills in each PATH: a folder with one or many SKILL.md, a .zip, .skill, .tar.gz or .tgz.
 
-    What is wrong with a SKILL.md is mended in reading, and said; the bytes are stored as they are. A skill that is
-    refused does not keep the others back. What has not changed since the last import is not published again.
+    Faults in a SKILL.md are repaired while reading, and each repair is reported; the stored bytes stay unchanged. A
+    refused skill does not stop the others. Skills that have not changed since the last import are not published again.
     """
     given = {"take_over": ",".join(take_over)} if take_over else {}
     params = _params(namespace, permissions, dry_run, packages, nested) | given
@@ -146,7 +146,7 @@ def sync(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Keep the registry in step with each DIR: import what is new or changed, and say what was removed."""
+    """Keep the registry in sync with each DIR: import new and changed skills, and list removed skills."""
     params = _params(namespace, permissions, dry_run, packages, nested) | ({"prune": "true"} if prune else {})
     told = _with_source(params, source, folders)
     sources = Sources(folders, follow_links)
@@ -179,7 +179,7 @@ def _with_source(params: dict[str, str], source: str | None, paths: Sequence[Pat
 
 
 def _read_permissions(path: Path) -> Any:
-    """The table `permissions`, or the whole file where it is that table."""
+    """Read the permissions: the table `permissions`, or the whole file if the file has no such table."""
     try:
         text = path.read_text("utf-8")
         found = msgspec.json.decode(text) if text.lstrip().startswith("{") else tomllib.loads(text)
@@ -202,7 +202,7 @@ def _run(
     dry_run: bool,
     in_step: bool = False,
 ) -> None:
-    """Once; with `every`, again and again whenever something has changed, until it is interrupted."""
+    """Import once. With `every`, import again after each change until interrupted."""
     if every is None:
         _exit(_import_all(target, sources, params, as_json, in_step), dry_run)
         return
@@ -214,7 +214,7 @@ def _run(
             try:
                 _import_all(target, sources, params, as_json, in_step)
             except StartupError as error:
-                # The server may be back the next time.
+                # Clearing the fingerprints causes a retry, because the server may be back by then.
                 seen = []
                 click.echo(clean(str(error)), err=True)
             sys.stdout.flush()
@@ -224,7 +224,7 @@ def _run(
 def _exit(answers: Sequence[Mapping[str, Any]], dry_run: bool) -> None:
     if any("error" in answer or answer["counts"].get("refused") or answer["stopped"] for answer in answers):
         raise click.exceptions.Exit(CHECK_FAILED if dry_run else ANSWERED_ERROR)
-    # A folder in step may have lost all its skills, and then says so.
+    # A synced folder that lost all its skills is not an error: the removed skills are reported.
     if not any(answer["total"] or answer["removed"] for answer in answers):
         raise click.exceptions.Exit(NOTHING_FOUND)
 
@@ -244,13 +244,14 @@ def _import_all(target: Target, sources: Sources, params: Params, as_json: bool,
 
 
 class Sources(NamedTuple):
-    """What is imported together."""
+    """The paths that are imported together."""
 
     paths: Sequence[Path]
     follow_links: bool
 
     def look_through(self, *, split: bool) -> list[Folder | None]:
-        """None for archives. Of one name in several folders the later one counts."""
+        """Scan each folder; an archive gives None. If several folders have a skill of the same name, the last folder
+        wins."""
         from skillery.cli.archives import look_through
         from skillery.cli.overrides import override
 
@@ -261,7 +262,7 @@ class Sources(NamedTuple):
         return folders if len(folders) == 1 else override(folders, [name_of(path) for path in self.paths])
 
     def fingerprints(self) -> list[str]:
-        """Return other texts when something has changed."""
+        """Return a fingerprint of each path, which changes when its files change."""
         from skillery.cli.archives import fingerprint
 
         return [
@@ -273,7 +274,7 @@ class Sources(NamedTuple):
 async def _import(
     client: Client, path: Path, folder: Folder | None, params: dict[str, str], as_json: bool, in_step: bool
 ) -> dict[str, Any]:
-    """Return what the server said of all of it, `skills` only as JSON."""
+    """Import one path. Return the server's report; `skills` is included only for JSON."""
     from skillery.cli.archives import file_chunks, packed
     from skillery.cli.overrides import counting, overridden_skills
 
@@ -311,7 +312,7 @@ async def _import(
 
 
 def _left_out(folder: Folder | None) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """What of a skill was left out before it was sent."""
+    """Return a function that gives the files of a skill that were omitted before sending."""
 
     def look(said: Mapping[str, Any]) -> dict[str, Any]:
         if folder is None or said["path"] not in folder.found.roots:

@@ -1,4 +1,4 @@
-"""`skillery install`: the bundles of a lock as folders, all of them or none, each proved by its digest."""
+"""`skillery install`: write the bundles of a lock as folders, all or none, each verified by its digest."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ RECORD = f".{LOCKFILE}"
 @target_options
 @json_option
 def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target: Target, as_json: bool) -> None:
-    """Write each skill as DIR/NAME: those of the lock file with --locked, else those that are named.
+    """Write each skill to DIR/NAME: the skills of the lock file with --locked, otherwise the named skills.
 
-    DIR then holds them and nothing else: it is built beside and put in place whole, if the digest of every skill is
-    that of the files as they were written. A DIR that holds anything which `install` did not write is refused.
+    DIR then contains these skills and nothing else. The new folder is built next to DIR and replaces DIR as a whole,
+    once the written files of every skill match its digest. A DIR with files that `install` did not write is refused.
     """
     from skillery.cli.connection import with_client
 
@@ -60,11 +60,11 @@ def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target
 
 @contextmanager
 def _building(place: Path) -> Iterator[Path]:
-    """A new folder that becomes `place` at the end, whole; not where anything goes wrong. Raises CheckFailed."""
+    """Yield a new folder that replaces `place` as a whole if the block succeeds. Raises CheckFailed."""
     _check_folder(place)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        # Beside it, so that a rename puts it in place.
+        # The folder must be on the same file system, so that a rename can replace the target.
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as beside:
             built, old = Path(beside) / "new", Path(beside) / "old"
             built.mkdir()
@@ -76,7 +76,7 @@ def _building(place: Path) -> Iterator[Path]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raises CheckFailed where it holds something that would be lost."""
+    """Raise CheckFailed if the folder holds files that an installation would delete."""
     try:
         there = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:
@@ -103,7 +103,7 @@ async def _write_skill(client: Client, entry: Mapping[str, str], built: Path) ->
     from skillery.formats.names import parse_skill_name
     from skillery.formats.paths import parse_path
 
-    # A server that cannot be trusted must not write elsewhere either.
+    # An untrusted server must not make this command write outside the folder.
     name = parse_skill_name(entry["name"])
     described = await client.call("describe_skill", name=name, version=entry["version"], detail="full")
     for file in described["skill"]["files"]:

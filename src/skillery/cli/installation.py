@@ -1,4 +1,4 @@
-"""`skillery plugins`, `doctor`, `config show`: what this installation is made of, and whether it works."""
+"""`skillery plugins`, `doctor` and `config show`: plugins, health and settings of this installation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HIDDEN = "***"
 @home_options
 @json_option
 def plugins(target: Target, as_json: bool) -> None:
-    """Show every plugin that was found, what it offers, and what the settings choose."""
+    """List the plugins, their backends and hooks, and which backends the settings choose."""
     from skillery.plugins import load_plugins
 
     settings = target.load().settings
@@ -84,7 +84,7 @@ def _plugins(plugins: Plugins, settings: Settings) -> list[dict[str, Any]]:
 @home_options
 @json_option
 def doctor(target: Target, as_json: bool) -> None:
-    """Try everything that a server needs here, and say how to mend what does not work."""
+    """Test everything that a server needs on this machine, and print a remedy for each failure."""
     from skillery.plugins import load_plugins
 
     settings = target.load().settings
@@ -130,7 +130,7 @@ def _python() -> Probe:
 
 
 def _home(settings: Settings) -> Probe:
-    """Made where it is not there: whether that works is the question."""
+    """Check that the home is writable. The home is created if it does not exist."""
     fix = "Choose a home that this user can write, with --home or SKILLERY_HOME."
     try:
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -175,7 +175,7 @@ def _secrets(plugins: Plugins, settings: Settings) -> Probe:
 
 
 def _packages(settings: Settings) -> Probe:
-    """Whether what skills and environments need can be had: a source, and uv."""
+    """Check that packages of skills and environments can be installed: a source of packages, and uv."""
     from skillery.app.named_environments import defined_in
 
     wanted = settings.packages
@@ -211,7 +211,10 @@ def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:
 
 
 def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Probe, list[SeenProgram]]:
-    """What runs can ask of the sandbox here, and which programs they see: it has to be started to know."""
+    """Return the capabilities of the sandbox, a probe of them, and the programs that runs see.
+
+    The sandbox is started, because only a started sandbox knows its capabilities.
+    """
     import asyncio
 
     async def started() -> tuple[list[str], list[SeenProgram]]:
@@ -231,14 +234,14 @@ def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Prob
 
 @click.group()
 def config() -> None:
-    """What the settings are."""
+    """Show the settings."""
 
 
 @config.command("show")
 @home_options
 @json_option
 def show(target: Target, as_json: bool) -> None:
-    """Print each setting, its value, and where that came from."""
+    """Print each setting, its value, and the origin of the value."""
     values = [(value.name, _shown(value.name, value.value), value.source) for value in target.load().values()]
     if as_json:
         print_json({name: {"value": value, "source": source} for name, value, source in values})
@@ -253,7 +256,7 @@ def show(target: Target, as_json: bool) -> None:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """The value, with nothing in it that lets somebody in."""
+    """Return the value of a setting without credentials."""
     if name == "database" and isinstance(value, str):
         return hide_password(value)
     if name.startswith("backends.") and _SECRET.search(name.rpartition(".")[2]):
@@ -262,7 +265,7 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def hide_password(url: str) -> str:
-    """A database URL without its password, whether or not it is a valid one."""
+    """Return a database URL, valid or not, without its password."""
     scheme, separator, rest = url.partition("://")
     user_info, at, place = rest.rpartition("@")
     user, colon, _password = user_info.partition(":")

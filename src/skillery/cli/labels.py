@@ -1,4 +1,4 @@
-"""`skillery label`: names that are moved from version to version of a skill."""
+"""`skillery label`: movable names for versions of a skill."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skillery.cli.output import clean, print_json, print_rows
 
 @click.group()
 def label() -> None:
-    """Labels of versions, such as stable and canary: whoever asks for NAME@LABEL gets the version it points to."""
+    """Labels of versions, such as stable and canary. NAME@LABEL resolves to the version that the label points to."""
 
 
 @label.command("set")
@@ -22,7 +22,7 @@ def label() -> None:
 @target_options
 @json_option
 def set_(name: str, label: str, target: Target, as_json: bool) -> None:
-    """Point LABEL to a version; VERSION may also be what means one now: another label, a range, latest."""
+    """Point LABEL to a version. VERSION may also be another label, a range or latest, resolved now."""
     name, version = name_and_version(name, None)
     if not version:
         raise click.UsageError(f"'{name}' has no version: write NAME@VERSION, or {name}@latest")
@@ -35,7 +35,7 @@ def set_(name: str, label: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rollback(name: str, label: str, target: Target, as_json: bool) -> None:
-    """Point LABEL to what it pointed to before its last move; once more, to what was before that."""
+    """Point LABEL to the version before its last move. Repeat the command to go further back."""
     _move(target, as_json, "rollback_label", name=name, label=label)
 
 
@@ -45,7 +45,7 @@ def rollback(name: str, label: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rm(name: str, label: str, target: Target, as_json: bool) -> None:
-    """Take LABEL away; a rollback brings it back."""
+    """Remove LABEL. A rollback restores it."""
     _move(target, as_json, "remove_label", name=name, label=label)
 
 
@@ -66,7 +66,7 @@ def list_(
     target: Target,
     as_json: bool,
 ) -> None:
-    """List the labels of a skill, or the moves that they have made."""
+    """List the labels of a skill, or their moves."""
     from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(

@@ -1,5 +1,5 @@
-"""`skillery submit`, `approve`, `reject`, `yank`, `unyank`, `deprecate`, `undeprecate`, `visibility`: from a draft to a
-version that others rely on, and back; and who sees a skill."""
+"""`skillery submit`, `approve`, `reject`, `yank`, `unyank`, `deprecate`, `undeprecate` and `visibility`: change the
+status of versions and the visibility of skills."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ version_option = click.option("--version", help="The exact version, if NAME does
 @target_options
 @json_option
 def submit(name: str, version: str | None, target: Target, as_json: bool) -> None:
-    """Ask for a review of a draft."""
+    """Submit a draft for review."""
     _call(target, as_json, "submit_version", **_exactly(name, version))
 
 
@@ -37,7 +37,7 @@ def submit(name: str, version: str | None, target: Target, as_json: bool) -> Non
 def approve(
     name: str, version: str | None, digest: str | None, note: str | None, target: Target, as_json: bool
 ) -> None:
-    """Publish a version that is in review. Its author cannot, unless an admin."""
+    """Publish a version that is in review. Authors cannot approve their own versions, unless they are admins."""
     _call(target, as_json, "approve_version", **_exactly(name, version), digest=digest, note=note)
 
 
@@ -48,7 +48,7 @@ def approve(
 @target_options
 @json_option
 def reject(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
-    """Refuse a version that is in review, for good: the next attempt is another version."""
+    """Reject a version that is in review, permanently. The next attempt needs a new version."""
     _call(target, as_json, "reject_version", **_exactly(name, version), reason=reason)
 
 
@@ -59,7 +59,7 @@ def reject(name: str, version: str | None, reason: str, target: Target, as_json:
 @target_options
 @json_option
 def yank(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
-    """Let a version be resolved only where it is asked for exactly."""
+    """Yank a version: only requests for this exact version still resolve to it."""
     _call(target, as_json, "yank_version", **_exactly(name, version), reason=reason)
 
 
@@ -69,7 +69,7 @@ def yank(name: str, version: str | None, reason: str, target: Target, as_json: b
 @target_options
 @json_option
 def unyank(name: str, version: str | None, target: Target, as_json: bool) -> None:
-    """Take a yank back."""
+    """Revert a yank."""
     _call(target, as_json, "unyank_version", **_exactly(name, version))
 
 
@@ -80,7 +80,7 @@ def unyank(name: str, version: str | None, target: Target, as_json: bool) -> Non
 @target_options
 @json_option
 def deprecate(name: str, message: str, successor: str | None, target: Target, as_json: bool) -> None:
-    """Say of all published versions of a skill that they should no longer be used. They still work."""
+    """Mark all published versions of a skill as deprecated. They still work."""
     _call(target, as_json, "deprecate_skill", name=name, message=message, successor=successor)
 
 
@@ -89,7 +89,7 @@ def deprecate(name: str, message: str, successor: str | None, target: Target, as
 @target_options
 @json_option
 def undeprecate(name: str, target: Target, as_json: bool) -> None:
-    """Take a deprecation back."""
+    """Revert a deprecation."""
     _call(target, as_json, "undeprecate_skill", name=name)
 
 
@@ -99,7 +99,7 @@ def undeprecate(name: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def visibility(name: str, who: str, target: Target, as_json: bool) -> None:
-    """Say who sees a skill: everybody, who has a grant that covers its name, or its publishers."""
+    """Set who sees a skill: every caller, callers with a namespace grant for its name, or only its publishers."""
     _call(target, as_json, "set_visibility", name=name, visibility=who)
 
 

@@ -1,4 +1,4 @@
-"""`skillery lock`: exact versions of skills, with their digests, in a file that stays with a project."""
+"""`skillery lock`: exact versions of skills and their digests, in a lock file of a project."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class _Lockfile(msgspec.Struct, frozen=True):
 @target_options
 @json_option
 def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json: bool) -> None:
-    """Write down which version each NAME@SPEC is now, with its digest.
+    """Write the present version and digest of each NAME@SPEC to a lock file.
 
-    SPEC is a version, a range, a label or a digest; without one it is the latest release. The same versions make the
-    same file, byte for byte, and `skillery install --locked` installs just that.
+    SPEC is a version, a range, a label or a digest. Without SPEC, the latest release is locked. The same versions
+    produce the same file, byte for byte. `skillery install --locked` installs exactly these versions.
     """
     from skillery.cli.connection import with_client
 
@@ -90,13 +90,13 @@ def _check(target: Target, entries: Sequence[Mapping[str, str]], as_json: bool) 
 
 
 async def resolved(client: Client, skills: Sequence[str]) -> list[dict[str, str]]:
-    """The lock of these, sorted: the order on a command line means nothing."""
+    """Resolve the skills and return their lock, sorted by name. The order on the command line does not matter."""
     answer = await client.call("resolve_skills", skills=list(skills))
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
 
 
 def refuse_problems(verified: Mapping[str, Any]) -> None:
-    """Raises CheckFailed where what verify_lock answered is not ok."""
+    """Print the warnings of a verify_lock response. Raises CheckFailed if the response lists problems."""
     for warning in verified["warnings"]:
         click.echo(f"{click.style('warning:', fg='yellow')} {clean(warning['message'])}", err=True)
     problems = verified["problems"]
@@ -111,7 +111,7 @@ def lockfile_text(entries: Sequence[Mapping[str, str]]) -> str:
 
 
 def read_lockfile(path: Path) -> list[dict[str, str]]:
-    """Raises CheckFailed where it cannot be read, or is none."""
+    """Read a lock file. Raises CheckFailed if the file cannot be read or is not a lock file."""
     try:
         if path.stat().st_size > MOST_LOCKFILE_BYTES:
             raise CheckFailed(f"'{path}' is too large for a lock file")
@@ -128,7 +128,7 @@ def read_lockfile(path: Path) -> list[dict[str, str]]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """All of it or nothing, whoever reads it meanwhile."""
+    """Replace a file atomically, so that concurrent readers see the old or the new text."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         beside.write_text(text)

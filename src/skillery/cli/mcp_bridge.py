@@ -1,7 +1,8 @@
-"""From stdin to POST /mcp, and from its answers to stdout.
+"""Bridge from stdin to POST /mcp, and from its responses to stdout.
 
-What is said is not looked into, but for what HTTP has in headers: the version, the method, the name, and the session of
-clients of before 2026-07-28. So a home and a server far away are spoken to alike, in every version that they know.
+Messages are passed through unchanged. The bridge reads only what HTTP needs as headers: version, method, name, and the
+session of clients older than 2026-07-28. The bridge therefore works the same for a home and for a remote server, in
+every protocol version that they support.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from skillery.cli.client import Client
 from skillery.errors import StartupError
 
 MOST_LINE = 128 * 1024 * 1024
-"""Bytes of a message: no server takes as much."""
+"""Limit of a message in bytes. Servers accept less."""
 LEAVE_SECONDS = 5.0
-"""For answers that are under way when stdin ends."""
+"""Time for pending responses after stdin ends."""
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
@@ -42,15 +43,15 @@ class _Message(msgspec.Struct):
 
     @property
     def version(self) -> str | None:
-        """Set in what clients of 2026-07-28 and later say."""
+        """The protocol version that clients of 2026-07-28 and later send in each message."""
         meta = self.params.get("_meta")
         version = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
-        # What no header can hold is the server's to refuse.
+        # The server refuses a version that no header can hold.
         return version if isinstance(version, str) and _PLAIN.fullmatch(version) else None
 
 
 class McpBridge:
-    """One client at stdin and stdout. `run` ends when stdin does."""
+    """Bridge for one client at stdin and stdout. `run` ends when stdin ends."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class McpBridge:
         self._address = f"/mcp?tools={quote(','.join(tools), safe=',')}" if tools else "/mcp"
         self._source, self._sink = source or sys.stdin.buffer, sink or sys.stdout.buffer
         self._session: dict[str, str] = {}
-        """Headers of a client that began with a handshake."""
+        """Headers of the session, set by a handshake."""
         self._under_way: dict[str | int | float, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -75,7 +76,7 @@ class McpBridge:
             task.cancel()
 
     async def _lines(self) -> AsyncIterator[bytes]:
-        """Read by a thread that ends with the process: nothing interrupts a read of stdin."""
+        """Read lines in a thread that ends with the process, because a read of stdin cannot be interrupted."""
         lines: asyncio.Queue[bytes] = asyncio.Queue(1)
         loop = asyncio.get_running_loop()
 
@@ -85,7 +86,7 @@ class McpBridge:
                 line = self._source.readline(MOST_LINE)
                 try:
                     asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
-                except RuntimeError:  # the loop is closed: nobody listens any more
+                except RuntimeError:  # the loop is closed
                     return
 
         threading.Thread(target=read, name="stdin", daemon=True).start()
@@ -102,7 +103,7 @@ class McpBridge:
         if message.method == CANCELLED and self._is_dropped(message):
             return
         if message.id is msgspec.UNSET or message.id is None or message.method == INITIALIZE:
-            # In order: what follows a handshake depends on it.
+            # Handled in order, because the messages after a handshake depend on it.
             await self._exchange(message, line)
             return
         self._under_way[message.id] = task = asyncio.create_task(self._exchange(message, line))
@@ -113,7 +114,10 @@ class McpBridge:
             del self._under_way[request_id]
 
     def _is_dropped(self, message: _Message) -> bool:
-        """Since 2026-07-28 a request is taken back by closing its answer; before, the server is told."""
+        """Cancel the request and return True, as closing a response cancels a request since 2026-07-28.
+
+        Return False for clients with a handshake: the server must receive their notification.
+        """
         if self._session:
             return False
         request_id = message.params.get("requestId")
@@ -165,7 +169,7 @@ class McpBridge:
             self._say_error(message.id, INTERNAL_ERROR, f"the server answered HTTP {response.status_code}")
             return
         if "method" not in said and said.get("id") is None:
-            # It was turned away before anybody read it.
+            # The server refused the request before it read the id.
             said = {"jsonrpc": "2.0", "id": message.id, "error": said.get("error")}
         if message.method == INITIALIZE and "result" in said:
             self._begin_session(said["result"], response)
@@ -187,7 +191,10 @@ class McpBridge:
 
 
 async def _lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
-    """httpx would end lines at every character that ends one somewhere, and JSON may hold some of those."""
+    """Split a response at newlines.
+
+    httpx would also split at other line separators, which JSON strings may contain.
+    """
     rest = b""
     async for chunk in response.aiter_bytes():
         *lines, rest = (rest + chunk).split(b"\n")
@@ -197,7 +204,7 @@ async def _lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def _in_header(value: str) -> str:
-    """As it is where a header can hold it, in Base64 between marks otherwise."""
+    """Return the value unchanged if a header can hold it, otherwise marked and in Base64."""
     if _PLAIN.fullmatch(value) and not value.startswith(_IN_BASE64):
         return value
     return f"{_IN_BASE64}{base64.b64encode(value.encode()).decode()}?="

@@ -1,4 +1,4 @@
-"""The options that commands share."""
+"""Options that commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Target(NamedTuple):
-    """Which registry a command is about."""
+    """The registry that a command uses."""
 
     home: str | None = None
     config: str | None = None
@@ -25,7 +25,7 @@ class Target(NamedTuple):
     token: str | None = None
 
     def load(self, **flags: Any) -> LoadedSettings:
-        """The settings of this machine. Raises StartupError."""
+        """Load the settings of this machine. Raises StartupError."""
         from skillery.settings import load_settings
 
         return load_settings({"home": self.home, **flags}, config=self.config)
@@ -36,7 +36,7 @@ def json_option(command: F) -> F:
 
 
 def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--home and --config; the command gets them as `target`."""
+    """Add --home and --config. The command receives them as `target`."""
 
     @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
     @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
@@ -48,7 +48,7 @@ def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def token_option(command: F) -> F:
-    """--token; on a command line others can see it, in SKILLERY_TOKEN they can't."""
+    """Add --token. Other users of the machine can see a command line, but not SKILLERY_TOKEN."""
     return click.option(
         "--token",
         metavar="TOKEN",
@@ -58,7 +58,7 @@ def token_option(command: F) -> F:
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """As home_options, and --url and --token for a server elsewhere."""
+    """Add the options of home_options, and --url and --token for a remote server."""
 
     @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
     @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
@@ -72,7 +72,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def user_of_this_machine() -> str:
-    """Who gives a command that works on the home itself, for the record."""
+    """Return the user name for the audit trail of commands that open the home themselves."""
     try:
         return getpass.getuser()[:200]
     except (OSError, KeyError):
@@ -80,7 +80,7 @@ def user_of_this_machine() -> str:
 
 
 def name_and_version(text: str, version: str | None) -> tuple[str, str | None]:
-    """`NAME@SPEC`, or NAME and --version; both at once is wrong usage."""
+    """Split `NAME@SPEC`, or return NAME and --version. Raises UsageError if both give a version."""
     name, at, spec = text.partition("@")
     if at and version is not None:
         raise click.UsageError(f"'{text}' contains a version and --version gives another: use only one of them")

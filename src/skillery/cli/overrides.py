@@ -1,4 +1,4 @@
-"""Of folders that are imported together, the later override the earlier: which skills of which folder that concerns."""
+"""Overrides between folders of one import: a skill of a later folder overrides the same skill of an earlier folder."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from skillery.formats.skill_toml import toml_manifest
 from skillery.importing.finder import SKILL_MD, SKILL_TOML, FoundSkill
 
 _MOST_BYTES = 1024 * 1024
-"""Of a file that says what its skill is called."""
+"""Limit of the file that states the name of a skill."""
 
 
 class _Skill(NamedTuple):
     path: str
-    """Where it lies, for a report."""
+    """Path of the skill, for reports."""
     found: FoundSkill
 
 
 def override(folders: Sequence[Folder | None], names: Sequence[str]) -> list[Folder | None]:
-    """Return each folder without what a later one has too. `names` are those of the folders, for a skill at their root.
-    None is an archive, which is not looked into."""
+    """Return each folder without the skills that a later folder overrides.
+
+    `names` are the names of the folders, used for a skill at their root. None stands for an archive, which is not
+    scanned.
+    """
     later: dict[str, _Skill] = {}
     left: list[Folder | None] = []
     for folder, name in zip(reversed(folders), reversed(names), strict=True):
@@ -36,7 +39,7 @@ def override(folders: Sequence[Folder | None], names: Sequence[str]) -> list[Fol
 
 
 def _without(folder: Folder, name: str, later: dict[str, _Skill]) -> Folder:
-    """Add the other skills of the folder to `later`."""
+    """Mark overridden skills of the folder, and add its other skills to `later`."""
     overridden: dict[str, Counting] = {}
     own: dict[str, _Skill] = {}
     for root, stated in _stated(folder, name).items():
@@ -50,7 +53,7 @@ def _without(folder: Folder, name: str, later: dict[str, _Skill]) -> Folder:
 
 
 def _is_same(one: FoundSkill, other: FoundSkill) -> bool:
-    """Whether two skills are one, behind a link or copied."""
+    """Return whether two skills are identical, because of a link or a copy."""
     if one.files.keys() != other.files.keys():
         return False
     pairs = [(entry, other.files[path]) for path, entry in one.files.items()]
@@ -60,7 +63,7 @@ def _is_same(one: FoundSkill, other: FoundSkill) -> bool:
 
 
 def overridden_skills(folder: Folder | None) -> list[dict[str, Any]]:
-    """Return what of a folder is not sent, as the server reports of skills."""
+    """Return reports for the skills of a folder that are not sent, in the form of the server's reports."""
     if folder is None:
         return []
     left = [
@@ -71,7 +74,7 @@ def overridden_skills(folder: Folder | None) -> list[dict[str, Any]]:
 
 
 def counting(said: Mapping[str, Any], left: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return what the server said of all skills, with those that it was not sent."""
+    """Return the server's report with the counts of the skills that were not sent."""
     if "total" in said:
         return {**said, "total": said["total"] + len(left)}
     if "counts" in said and left:
@@ -81,7 +84,7 @@ def counting(said: Mapping[str, Any], left: Sequence[Mapping[str, Any]]) -> Mapp
 
 
 def _stated(folder: Folder, name: str) -> dict[str, str]:
-    """By its folder what each skill calls itself, where that can be read."""
+    """Return the name that each skill states, by its root. Unreadable skills are omitted."""
     roots = folder.found.roots
     folders = frozenset(root.rpartition("/")[2] for root in roots)
     said = {root: _name(folder.finder.skill(root), name, folders) for root in roots}
@@ -98,7 +101,7 @@ def _name(skill: FoundSkill, archive_name: str, folders: frozenset[str]) -> str 
         read = read_skill_md(_content(skill, SKILL_MD))
         return read_foreign_skill(read.skill_md, skill.folder or archive_name, folders, Repairs()).stated
     except SkilleryError:
-        # The server says what is wrong with it.
+        # The server reports the fault.
         return None
 
 

@@ -1,4 +1,4 @@
-"""A registry for a command that lives long: held while it is spoken to, and left to others in between."""
+"""Registry access of a long-lived command: the home is held during requests and released in between."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from skillery.cli.options import Target
 from skillery.errors import StartupError
 
 LINGER_SECONDS = 5.0
-"""After the last word; opening a home again takes most of a second, and others wait three times as long for it."""
+"""Idle time before the home is released. Opening a home takes most of a second, and other commands wait up to three
+times as long as this for it."""
 
 
 class Reach:
-    """Whoever holds the home when it is spoken to: a server, or this process for as long as it takes. `close` it."""
+    """Client of the server that holds the home, or else of this process while requests are active. Call `close` at
+    the end."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -28,7 +30,7 @@ class Reach:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """Raises StartupError."""
+        """Yield a client. Raises StartupError."""
         self._speaking += 1
         if self._letting_go is not None:
             self._letting_go.cancel()
@@ -38,7 +40,7 @@ class Reach:
             assert self._client is not None
             yield await asyncio.shield(self._client)
         except StartupError:
-            # It may have gone: somebody else is looked for next time.
+            # The server may have ended: the next request looks for the holder again.
             self._let_go()
             raise
         finally:
@@ -63,7 +65,7 @@ class Reach:
     async def _hold(
         self, client: asyncio.Future[Client], release: asyncio.Event, before: asyncio.Task[None] | None
     ) -> None:
-        """What one task opens, the same one closes."""
+        """Open and close the client in one task, as async contexts require."""
         if before is not None:
             await asyncio.wait({before})
         try:

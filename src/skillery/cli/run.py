@@ -25,7 +25,7 @@ ENDINGS: dict[str, Language] = {".js": "javascript", ".mjs": "javascript", ".sh"
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """What a run is given: args, and files or blob ids, each with the arg that is to hold its id."""
+    """Inputs of a run: args, and files or blob ids, each with the arg that receives the id."""
 
     args: dict[str, Any]
     blobs: tuple[tuple[str | None, str], ...]
@@ -107,7 +107,7 @@ def run(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Execute a skill in a fresh sandbox."""
+    """Run a skill in a fresh sandbox."""
     from skillery.cli.connection import with_client
 
     name, version = name_and_version(name, version)
@@ -180,7 +180,7 @@ def code(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Run the code in FILE (- is stdin; Python, JavaScript or bash) in a fresh sandbox."""
+    """Run the code in FILE (- reads stdin; Python, JavaScript or bash) in a fresh sandbox."""
     from skillery.cli.connection import with_client
 
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
@@ -207,7 +207,7 @@ def code(
 
 
 def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -> Inputs:
-    """Raises UsageError for what is not of the form that --help gives, and for a file that cannot be read."""
+    """Parse the inputs of a run. Raises UsageError for malformed values and for files that cannot be read."""
     args = _args_object(args_json) if args_json is not None else {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -238,7 +238,7 @@ def _value(text: str) -> Any:
 
 
 def _blob(text: str) -> tuple[str | None, str]:
-    """A file is taken as it is called, also where its name holds an `=`."""
+    """Parse one `--blob`. An existing file has precedence over the split at an `=`."""
     arg, equals, file = text.partition("=")
     if not equals or text.startswith(BLOB_ID) or Path(text).is_file():
         return None, text
@@ -260,7 +260,7 @@ def text_in(content: bytes, name: str) -> str:
 
 
 async def upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any], list[str]]:
-    """The args, those that name a blob filled in, and the ids of all input blobs."""
+    """Upload the input files. Return the args, with blob ids filled in, and the ids of all input blobs."""
     from skillery.cli.blobs import kind_of, upload_file
 
     args, blob_ids = dict(inputs.args), []
@@ -275,7 +275,7 @@ async def upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any],
 
 
 def _report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False) -> None:
-    """Print how a run ended; raises Exit where it failed, or the script that it ran did."""
+    """Print the result of a run. Raises Exit if the run or its script failed."""
     failed = answer["status"] != "completed"
     ended = answer["output"] if of_script and isinstance(answer["output"], dict) else {}
     if as_json:
@@ -306,14 +306,14 @@ def _print_success(answer: Mapping[str, Any]) -> None:
 
 
 def outputs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Its blobs: those that have a name are files."""
+    """Return the output blobs of a run. Blobs with a path are labelled as files."""
     files = {file["blob_id"]: file for file in answer.get("files", ())}
     others = [("blob", blob_id) for blob_id in answer["output_blobs"] if blob_id not in files]
     return [*(("file", f"{file['path']} {file['blob_id']}") for file in files.values()), *others]
 
 
 def _print_script(answer: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
-    """What it wrote, as it wrote it; the log would be the same once more."""
+    """Print the output of a script as written. The log is omitted, because it holds the same text."""
     print_fields(
         [
             ("summary", answer["summary"]),

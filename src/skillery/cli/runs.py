@@ -1,4 +1,4 @@
-"""`skillery runs`: the methods list_runs, get_run and cancel_run, and the log of a run."""
+"""`skillery runs`: the methods list_runs, get_run and cancel_run, and the logs of runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def runs() -> None:
-    """Look at runs, and stop them."""
+    """List, show and cancel runs."""
 
 
 @runs.command("list")
@@ -68,7 +68,7 @@ def _print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
 @target_options
 @json_option
 def show(run_id: str, target: Target, as_json: bool) -> None:
-    """Show a run: how it ended, and what is on record of it."""
+    """Show the stored record of a run and its result."""
     _show("get_run", run_id, target, as_json)
 
 
@@ -77,7 +77,7 @@ def show(run_id: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def cancel(run_id: str, target: Target, as_json: bool) -> None:
-    """Stop a run that waits or is under way."""
+    """Cancel a queued or active run."""
     _show("cancel_run", run_id, target, as_json)
 
 
@@ -95,7 +95,7 @@ def _show(method: str, run_id: str, target: Target, as_json: bool) -> None:
 @click.argument("run_id", metavar="ID")
 @target_options
 def logs(run_id: str, target: Target) -> None:
-    """Write the log of a run to stdout, all of it that was kept; on a terminal without its control characters."""
+    """Write the stored log of a run to stdout, without control characters on a terminal."""
     from skillery.cli.connection import with_client
 
     async def fetch(client: Client) -> bytes:

@@ -32,10 +32,10 @@ def search(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Find skills by words in their names, tags, descriptions and SKILL.md, the best first.
+    """Search skills by words in their names, tags, descriptions and SKILL.md, best match first.
 
-    Skills with most of the words are found. Word forms and typos do not matter; the last word may be unfinished.
-    What was found stands between « and ».
+    A skill matches if it contains most of the words. Word forms and typos are tolerated, and the last word may be
+    incomplete. Matches are marked with « and ».
     """
     from skillery.cli.connection import with_client
 

@@ -1,6 +1,6 @@
-"""`skillery secret`: the values that skills are given, and which skill may have which.
+"""`skillery secret`: set secrets, and grant them to skills.
 
-These commands open the registry's database themselves, also while a server serves it: a value never crosses HTTP.
+These commands open the registry's database themselves, also while a server uses it, so that a value never crosses HTTP.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MOST_BYTES = 64 * 1024
 
 @click.group()
 def secret() -> None:
-    """Secrets: values for skills that declare them and were granted them.
+    """Secrets: values for skills that declare them and have a secret grant.
 
-    A value goes in by a prompt or by stdin, and is never shown again.
+    Values are read from a prompt or from stdin, and are never shown.
     """
 
 
@@ -38,7 +38,7 @@ def secret() -> None:
 @home_options
 @json_option
 def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> None:
-    """Give a secret its value, in place of the one before. Without a flag it is asked for, unseen."""
+    """Set or replace the value of a secret. Without --value-from-stdin, a hidden prompt asks for the value."""
     from skillery.audit import local_actor
     from skillery.formats.secret_names import parse_secret_name
     from skillery.identity.secret_grants import set_secret
@@ -46,14 +46,15 @@ def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> No
     parse_secret_name(name)
     with _opened(target.load().settings) as (database, secrets):
         if secrets.read_only:
-            secrets.set(name, "")  # refuses, and says where values are set, before one is asked for
+            secrets.set(name, "")  # refuses with a hint where values are set, before the prompt
         value = _value(name, value_from_stdin)
         set_secret(database, secrets, local_actor(user_of_this_machine()), name, value)
     _say(as_json, {"name": name}, f"{name} is set")
 
 
 def _value(name: str, from_stdin: bool) -> str:
-    """As it will be in the environment of a run. Raises InvalidParams, which never shows it."""
+    """Read the value as text for an environment variable. Raises InvalidParams, whose message never contains the
+    value."""
     if not from_stdin and not sys.stdin.isatty():
         raise click.UsageError("no terminal for a prompt: pass the value on stdin with --value-from-stdin")
     try:
@@ -79,7 +80,7 @@ def _from_stdin() -> str:
 @home_options
 @json_option
 def list_(target: Target, as_json: bool) -> None:
-    """List the names of all secrets, and to whom each is granted. Values are never shown."""
+    """List the names of all secrets and their grants. Values are never shown."""
     from skillery.identity.secret_grants import list_grants
 
     settings = target.load().settings
@@ -104,7 +105,7 @@ def list_(target: Target, as_json: bool) -> None:
 @home_options
 @json_option
 def rm(name: str, target: Target, as_json: bool) -> None:
-    """Forget a secret and every grant of it."""
+    """Delete a secret and all its grants."""
     from skillery.audit import local_actor
     from skillery.identity.secret_grants import remove_secret
 
@@ -121,9 +122,9 @@ def rm(name: str, target: Target, as_json: bool) -> None:
 @home_options
 @json_option
 def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
-    """Let a skill have a secret that it declares, or every skill of a namespace ('acme.*').
+    """Grant a declared secret to a skill, or to every skill of a namespace ('acme.*').
 
-    It holds for every version, also for those that are published later.
+    The grant covers all versions, including later ones.
     """
     from skillery.audit import local_actor
     from skillery.formats.secret_names import parse_grantee, parse_secret_name
@@ -155,7 +156,7 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
 @home_options
 @json_option
 def revoke(name: str, grantee: str, target: Target, as_json: bool) -> None:
-    """Take a grant back. Runs that start from now on do not get the secret by it."""
+    """Revoke a secret grant. Runs that start later do not get the secret through this grant."""
     from skillery.audit import local_actor
     from skillery.identity.secret_grants import revoke
 
@@ -174,7 +175,7 @@ def _say(as_json: bool, answer: dict[str, Any], line: str) -> None:
 
 @contextlib.contextmanager
 def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
-    """The database at this release's revision, and the backend that the settings choose."""
+    """Open the database at this release's revision, and the backend of secrets from the settings."""
     from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
     from skillery.database import Database

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 1000
 SAID = ("warnings", "verified", "examples", "findings", "permissions_diff")
-"""What `publish` shows of a description."""
+"""Fields of a description that `publish` prints."""
 
 
 @click.command()
@@ -35,9 +35,9 @@ SAID = ("warnings", "verified", "examples", "findings", "permissions_diff")
 def publish(folders: Sequence[Path], dry_run: bool, target: Target, as_json: bool) -> None:
     """Publish the skill in each DIR (skill.toml, SKILL.md, code/, resources/).
 
-    What begins with a dot is left out, and what interpreters and editors leave behind (__pycache__, node_modules).
-    Each is published whole or not at all, and one that is refused does not keep the others back. The same bundle again
-    answers as the first time did. The examples in skill.toml are run first, and have to pass.
+    Names that start with a dot are skipped, and so are leftovers of interpreters and editors (__pycache__,
+    node_modules). Each skill is published completely or not at all, and a refused skill does not stop the others.
+    Publishing the same bundle again gives the same answer. The examples in skill.toml run first and must pass.
     """
     from skillery.cli.connection import with_client
 
@@ -83,7 +83,7 @@ async def _check(client: Client, folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> tuple[SkillFolder, dict[str, Any]]:
-    """The skill, and the params that say it."""
+    """Read a skill folder. Return the skill and the params for create_skill."""
     from skillery.publishing import read_skill_folder
 
     skill = read_skill_folder(folder)
@@ -122,7 +122,7 @@ def _print_published(answer: Mapping[str, Any]) -> None:
 
 
 def _became(answer: Mapping[str, Any]) -> str:
-    """What has become of it, or with --dry-run what would."""
+    """Return the resulting status of the version. With --dry-run, return the expected status."""
     if "ok" not in answer:
         return "" if answer["status"] == "published" else f" ({answer['status']})"
     return f" would be {answer['status']}" if answer["ok"] else " would be refused"
@@ -173,7 +173,7 @@ def list_(
     target: Target,
     as_json: bool,
 ) -> None:
-    """List the skills, one row each: its latest version."""
+    """List the latest version of each skill, one row each."""
     from skillery.cli.connection import with_client
 
     if everything and limit is not None:
@@ -218,7 +218,7 @@ def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
 @target_options
 @json_option
 def describe(name: str, version: str | None, detail: str, target: Target, as_json: bool) -> None:
-    """Show a skill: its manifest, its frontmatter, with --detail full also SKILL.md and the files."""
+    """Show the manifest and frontmatter of a skill; --detail full adds SKILL.md and the files."""
     from skillery.cli.connection import with_client
 
     name, version = name_and_version(name, version)

@@ -1,7 +1,7 @@
-"""`skillery token`: who may come in, and what each may do.
+"""`skillery token`: create, list and revoke tokens.
 
-Without --url these commands open the registry's database themselves, also while a server serves it: whoever can write
-the home is its admin anyway.
+Without --url, these commands open the registry's database themselves, also while a server uses it. Any user who can
+write to the home is an admin anyway.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ COLUMNS = ("id", "name", "kind", "scopes", "namespaces", "status", "expires", "l
 def token() -> None:
     """Tokens for a server with auth = "tokens".
 
-    Without --url the tokens of the home are meant, whether or not a server is running; with --url an admin's token
-    is needed.
+    Without --url, the commands manage the tokens of the home, whether or not a server is running. With --url, an admin
+    token is required.
     """
 
 
@@ -58,10 +58,10 @@ def create(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Make a token and show it, this once.
+    """Create a token and print it once.
 
-    Without --namespace it publishes nowhere, whatever its scopes; with the scope review and no --namespace it reviews
-    everything.
+    Without --namespace, the token cannot publish, whatever its scopes. With the scope review and without --namespace,
+    it can review everything.
     """
     asked: dict[str, Any] = {
         "name": name,
@@ -87,7 +87,7 @@ def create(
 
 
 def _listed(given: tuple[str, ...]) -> list[str]:
-    """Given once with commas between, or more than once."""
+    """Split the values at commas. The option may also be repeated."""
     return [one.strip() for text in given for one in text.split(",")]
 
 
@@ -95,7 +95,7 @@ def _listed(given: tuple[str, ...]) -> list[str]:
 @target_options
 @json_option
 def list_(target: Target, as_json: bool) -> None:
-    """List every token, without its secret; those that expired or were revoked too."""
+    """List all tokens, including expired and revoked ones, without their secrets."""
     found = _asked(target, "list_tokens", {}) if target.url else _listed_here(target)
     if as_json:
         print_json(found)
@@ -123,7 +123,7 @@ def list_(target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def revoke(token_id: str, target: Target, as_json: bool) -> None:
-    """Make a token no longer good, for ever. Its identity's runs and blobs stay."""
+    """Revoke a token permanently. The runs and blobs of its identity stay."""
     revoked = _asked(target, "revoke_token", {"id": token_id}) if target.url else _revoked_here(target, token_id)
     if as_json:
         print_json(revoked)
@@ -161,13 +161,13 @@ def _revoked_here(target: Target, token_id: str) -> dict[str, Any]:
     with opened(target) as database:
         actor = local_actor(user_of_this_machine())
         revoked = database.write_now(lambda connection: revoke_token(connection, actor, token_id))
-    # Servers may remember it for so long; when the command ends it is good nowhere.
+    # Servers cache tokens for this long. After the wait, the token is invalid everywhere.
     time.sleep(REMEMBERED_SECONDS)
     return _plain(revoked)
 
 
 def _plain(answer: Any) -> dict[str, Any]:
-    """As it would have come from a server."""
+    """Return the answer as a server would send it."""
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(answer)
@@ -176,7 +176,7 @@ def _plain(answer: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def opened(target: Target) -> Iterator[Database]:
-    """The database of the home, at this release's revision."""
+    """Open the database of the home at this release's revision."""
     from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
     from skillery.database import Database

@@ -28,7 +28,7 @@ session_option = click.option(
 
 @click.group()
 def tool() -> None:
-    """Tools that skills offer, and tools of one's own."""
+    """Use the tools of skills, and define tools."""
 
 
 @tool.command("list")
@@ -48,7 +48,7 @@ def list_(
     target: Target,
     as_json: bool,
 ) -> None:
-    """List the tools that skills offer, or those of SKILL."""
+    """List the tools of all skills, or of SKILL."""
     from skillery.cli.connection import with_client
 
     if everything and limit is not None:
@@ -105,7 +105,7 @@ def call(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Call a tool in a fresh sandbox, and print its result."""
+    """Call a tool in a fresh sandbox and print its result."""
     from skillery.cli.connection import with_client
 
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
@@ -152,7 +152,7 @@ def _print_error(answer: Mapping[str, Any]) -> None:
 
 
 def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
-    """Beside the result, so that this alone can be piped on."""
+    """Print logs, blobs and the run. They go to stderr, so that stdout holds only the result."""
     skill = answer["skill"]
     if answer["logs_preview"]:
         click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=err)
@@ -189,7 +189,7 @@ def define(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Define a tool; FILE (- is stdin) holds the body of its function, which gets `args`."""
+    """Define a tool. FILE (- reads stdin) holds the body of its function, which receives `args`."""
     from skillery.cli.connection import with_client
 
     code = text_in(file.read(), file.name)
@@ -220,7 +220,7 @@ def define(
 @target_options
 @json_option
 def remove(name: str, session: str | None, target: Target, as_json: bool) -> None:
-    """Remove a tool that was defined."""
+    """Remove a defined tool."""
     from skillery.cli.connection import with_client
 
     async def remove_tool(client: Client) -> dict[str, Any]:

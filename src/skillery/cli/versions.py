@@ -1,4 +1,4 @@
-"""`skillery versions`: those of a skill, and what waits for a review."""
+"""`skillery versions`: list the versions of skills, and the versions in review."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATUSES = ["draft", "in_review", "published", "deprecated", "yanked", "rejected
 def versions(
     name: str | None, status: str | None, namespace: str | None, limit: int | None, target: Target, as_json: bool
 ) -> None:
-    """List the versions of the skill NAME, or of all skills; the one published last comes first."""
+    """List the versions of the skill NAME, or of all skills, most recently published first."""
     from skillery.cli.client import Client
     from skillery.cli.connection import with_client
 

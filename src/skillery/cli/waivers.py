@@ -1,4 +1,4 @@
-"""`skillery waiver`: findings that shall keep no version of a skill back."""
+"""`skillery waiver`: waive findings so that they do not block publishing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("id", "skill", "rule", "file", "version", "status", "until", "by", "r
 
 @click.group()
 def waiver() -> None:
-    """Waivers: what before_publish plugins find and reviewers let pass."""
+    """Waivers: findings of before_publish plugins that reviewers accept."""
 
 
 @waiver.command("add")
@@ -36,7 +36,7 @@ def add(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Let versions of the skill NAME be published in spite of findings of RULE."""
+    """Allow versions of the skill NAME to be published despite findings of RULE."""
     asked = {"name": name, "rule": rule, "reason": reason, "until": until, "file": file, "version": version}
     made = _asked(target, "waive_finding", asked)
     if as_json:
@@ -51,7 +51,7 @@ def add(
 @target_options
 @json_option
 def list_(name: str | None, target: Target, as_json: bool) -> None:
-    """List the waivers of the skill NAME, or of every skill that you review; those that are over too."""
+    """List the waivers of the skill NAME, or of all skills that you review, including expired ones."""
     from skillery.cli.client import Client
     from skillery.cli.connection import with_client
 
@@ -93,7 +93,7 @@ def list_(name: str | None, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rm(waiver_id: str, target: Target, as_json: bool) -> None:
-    """Make a waiver no longer good. What was published under it stays."""
+    """Revoke a waiver. Versions published under it stay."""
     revoked = _asked(target, "revoke_waiver", {"id": waiver_id})
     if as_json:
         print_json(revoked)

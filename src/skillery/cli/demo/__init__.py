@@ -1,4 +1,4 @@
-"""`skillery demo`: a server, and the protocol's workflow walked on it with a real client and real input."""
+"""`skillery demo`: start a server and run the protocol's workflow on it, with a real client and real input."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ WIDTH = 100
 )
 @json_option
 def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
-    """Serve, and walk the protocol's workflow step by step on a real CSV.
+    """Start a server and run the protocol's workflow on a real CSV, step by step.
 
-    The server stays up in the background; the last lines say where it answers and how to stop it. Where a server holds
-    the home already, that one is used.
+    The server continues in the background. The last lines give its address and the command that stops it. If a server
+    already holds the home, that server is used.
     """
     import asyncio
 
@@ -53,8 +53,10 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
 
 
 def _own_token(auth: str, target: Target) -> str | None:
-    """Where the server will ask for one: the demo has the home, so it may make itself one. Before the server starts,
-    whose first token would else be in a log."""
+    """Create a token if the server will require one. The demo holds the home and may create it.
+
+    The token is created before the server starts, because a first start would write the bootstrap token to a log.
+    """
     if auth != "tokens":
         return None
     from skillery.audit import local_actor
@@ -74,7 +76,7 @@ def _own_token(auth: str, target: Target) -> str | None:
 
 
 async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[Step, Shown]]:
-    """Every step in order. Raises CheckFailed at the first whose answer is not as it should be."""
+    """Run all steps in order. Raises CheckFailed at the first wrong answer."""
     from skillery.cli.client import client_of
     from skillery.cli.demo.steps import STEPS, Walk, sample_csv
 

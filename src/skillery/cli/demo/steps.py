@@ -1,4 +1,4 @@
-"""The steps of the demo: what each asks of the server, and what the answer has to be."""
+"""Steps of the demo: the request of each step, and the check of its answer."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CHUNK_BYTES = 256 * 1024
 
 
 class Shown(NamedTuple):
-    """A step in short, for a person."""
+    """Short text of a request and its answer."""
 
     request: str
     answer: str
 
 
 class Walk:
-    """What the steps share: the client, the input, and what earlier steps learned."""
+    """State that the steps share: the client, the input, and results of earlier steps."""
 
     def __init__(self, client: Client, sample: Path) -> None:
         self.client = client
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 
 def sample_csv() -> Path:
-    """The CSV that comes with a bundled skill. Raises StartupError where this installation lacks it."""
+    """Return the CSV of a bundled skill. Raises StartupError if the installation does not contain it."""
     for folder in bundled_folders():
         if folder.name == PROFILE and (folder / SAMPLE).is_file():
             return folder / SAMPLE
@@ -170,7 +170,7 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 def _completed(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The output of a run. Raises CheckFailed with the run's own reason where it failed."""
+    """Return the output of a run. Raises CheckFailed with the run's error if the run failed."""
     error = answer.get("error") or {}
     _expect(answer["status"] == "completed", f"the run failed: {error.get('type')}: {error.get('message')}")
     _expect(isinstance(answer["output"], dict), f"the run answered {as_json(answer['output'], -1)[:200]}")
