@@ -21,7 +21,7 @@ from skillery.importing.left_out import LeftOut
 CHUNK_BYTES = 1024 * 1024
 
 
-class Counting(NamedTuple):
+class Override(NamedTuple):
     """A skill that is not sent because a skill of a later folder overrides it."""
 
     stated: str
@@ -39,10 +39,10 @@ class Folder(NamedTuple):
     found: Found
     special: tuple[LeftOut, ...]
     """Pipes, devices, and files that cannot be read."""
-    overridden: Mapping[str, Counting] = {}
+    overridden: Mapping[str, Override] = {}
     """Overridden skills by their roots. They are not sent and are not part of `found`."""
 
-    def without(self, overridden: Mapping[str, Counting]) -> Folder:
+    def without(self, overridden: Mapping[str, Override]) -> Folder:
         roots = [root for root in self.found.roots if root not in overridden]
         return self._replace(found=self.found._replace(roots=roots), overridden=overridden)
 
@@ -55,7 +55,7 @@ class Folder(NamedTuple):
         return (*self.special, *self.found.left_out)
 
 
-def look_through(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False, split: bool = False) -> Folder:
+def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False, split: bool = False) -> Folder:
     """Scan a folder for skills.
 
     A link to a skill is followed if its target is in the same repository or in one of the `imported` folders. With
@@ -78,7 +78,7 @@ def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
     return lines.hexdigest()
 
 
-async def packed(folder: Folder) -> AsyncIterator[bytes]:
+async def tar_chunks(folder: Folder) -> AsyncIterator[bytes]:
     """Return all skills of the folder as a tar stream. Links are replaced by the files that they lead to."""
     chunks = _tar(folder)
     while chunk := await asyncio.to_thread(next, chunks, None):
@@ -97,13 +97,13 @@ async def file_chunks(path: Path) -> AsyncIterator[bytes]:
 
 def _tar(folder: Folder) -> Iterator[bytes]:
     """Return the tar in chunks of about CHUNK_BYTES."""
-    gathered = bytearray()
+    buffer = bytearray()
     for part in _parts(folder):
-        gathered += part
-        if len(gathered) >= CHUNK_BYTES:
-            yield bytes(gathered)
-            gathered.clear()
-    yield bytes(gathered)
+        buffer += part
+        if len(buffer) >= CHUNK_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+    yield bytes(buffer)
 
 
 def _parts(folder: Folder) -> Iterator[bytes]:

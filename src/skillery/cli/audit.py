@@ -41,10 +41,10 @@ def audit() -> None:
 @click.option("--cursor", default="", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
-def list_(target: Target, as_json: bool, **asked: Any) -> None:
+def list_(target: Target, as_json: bool, **filters: Any) -> None:
     """List entries, newest first."""
-    asked["outcome"] = asked["outcome"] or ""
-    found = _asked(target, asked) if target.url else _listed_here(target, asked)
+    filters["outcome"] = filters["outcome"] or ""
+    found = _query_server(target, filters) if target.url else _query_home(target, filters)
     if as_json:
         print_json(found)
         return
@@ -62,9 +62,9 @@ def head(target: Target, as_json: bool) -> None:
     Keep them elsewhere: `skillery audit verify --head` then proves that no entry up to this one was changed.
     """
     from skillery.audit import head
-    from skillery.cli.tokens import opened
+    from skillery.cli.tokens import open_home_database
 
-    with opened(target) as database:
+    with open_home_database(target) as database:
         found = database.read_now(head)
     if as_json:
         print_json(found._asdict())
@@ -83,10 +83,10 @@ def verify(noted: str | None, target: Target, as_json: bool) -> None:
     elsewhere.
     """
     from skillery.audit import verify
-    from skillery.cli.tokens import opened
+    from skillery.cli.tokens import open_home_database
 
     known = _head(noted) if noted else None
-    with opened(target) as database:
+    with open_home_database(target) as database:
         found = verify(database, known)
     fault = found.fault
     if as_json:
@@ -110,23 +110,23 @@ def _head(text: str) -> Head:
     return Head(int(seq), digest.lower())
 
 
-def _asked(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
+def _query_server(target: Target, filters: dict[str, Any]) -> dict[str, Any]:
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_audit", **asked))
+    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_audit", **filters))
     return answer
 
 
-def _listed_here(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
+def _query_home(target: Target, filters: dict[str, Any]) -> dict[str, Any]:
     import msgspec
 
-    from skillery.cli.tokens import opened
+    from skillery.cli.tokens import open_home_database
     from skillery.registry import cursor_key
     from skillery.registry.audit_trail import list_audit, parse_filter
 
-    limit, cursor = asked.pop("limit"), asked.pop("cursor")
-    wanted = parse_filter(**asked)
-    with opened(target) as database:
+    limit, cursor = filters.pop("limit"), filters.pop("cursor")
+    wanted = parse_filter(**filters)
+    with open_home_database(target) as database:
         key = database.write_now(cursor_key)
         found = database.read_now(lambda connection: list_audit(connection, key, wanted, limit=limit, cursor=cursor))
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))

@@ -75,7 +75,7 @@ def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None
     async def fetch(client: Client) -> dict[str, Any]:
         async with client.download(blob_id) as response:
             size = int(response.headers.get("content-length", 0))
-            with _progress(blob_id, size) as advance, written(None if to_stdout else output) as sink:
+            with _progress(blob_id, size) as advance, open_output(None if to_stdout else output) as sink:
                 async for chunk in response.aiter_raw():
                     sink.write(chunk)
                     advance(len(chunk))
@@ -138,7 +138,7 @@ async def _chunks(file: BinaryIO, advance: Callable[[int], None]) -> AsyncIterat
 
 
 @contextlib.contextmanager
-def written(output: str | None) -> Iterator[BinaryIO]:
+def open_output(output: str | None) -> Iterator[BinaryIO]:
     """Open stdout, or a temporary file next to `output` that is renamed to `output` when complete."""
     if output is None:
         yield sys.stdout.buffer

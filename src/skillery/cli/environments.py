@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STEPS = ("old_locks", "environments")
 """Sweep steps that remove packages."""
-LOOK_SECONDS = 0.3
+POLL_SECONDS = 0.3
 MIB = 1024 * 1024
 
 
@@ -75,10 +75,10 @@ def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
     from skillery.cli.connection import with_client
 
     async def shown(client: Client) -> dict[str, Any]:
-        answer = await _described(client, name)
+        answer = await _describe(client, name)
         while wait and (answer["state"] == "building" or (answer["state"] == "pending" and answer["name"])):
-            _tell(answer)
-            answer = await _described_soon(client, name)
+            _print_progress(answer)
+            answer = await _describe_later(client, name)
         return answer
 
     answer = with_client(target, shown, sandbox=wait, environments=wait)
@@ -102,9 +102,9 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
 
     async def rebuilt(client: Client) -> dict[str, Any]:
         answer: dict[str, Any] = await client.call("rebuild_environment", name=name)
-        while (wait or client.is_alone) and answer["rebuild"]["state"] == "running":
-            _tell(answer)
-            answer = await _described_soon(client, name)
+        while (wait or client.is_in_process) and answer["rebuild"]["state"] == "running":
+            _print_progress(answer)
+            answer = await _describe_later(client, name)
         return answer
 
     answer = with_client(target, rebuilt, sandbox=True)
@@ -128,19 +128,19 @@ def gc(dry_run: bool, target: Target, as_json: bool) -> None:
     print_sweep(with_client(target, collected), dry_run, as_json)
 
 
-async def _described(client: Client, name: str) -> dict[str, Any]:
+async def _describe(client: Client, name: str) -> dict[str, Any]:
     answer: dict[str, Any] = await client.call("describe_environment", name=name)
     return answer
 
 
-async def _described_soon(client: Client, name: str) -> dict[str, Any]:
+async def _describe_later(client: Client, name: str) -> dict[str, Any]:
     import asyncio
 
-    await asyncio.sleep(LOOK_SECONDS)
-    return await _described(client, name)
+    await asyncio.sleep(POLL_SECONDS)
+    return await _describe(client, name)
 
 
-def _tell(answer: dict[str, Any]) -> None:
+def _print_progress(answer: dict[str, Any]) -> None:
     """Print the current build step on one line of stderr if stderr is a terminal."""
     progress = answer["progress"]
     if progress is None or not sys.stderr.isatty():

@@ -57,7 +57,7 @@ class Commands(click.Group):
             sys.stdout.flush()
             return result
         except BrokenPipeError:
-            _leave_pipe()
+            _exit_on_closed_pipe()
         except (KeyboardInterrupt, click.Abort):
             ctx.exit(INTERRUPTED)
         except click.exceptions.Exit:
@@ -99,8 +99,8 @@ def print_error(error: Mapping[str, Any]) -> None:
     data = error.get("data")
     data = data if isinstance(data, dict) else {}
     problems: Sequence[Any] = data.get("problems") or data.get("findings") or ()
-    said = str(error.get("message", "")).rstrip(".")
-    if len(problems) == 1 and said == str(problems[0].get("message", "")).rstrip("."):
+    text = str(error.get("message", "")).rstrip(".")
+    if len(problems) == 1 and text == str(problems[0].get("message", "")).rstrip("."):
         error, problems = {**error, "message": _problem_line(problems[0])}, ()
     click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(_headline(error, problems))}", err=True)
     for problem in problems:
@@ -136,11 +136,11 @@ def _fail(ctx: click.Context, code: int, error: Mapping[str, Any], as_json: bool
             print_error(error)
         sys.stdout.flush()
     except BrokenPipeError:
-        _leave_pipe()
+        _exit_on_closed_pipe()
     ctx.exit(code)
 
 
-def _leave_pipe() -> NoReturn:
+def _exit_on_closed_pipe() -> NoReturn:
     """End like any process that writes to a closed pipe (`| head`).
 
     The interpreter flushes stdout again at exit and would report an error, so stdout is redirected to /dev/null.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BLOB_ID = "blob:"
 
 
-class Given(msgspec.Struct, frozen=True):
+class RunFile(msgspec.Struct, frozen=True):
     """One `--file`: a local file or a blob, and its path in the workspace."""
 
     source: str
@@ -45,30 +45,30 @@ def file_options(command: Any) -> Any:
     return command
 
 
-def read_files(texts: Sequence[str]) -> tuple[Given, ...]:
+def read_files(texts: Sequence[str]) -> tuple[RunFile, ...]:
     """Parse the values of `--file`. Raises UsageError for a file that does not exist and for a blob without a path."""
-    return tuple(map(_given, texts))
+    return tuple(map(_run_file, texts))
 
 
-def _given(text: str) -> Given:
+def _run_file(text: str) -> RunFile:
     """Parse one `--file`. An existing file has precedence over the split at a colon."""
     if text.startswith(BLOB_ID):
         blob_id, colon, path = text.removeprefix(BLOB_ID).partition(":")
         if not colon or not path:
             raise click.UsageError(f"--file '{text}': a blob needs a path: write blob:ID:PATH")
-        return Given(BLOB_ID + blob_id, path)
+        return RunFile(BLOB_ID + blob_id, path)
     if Path(text).is_file():
-        return Given(text, Path(text).name)
+        return RunFile(text, Path(text).name)
     file, _, path = text.rpartition(":")
     if file and path and Path(file).is_file():
-        return Given(file, path)
+        return RunFile(file, path)
     for folder in (text, file):
         if folder and Path(folder).is_dir():
             raise click.UsageError(f"--file: '{folder}' is a folder; name its files")
     raise click.UsageError(f"--file: the file '{text}' does not exist")
 
 
-async def upload_files(client: Client, files: Sequence[Given]) -> list[dict[str, Any]] | None:
+async def upload_files(client: Client, files: Sequence[RunFile]) -> list[dict[str, Any]] | None:
     """Upload the files and return the parameter `files` of a run, or None without files."""
     from skillery.cli.blobs import kind_of, upload_file
 
@@ -102,13 +102,13 @@ async def download_files(client: Client, answer: Mapping[str, Any], folder: Path
 
 
 async def _download(client: Client, blob_id: str, place: Path) -> None:
-    from skillery.cli.blobs import written
+    from skillery.cli.blobs import open_output
 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise click.UsageError(f"--out: cannot make '{place.parent}': {error.strerror}") from None
     async with client.download(blob_id) as response:
-        with written(str(place)) as sink:
+        with open_output(str(place)) as sink:
             async for chunk in response.aiter_raw():
                 sink.write(chunk)

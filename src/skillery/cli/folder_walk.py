@@ -20,9 +20,9 @@ from skillery.importing.left_out import JUNK_FOLDERS, LeftOut, junk
 from skillery.importing.links import CIRCLE, NOTHING, OUT, OUTSIDE, Links, is_below
 from skillery.importing.roots import agent_folder
 
-MOST_FILES = 1_000_000
+MAX_FILES = 1_000_000
 """Limit of files in a folder. A folder with more files is not a folder of skills."""
-MOST_LOOKED_AT = 10_000
+MAX_SCANNED_FILES = 10_000
 """Limit of files that are scanned for a skill behind one link."""
 ELSEWHERE = f"{OUT} and its repository: import that folder too, or give --follow-links"
 NO_SKILL = f"{OUT}, and to no skill"
@@ -75,57 +75,57 @@ class _Walk:
         self._policy = policy
         self._entries: list[Entry] = []
         self._special: list[LeftOut] = []
-        self._leads: dict[str, str] = {}
-        self._lost: dict[str, str] = {}
+        self._targets: dict[str, str] = {}
+        self._broken: dict[str, str] = {}
         self._at: dict[str, str] = {}
         """Path among the entries, by the real path of the folder or of an outside target."""
-        self._waiting: list[str] = []
+        self._queue: list[str] = []
 
     def all(self, path: Path) -> Walked:
         root = os.path.realpath(path)
         self._at[root] = ""
         self._walk(root)
-        for folder in self._waiting:  # the list grows during the iteration
+        for folder in self._queue:  # the list grows during the iteration
             try:
                 self._walk(folder)
             except (OSError, StartupError):
-                self._lose(self._at[folder])
-        return Walked(self._entries, Links(self._leads, self._lost), self._special)
+                self._mark_broken(self._at[folder])
+        return Walked(self._entries, Links(self._targets, self._broken), self._special)
 
     def _walk(self, folder: str) -> None:
         links = list(self._files(folder, self._at[folder]))
         for link in links:
-            self._look_up(folder, link)
+            self._resolve(folder, link)
 
     def _files(self, root: str, at: str) -> Iterator[Entry]:
         """Add the entries of one folder and yield its links."""
         for entry in _entries(root, [] if at else self._special):
             moved = entry._replace(path=_joined(at, entry.path))
             self._entries.append(moved)
-            if len(self._entries) > MOST_FILES:
+            if len(self._entries) > MAX_FILES:
                 raise StartupError(f"'{root}' has too many files to be a folder of skills")
             if moved.target:
                 yield moved
 
-    def _lose(self, at: str) -> None:
+    def _mark_broken(self, at: str) -> None:
         """Record that a target cannot be read, so that no link leads to it."""
-        for link in [link for link, lead in self._leads.items() if is_below(lead, at)]:
-            del self._leads[link]
-            self._lost[link] = "leads to a folder that cannot be read"
+        for link in [link for link, lead in self._targets.items() if is_below(lead, at)]:
+            del self._targets[link]
+            self._broken[link] = "leads to a folder that cannot be read"
 
-    def _look_up(self, root: str, link: Entry) -> None:
+    def _resolve(self, root: str, link: Entry) -> None:
         try:
             real = os.path.realpath(link.place, strict=True)
         except OSError as error:
-            self._lost[link.path] = CIRCLE if error.errno == errno.ELOOP else NOTHING
+            self._broken[link.path] = CIRCLE if error.errno == errno.ELOOP else NOTHING
             return
-        lead = self._known(real)
+        lead = self._path_of_target(real)
         if lead is None:
-            self._lead_out(root, link, real)
+            self._resolve_outside(root, link, real)
         else:
-            self._leads[link.path] = lead
+            self._targets[link.path] = lead
 
-    def _known(self, real: str) -> str | None:
+    def _path_of_target(self, real: str) -> str | None:
         """Return the path of a target among the entries, or None."""
         for above in (real, *map(str, Path(real).parents)):
             if above in self._at:
@@ -133,35 +133,35 @@ class _Walk:
                 return None if junk(inside) else _joined(self._at[above], inside)
         return None
 
-    def _lead_out(self, root: str, link: Entry, real: str) -> None:
+    def _resolve_outside(self, root: str, link: Entry, real: str) -> None:
         """Record a link that leads out of its folder."""
         if _is_in(root, real):
-            self._lost[link.path] = CIRCLE
+            self._broken[link.path] = CIRCLE
         elif not self._policy.allows(os.path.realpath(link.place.parent), real):
-            self._lost[link.path] = ELSEWHERE
+            self._broken[link.path] = ELSEWHERE
         elif Path(real).is_dir():
-            self._lead_to_folder(link, real)
+            self._follow_to_folder(link, real)
         elif link.place.name.casefold() == "skill.md" and Path(real).is_file():
-            self._lead_to_file(link, Path(real))
+            self._follow_to_file(link, Path(real))
         else:
-            self._lost[link.path] = NO_SKILL
+            self._broken[link.path] = NO_SKILL
 
-    def _lead_to_folder(self, link: Entry, real: str) -> None:
+    def _follow_to_folder(self, link: Entry, real: str) -> None:
         if not _holds_skill(real):
-            self._lost[link.path] = NO_SKILL
+            self._broken[link.path] = NO_SKILL
             return
-        self._leads[link.path] = self._at[real] = f"{OUTSIDE}{len(self._at)}"
-        self._waiting.append(real)
+        self._targets[link.path] = self._at[real] = f"{OUTSIDE}{len(self._at)}"
+        self._queue.append(real)
 
-    def _lead_to_file(self, link: Entry, real: Path) -> None:
+    def _follow_to_file(self, link: Entry, real: Path) -> None:
         """Record a link to a SKILL.md elsewhere. A folder that contains only this link stands for the whole skill."""
         if real.name.casefold() == "skill.md" and len(list(link.place.parent.iterdir())) == 1:
-            self._lead_to_folder(link, str(real.parent))
-            self._leads[link.path] = _joined(self._at[str(real.parent)], real.name)
+            self._follow_to_folder(link, str(real.parent))
+            self._targets[link.path] = _joined(self._at[str(real.parent)], real.name)
             return
         at = self._at[str(real)] = f"{OUTSIDE}{len(self._at)}/{real.name}"
         self._entries.append(Entry(at, real.stat().st_size, False, "", real))
-        self._leads[link.path] = at
+        self._targets[link.path] = at
 
 
 def _entries(root: str, special: list[LeftOut]) -> Iterator[Entry]:
@@ -197,7 +197,7 @@ def _entry(full: Path, path: str, status: os.stat_result) -> Entry | LeftOut:
 
 def _holds_skill(folder: str) -> bool:
     """Return whether a folder, its subfolders or the links in it contain a SKILL.md."""
-    left = MOST_LOOKED_AT
+    left = MAX_SCANNED_FILES
     for path, folders, files in os.walk(folder):
         left -= len(folders) + len(files) + 1
         if left < 0:

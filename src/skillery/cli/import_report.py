@@ -12,9 +12,9 @@ import click
 from skillery.cli.failures import print_error
 from skillery.cli.output import clean
 
-MOST_NAMED = 10
+MAX_NAMES = 10
 """Limit of names that a section without required action lists. --json lists all."""
-_MADE = {"published": "published", "draft": "published", "checked": "published", "unchanged": "unchanged"}
+_SECTION_OF = {"published": "published", "draft": "published", "checked": "published", "unchanged": "unchanged"}
 """Section of each outcome. The lines of drafts and of `checked` (dry run) name these outcomes."""
 _PACKAGES = {"undeclared_package", "no_packages"}
 """Findings and repairs about packages that a script needs and that are missing."""
@@ -63,9 +63,9 @@ class Sections:
                 self._note("links_not_followed", path=one["path"], message=one["message"])
 
     def _add_outcome(self, outcome: str, path: str, skill: Mapping[str, Any]) -> None:
-        if outcome in _MADE:
+        if outcome in _SECTION_OF:
             name, version = skill.get("name", ""), skill.get("version", "")
-            self._note(_MADE[outcome], path=path, name=name, version=version, outcome=outcome)
+            self._note(_SECTION_OF[outcome], path=path, name=name, version=version, outcome=outcome)
         elif outcome == "refused":
             self._note("refused", path=path, reason=_reason(skill))
         else:
@@ -74,7 +74,7 @@ class Sections:
     def _add_packages(self, path: str, skill: Mapping[str, Any]) -> None:
         found = [one for one in skill.get("findings", ()) if one["rule"] in _PACKAGES]
         for one in [*found, *(one for one in skill.get("repairs", ()) if one["code"] in _PACKAGES)]:
-            self._note("packages_missing", path=place(path or ".", one), message=one["message"])
+            self._note("packages_missing", path=location(path or ".", one), message=one["message"])
 
     def _note(self, section: str, **line: Any) -> None:
         self.listed[section].append(line)
@@ -98,7 +98,7 @@ def _reason(skill: Mapping[str, Any]) -> str:
 def progress(as_json: bool) -> Any:
     """Return a callback that prints one line per skill. On a terminal, show a progress bar as well."""
     if as_json or not sys.stderr.isatty():
-        yield (lambda key, said: None) if as_json else _print_line
+        yield (lambda key, report: None) if as_json else _print_line
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -107,56 +107,58 @@ def progress(as_json: bool) -> Any:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("sending", total=None)
 
-        def told(key: str, said: Mapping[str, Any]) -> None:
+        def show(key: str, report: Mapping[str, Any]) -> None:
             if key == "begun":
-                bar.update(task, description="importing", total=said["total"])
+                bar.update(task, description="importing", total=report["total"])
             elif key == "skill":
                 bar.update(task, advance=1)
-                if said["outcome"] != "unchanged":
+                if report["outcome"] != "unchanged":
                     bar.console.file.flush()
-                    _print_line(key, said)
+                    _print_line(key, report)
 
-        yield told
+        yield show
 
 
-def _print_line(key: str, said: Mapping[str, Any]) -> None:
+def _print_line(key: str, report: Mapping[str, Any]) -> None:
     if key != "skill":
         return
-    where = said["path"] or "."
-    if said["outcome"] == "refused":
+    where = report["path"] or "."
+    if report["outcome"] == "refused":
         # Findings of a dry run are next to the error; findings of a refusal are inside the error.
-        error = said.get("error") or {"message": "the checks refuse it", "data": {"findings": said.get("findings")}}
+        error = report.get("error") or {"message": "the checks refuse it", "data": {"findings": report.get("findings")}}
         print_error({**error, "subject": where})
     else:
-        name = f"{said.get('name', '')} {said.get('version', '')}".strip()
-        by = f" by {said.get('by') or '.'}" if said["outcome"] in {"merged", "overridden"} else ""
-        click.echo(clean(f"{said['outcome']}{by}\t{name or said.get('stated', '')}\t{where}"))
-    for line in _details(said):
+        name = f"{report.get('name', '')} {report.get('version', '')}".strip()
+        by = f" by {report.get('by') or '.'}" if report["outcome"] in {"merged", "overridden"} else ""
+        click.echo(clean(f"{report['outcome']}{by}\t{name or report.get('stated', '')}\t{where}"))
+    for line in _details(report):
         click.echo(clean(f"  {line}"), err=True)
 
 
-def _details(said: Mapping[str, Any]) -> list[str]:
+def _details(report: Mapping[str, Any]) -> list[str]:
     """Return the detail lines of a skill.
 
     Each line names its location, because a log of stderr does not contain the lines of the skills.
     """
-    where = said["path"] or "."
-    repairs = said.get("repairs", ()) if said["outcome"] != "unchanged" else ()
-    warnings = dict.fromkeys(said.get("warnings", ()))
+    where = report["path"] or "."
+    repairs = report.get("repairs", ()) if report["outcome"] != "unchanged" else ()
+    warnings = dict.fromkeys(report.get("warnings", ()))
     lines = []
     for repair in repairs:  # A repair that is also a warning is printed once, with its location.
-        same = {repair["message"], f"{place('', repair).lstrip('/')}: {repair['message']}"} & warnings.keys()
+        same = {repair["message"], f"{location('', repair).lstrip('/')}: {repair['message']}"} & warnings.keys()
         for warning in same:
             del warnings[warning]
         word = "warning" if same else "note" if repair.get("harmless") else "repaired"
-        lines.append(f"{word}: {place(where, repair)}: {repair['message']}")
-    if said["outcome"] != "unchanged":
-        lines += [f"left out: {where}/{one['path']}{_files(one)}: {one['message']}" for one in said.get("left_out", ())]
+        lines.append(f"{word}: {location(where, repair)}: {repair['message']}")
+    if report["outcome"] != "unchanged":
+        omitted = report.get("left_out", ())
+        lines += [f"left out: {where}/{one['path']}{_files(one)}: {one['message']}" for one in omitted]
     lines += [f"warning: {where}: {warning}" for warning in warnings]
-    return lines + [f"{one['severity']}: {place(where, one)}: {one['message']}" for one in said.get("findings", ())]
+    findings = report.get("findings", ())
+    return lines + [f"{one['severity']}: {location(where, one)}: {one['message']}" for one in findings]
 
 
-def place(where: str, one: Mapping[str, Any]) -> str:
+def location(where: str, one: Mapping[str, Any]) -> str:
     """Return the file and line of a repair or finding."""
     if not one.get("file"):
         return where
@@ -215,16 +217,16 @@ def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterat
         title = f"{section.replace('_', ' ')} ({len(lines)})"
         if section in {"published", "unchanged", "repaired"}:
             named = [one.get("name") or one["path"] or "." for one in lines]
-            rest = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-            yield f"{title}: {', '.join(named[:MOST_NAMED])}{rest}"
+            rest = f" and {len(named) - MAX_NAMES} more" if len(named) > MAX_NAMES else ""
+            yield f"{title}: {', '.join(named[:MAX_NAMES])}{rest}"
         else:
             yield f"{title}:"
             yield from (f"  {_line(section, one)}" for one in lines)
-    for suggestion in dict.fromkeys(f"{one['of'] or '.'}: {one['suggestion']}" for one in _suggesting(sections)):
+    for suggestion in dict.fromkeys(f"{one['of'] or '.'}: {one['suggestion']}" for one in _with_suggestion(sections)):
         yield f"hint: {suggestion}"
 
 
-def _suggesting(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Mapping[str, Any]]:
+def _with_suggestion(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Mapping[str, Any]]:
     return (one for one in sections.get("nested", ()) if one["suggestion"])
 
 

@@ -16,7 +16,7 @@ from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, AnsweredError
 from skillery.cli.import_report import Sections, print_end, progress
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_json
-from skillery.cli.sources import default_source, name_of, shown
+from skillery.cli.sources import default_source, name_of, printable
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _run(
 ) -> None:
     """Import once. With `every`, import again after each change until interrupted."""
     if every is None:
-        _exit(_import_all(target, sources, params, as_json, in_step), dry_run)
+        _exit_with_code(_import_all(target, sources, params, as_json, in_step), dry_run)
         return
     seen: list[str] = []
     while True:
@@ -221,7 +221,7 @@ def _run(
         time.sleep(max(0.1, every))
 
 
-def _exit(answers: Sequence[Mapping[str, Any]], dry_run: bool) -> None:
+def _exit_with_code(answers: Sequence[Mapping[str, Any]], dry_run: bool) -> None:
     if any("error" in answer or answer["counts"].get("refused") or answer["stopped"] for answer in answers):
         raise click.exceptions.Exit(CHECK_FAILED if dry_run else ANSWERED_ERROR)
     # A synced folder that lost all its skills is not an error: the removed skills are reported.
@@ -234,7 +234,7 @@ def _import_all(target: Target, sources: Sources, params: Params, as_json: bool,
 
     async def work(client: Client) -> list[dict[str, Any]]:
         split = params(sources.paths[0]).get("nested") == "split"
-        each = zip(sources.paths, sources.look_through(split=split), strict=True)
+        each = zip(sources.paths, sources.scan_folder(split=split), strict=True)
         return [await _import(client, path, folder, params(path), as_json, in_step) for path, folder in each]
 
     answers = with_client(target, work)
@@ -249,14 +249,14 @@ class Sources(NamedTuple):
     paths: Sequence[Path]
     follow_links: bool
 
-    def look_through(self, *, split: bool) -> list[Folder | None]:
+    def scan_folder(self, *, split: bool) -> list[Folder | None]:
         """Scan each folder; an archive gives None. If several folders have a skill of the same name, the last folder
         wins."""
-        from skillery.cli.archives import look_through
+        from skillery.cli.archives import scan_folder
         from skillery.cli.overrides import override
 
         folders = [
-            look_through(path, self.paths, anywhere=self.follow_links, split=split) if path.is_dir() else None
+            scan_folder(path, self.paths, anywhere=self.follow_links, split=split) if path.is_dir() else None
             for path in self.paths
         ]
         return folders if len(folders) == 1 else override(folders, [name_of(path) for path in self.paths])
@@ -275,21 +275,21 @@ async def _import(
     client: Client, path: Path, folder: Folder | None, params: dict[str, str], as_json: bool, in_step: bool
 ) -> dict[str, Any]:
     """Import one path. Return the server's report; `skills` is included only for JSON."""
-    from skillery.cli.archives import file_chunks, packed
-    from skillery.cli.overrides import counting, overridden_skills
+    from skillery.cli.archives import file_chunks, tar_chunks
+    from skillery.cli.overrides import add_overridden, overridden_skills
 
     not_sent = overridden_skills(folder)
-    chunks = packed(folder) if folder else file_chunks(path)
-    answer: dict[str, Any] = {"path": shown(str(path)), "source": params.get("source") or params["default_source"]}
+    chunks = tar_chunks(folder) if folder else file_chunks(path)
+    answer: dict[str, Any] = {"path": printable(str(path)), "source": params.get("source") or params["default_source"]}
     skills: list[Mapping[str, Any]] = []
     sections = Sections()
     left_out = _left_out(folder)
     with progress(as_json) as told:
         try:
-            async for key, said in client.import_archive(chunks, name=name_of(path), **params):
-                said = {**said, **left_out(said)} if key == "skill" else counting(said, not_sent)  # noqa: PLW2901
-                for one in [said, *(not_sent if key == "begun" else ())]:
-                    is_skill = key == "skill" or one is not said
+            async for key, event in client.import_archive(chunks, name=name_of(path), **params):
+                event = {**event, **left_out(event)} if key == "skill" else add_overridden(event, not_sent)  # noqa: PLW2901
+                for one in [event, *(not_sent if key == "begun" else ())]:
+                    is_skill = key == "skill" or one is not event
                     told("skill" if is_skill else key, one)
                     if is_skill:
                         sections.add(one)
@@ -302,7 +302,7 @@ async def _import(
         answer |= {
             "left_out": msgspec.to_builtins(folder.left_out),
             "other_files": folder.found.other_files,
-            "searched": [shown(str(path / one)) for one in folder.found.searched],
+            "searched": [printable(str(path / one)) for one in folder.found.searched],
         }
     sections.end(answer)
     if as_json:
@@ -314,10 +314,10 @@ async def _import(
 def _left_out(folder: Folder | None) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Return a function that gives the files of a skill that were omitted before sending."""
 
-    def look(said: Mapping[str, Any]) -> dict[str, Any]:
-        if folder is None or said["path"] not in folder.found.roots:
+    def omitted(event: Mapping[str, Any]) -> dict[str, Any]:
+        if folder is None or event["path"] not in folder.found.roots:
             return {}
-        left_out = msgspec.to_builtins(folder.finder.skill(said["path"]).left_out)
+        left_out = msgspec.to_builtins(folder.finder.skill(event["path"]).left_out)
         return {"left_out": left_out} if left_out else {}
 
-    return look
+    return omitted

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 BASE_URL = "http://localhost"
-MOST_WAITING = 4
+MAX_QUEUED_MESSAGES = 4
 
 
 class InProcessTransport(httpx.AsyncBaseTransport):
@@ -36,7 +36,7 @@ class _Exchange(httpx.AsyncByteStream):
         self._request = request
         self._chunks = aiter(request.stream)
         self._all_sent = False
-        self._messages: asyncio.Queue[Any] = asyncio.Queue(MOST_WAITING)
+        self._messages: asyncio.Queue[Any] = asyncio.Queue(MAX_QUEUED_MESSAGES)
         self._task: asyncio.Task[None] | None = None
 
     def start(self, app: Callable[..., Any]) -> None:

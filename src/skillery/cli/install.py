@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.failures import CheckFailed
-from skillery.cli.locks import LOCKFILE, lockfile_text, print_entries, read_lockfile, refuse_problems, resolved
+from skillery.cli.locks import LOCKFILE, lockfile_text, print_entries, read_lockfile, refuse_problems, resolve_lock
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import print_json
 
@@ -43,7 +43,7 @@ def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target
     given = read_lockfile(Path(file)) if locked else None
 
     async def write_all(client: Client, built: Path) -> list[dict[str, str]]:
-        entries = given if given is not None else await resolved(client, skills)
+        entries = given if given is not None else await resolve_lock(client, skills)
         refuse_problems(await client.call("verify_lock", lock=entries))
         for entry in entries:
             await _write_skill(client, entry, built)
@@ -65,8 +65,8 @@ def _building(place: Path) -> Iterator[Path]:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         # The folder must be on the same file system, so that a rename can replace the target.
-        with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as beside:
-            built, old = Path(beside) / "new", Path(beside) / "old"
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as temporary:
+            built, old = Path(temporary) / "new", Path(temporary) / "old"
             built.mkdir()
             yield built
             _check_folder(place)
@@ -78,7 +78,7 @@ def _building(place: Path) -> Iterator[Path]:
 def _check_folder(folder: Path) -> None:
     """Raise CheckFailed if the folder holds files that an installation would delete."""
     try:
-        there = sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:
         return
     except OSError as error:
@@ -86,7 +86,7 @@ def _check_folder(folder: Path) -> None:
     if folder.is_symlink():
         raise CheckFailed(f"'{folder}' is a link: pass the path of the folder itself")
     ours = {RECORD, *_recorded(folder)}
-    foreign = [name for name in there if name not in ours]
+    foreign = [name for name in names if name not in ours]
     if foreign:
         raise CheckFailed(
             f"'{folder}' contains files that `skillery install` did not write ({', '.join(foreign[:5])}): "

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skillery.plugins import Plugins
     from skillery.settings import Settings
 
-MOMENTS = ("before_publish", "after_publish", "run_finished")
+EVENTS = ("before_publish", "after_publish", "run_finished")
 _SECRET = re.compile(r"(password|secret|token|key)(?!_file$)", re.IGNORECASE)
 HIDDEN = "***"
 
@@ -74,9 +74,9 @@ def _plugins(plugins: Plugins, settings: Settings) -> list[dict[str, Any]]:
             found[implementation.plugin_name]["offers"].append(
                 {"kind": kind, "name": offer.name, "chosen": offer.name == name, "unsafe": offer.unsafe}
             )
-    for moment in MOMENTS:
-        for implementation in getattr(manager.hook, moment).get_hookimpls():
-            found[implementation.plugin_name]["moments"].append(moment)
+    for event in EVENTS:
+        for implementation in getattr(manager.hook, event).get_hookimpls():
+            found[implementation.plugin_name]["moments"].append(event)
     return sorted(found.values(), key=lambda one: str(one["name"]))
 
 
@@ -91,12 +91,18 @@ def doctor(target: Target, as_json: bool) -> None:
     loaded = load_plugins(settings.plugins_folder)
     probes = [_python(), _home(settings), _database(settings), _secrets(loaded, settings), _packages(settings)]
     probes += _sandbox(loaded, settings)
-    able, ready, programs = _capabilities(loaded, settings)
+    capabilities, ready, programs = _capabilities(loaded, settings)
     probes.append(ready)
     healthy = all(probe.ok or not probe.required for probe in probes)
     if as_json:
         print_json(
-            {"ok": healthy, "sandbox": settings.sandbox, "capabilities": able, "probes": probes, "programs": programs}
+            {
+                "ok": healthy,
+                "sandbox": settings.sandbox,
+                "capabilities": capabilities,
+                "probes": probes,
+                "programs": programs,
+            }
         )
     else:
         _print_probes(probes, settings)
@@ -226,10 +232,10 @@ def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Prob
             await sandbox.close()
 
     try:
-        able, programs = asyncio.run(started())
+        capabilities, programs = asyncio.run(started())
     except (StartupError, SkilleryError) as error:
         return [], Probe("capabilities", False, str(error), "Fix the failures above."), []
-    return able, Probe("capabilities", True, ", ".join(able)), programs
+    return capabilities, Probe("capabilities", True, ", ".join(capabilities)), programs
 
 
 @click.group()
@@ -242,7 +248,7 @@ def config() -> None:
 @json_option
 def show(target: Target, as_json: bool) -> None:
     """Print each setting, its value, and the origin of the value."""
-    values = [(value.name, _shown(value.name, value.value), value.source) for value in target.load().values()]
+    values = [(value.name, _visible_value(value.name, value.value), value.source) for value in target.load().values()]
     if as_json:
         print_json({name: {"value": value, "source": source} for name, value, source in values})
         return
@@ -255,7 +261,7 @@ def show(target: Target, as_json: bool) -> None:
     )
 
 
-def _shown(name: str, value: Any) -> Any:
+def _visible_value(name: str, value: Any) -> Any:
     """Return the value of a setting without credentials."""
     if name == "database" and isinstance(value, str):
         return hide_password(value)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOCKFILE = "skillery.lock"
 LOCK_VERSION = 1
-MOST_LOCKFILE_BYTES = 4 * 1024 * 1024
+MAX_LOCKFILE_BYTES = 4 * 1024 * 1024
 
 lockfile_option = click.option(
     "-o",
@@ -64,12 +64,12 @@ def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json:
     if check:
         _check(target, read_lockfile(Path(file)), as_json)
         return
-    entries: list[dict[str, str]] = with_client(target, lambda client: resolved(client, skills))
+    entries: list[dict[str, str]] = with_client(target, lambda client: resolve_lock(client, skills))
     text = lockfile_text(entries)
     if file == "-":
         click.echo(text, nl=False)
         return
-    write_whole(Path(file), text)
+    write_atomically(Path(file), text)
     if as_json:
         print_json({"file": file, "lock": entries})
     else:
@@ -89,7 +89,7 @@ def _check(target: Target, entries: Sequence[Mapping[str, str]], as_json: bool) 
     click.echo(f"All {len(entries)} locked versions are available and unchanged.")
 
 
-async def resolved(client: Client, skills: Sequence[str]) -> list[dict[str, str]]:
+async def resolve_lock(client: Client, skills: Sequence[str]) -> list[dict[str, str]]:
     """Resolve the skills and return their lock, sorted by name. The order on the command line does not matter."""
     answer = await client.call("resolve_skills", skills=list(skills))
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
@@ -113,7 +113,7 @@ def lockfile_text(entries: Sequence[Mapping[str, str]]) -> str:
 def read_lockfile(path: Path) -> list[dict[str, str]]:
     """Read a lock file. Raises CheckFailed if the file cannot be read or is not a lock file."""
     try:
-        if path.stat().st_size > MOST_LOCKFILE_BYTES:
+        if path.stat().st_size > MAX_LOCKFILE_BYTES:
             raise CheckFailed(f"'{path}' is too large for a lock file")
         found = msgspec.json.decode(path.read_bytes(), type=_Lockfile)
     except OSError as error:
@@ -127,14 +127,14 @@ def read_lockfile(path: Path) -> list[dict[str, str]]:
     return [msgspec.structs.asdict(entry) for entry in found.skills]
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Replace a file atomically, so that concurrent readers see the old or the new text."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        beside.write_text(text)
-        beside.replace(path)
+        temporary.write_text(text)
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise CheckFailed(f"cannot write '{path}': {error.strerror}") from None
 
 

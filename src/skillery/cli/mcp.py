@@ -27,16 +27,16 @@ def mcp(tools: Sequence[str], target: Target) -> None:
     import asyncio
 
     from skillery.cli.mcp_bridge import McpBridge
-    from skillery.cli.registry_access import Reach
+    from skillery.cli.registry_access import RegistryAccess
 
     async def speak() -> None:
-        reach = Reach(target)
+        access = RegistryAccess(target)
         try:
             # Connecting now reports errors in the settings at once and makes the first message fast.
-            async with reach.client():
+            async with access.client():
                 pass
-            await McpBridge(reach.client, tools).run()
+            await McpBridge(access.client, tools).run()
         finally:
-            await reach.close()
+            await access.close()
 
     asyncio.run(speak())

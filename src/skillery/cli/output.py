@@ -13,7 +13,7 @@ import msgspec
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 WIDTH = 100
 _SPACE = re.compile(r"\s+")
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def clean(text: object) -> str:
@@ -52,7 +52,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
     for column in columns:
         table.add_column(column, overflow="fold")  # a truncated digest would be useless
     for row in rows:
-        table.add_row(*(Text(_MOMENT.sub(r"\1 \2Z", clean(field))) for field in row))
+        table.add_row(*(Text(_TIMESTAMP.sub(r"\1 \2Z", clean(field))) for field in row))
     Console().print(table)
 
 

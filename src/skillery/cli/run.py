@@ -114,7 +114,7 @@ def run(
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     is_script = script is not None or module is not None
     if is_script:
-        inputs = msgspec.structs.replace(inputs, args=_of_script(argv, stdin) | inputs.args)
+        inputs = msgspec.structs.replace(inputs, args=_script_args(argv, stdin) | inputs.args)
     elif argv or stdin is not None:
         what = f"'{argv[0]}'" if argv else "--stdin"
         raise click.UsageError(
@@ -142,7 +142,7 @@ def run(
     _report(with_client(target, execute, sandbox=True), as_json, of_script=is_script)
 
 
-def _of_script(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
+def _script_args(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
     given: dict[str, Any] = {"argv": list(argv)} if argv else {}
     return given if stdin is None else {**given, "stdin": text_in(stdin.read(), stdin.name)}
 
@@ -277,16 +277,16 @@ async def upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any],
 def _report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False) -> None:
     """Print the result of a run. Raises Exit if the run or its script failed."""
     failed = answer["status"] != "completed"
-    ended = answer["output"] if of_script and isinstance(answer["output"], dict) else {}
+    result = answer["output"] if of_script and isinstance(answer["output"], dict) else {}
     if as_json:
         print_json(answer)
     elif failed:
         _print_failure(answer)
-    elif "exit_code" in ended:
-        _print_script(answer, ended)
+    elif "exit_code" in result:
+        _print_script(answer, result)
     else:
         _print_success(answer)
-    if failed or ended.get("exit_code"):
+    if failed or result.get("exit_code"):
         raise click.exceptions.Exit(RUN_FAILED)
 
 
@@ -294,7 +294,7 @@ def _print_success(answer: Mapping[str, Any]) -> None:
     fields: list[tuple[str, object]] = [
         ("summary", answer["summary"]),
         ("output", answer["output"] if not isinstance(answer["output"], str) else as_json_text(answer["output"])),
-        *outputs(answer),
+        *output_fields(answer),
     ]
     if answer["logs_preview"]:
         fields.append(("logs", answer["logs_preview"]))
@@ -305,21 +305,21 @@ def _print_success(answer: Mapping[str, Any]) -> None:
     print_fields([*fields, ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms")])
 
 
-def outputs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+def output_fields(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the output blobs of a run. Blobs with a path are labelled as files."""
     files = {file["blob_id"]: file for file in answer.get("files", ())}
     others = [("blob", blob_id) for blob_id in answer["output_blobs"] if blob_id not in files]
     return [*(("file", f"{file['path']} {file['blob_id']}") for file in files.values()), *others]
 
 
-def _print_script(answer: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
+def _print_script(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
     """Print the output of a script as written. The log is omitted, because it holds the same text."""
     print_fields(
         [
             ("summary", answer["summary"]),
-            *[(name, ended[name]) for name in ("stdout", "stderr") if ended.get(name)],
-            *[("file", f"{file['path']} {file['blob_id']}") for file in ended.get("files", ())],
-            *([("hint", ended["hint"])] if ended.get("hint") else []),
+            *[(name, result[name]) for name in ("stdout", "stderr") if result.get(name)],
+            *[("file", f"{file['path']} {file['blob_id']}") for file in result.get("files", ())],
+            *([("hint", result["hint"])] if result.get("hint") else []),
             *([("degraded", ", ".join(answer["degraded"]))] if answer.get("degraded") else []),
             ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms"),
         ]
@@ -335,6 +335,6 @@ def _print_failure(answer: Mapping[str, Any]) -> None:
         click.echo(clean(error["traceback"]).rstrip("\n"), err=True)
     if answer["logs_preview"]:
         click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=True)
-    for label, value in outputs(answer):
+    for label, value in output_fields(answer):
         click.echo(f"{label}: {clean(value)}", err=True)
     click.echo(f"run: {clean(answer['run_id'])}", err=True)

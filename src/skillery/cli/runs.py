@@ -33,11 +33,11 @@ def runs() -> None:
 @click.option("--cursor", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
-def list_(target: Target, as_json: bool, **asked: Any) -> None:
+def list_(target: Target, as_json: bool, **filters: Any) -> None:
     """List runs, newest first."""
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_runs", **asked))
+    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_runs", **filters))
     if as_json:
         print_json(answer)
         return

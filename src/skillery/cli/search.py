@@ -39,7 +39,7 @@ def search(
     """
     from skillery.cli.connection import with_client
 
-    asked: dict[str, Any] = {
+    params: dict[str, Any] = {
         "query": " ".join(words),
         "kind": kind,
         "tags": list(tags),
@@ -47,18 +47,18 @@ def search(
         "limit": limit,
         "cursor": cursor,
     }
-    answer: dict[str, Any] = with_client(target, lambda client: client.call("search_skills", **asked))
+    answer: dict[str, Any] = with_client(target, lambda client: client.call("search_skills", **params))
     if as_json:
         print_json(answer)
         return
     columns = ("name", "version", "kind", "snippet")
-    print_rows(columns, [[*(skill[one] for one in columns[:-1]), _shown(skill)] for skill in answer["skills"]])
+    print_rows(columns, [[*(skill[one] for one in columns[:-1]), _snippet(skill)] for skill in answer["skills"]])
     if not answer["skills"]:
         click.echo("No skill found.", err=True)
     if answer["next_cursor"]:
         click.echo(f"More skills: --cursor {clean(answer['next_cursor'])}", err=True)
 
 
-def _shown(skill: dict[str, Any]) -> str:
+def _snippet(skill: dict[str, Any]) -> str:
     copies = skill.get("copies", 1)
     return str(skill["snippet"]) + (f" ({copies} copies)" if copies > 1 else "")

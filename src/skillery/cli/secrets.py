@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from skillery.database import Database
     from skillery.settings import Settings
 
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 
 
 @click.group()
@@ -49,7 +49,7 @@ def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> No
             secrets.set(name, "")  # refuses with a hint where values are set, before the prompt
         value = _value(name, value_from_stdin)
         set_secret(database, secrets, local_actor(user_of_this_machine()), name, value)
-    _say(as_json, {"name": name}, f"{name} is set")
+    _print(as_json, {"name": name}, f"{name} is set")
 
 
 def _value(name: str, from_stdin: bool) -> str:
@@ -66,13 +66,13 @@ def _value(name: str, from_stdin: bool) -> str:
         ) from None
     if not value or "\0" in value:
         raise InvalidParams(f"the value of '{name}' is {'empty' if not value else 'text that contains a NUL'}")
-    if size > MOST_BYTES:
-        raise InvalidParams(f"the value of '{name}' has {size} bytes, but at most {MOST_BYTES} are allowed")
+    if size > MAX_BYTES:
+        raise InvalidParams(f"the value of '{name}' has {size} bytes, but at most {MAX_BYTES} are allowed")
     return value
 
 
 def _from_stdin() -> str:
-    text = sys.stdin.buffer.read(MOST_BYTES + 3).decode()
+    text = sys.stdin.buffer.read(MAX_BYTES + 3).decode()
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -113,7 +113,7 @@ def rm(name: str, target: Target, as_json: bool) -> None:
         removed, revoked = remove_secret(database, secrets, local_actor(user_of_this_machine()), name)
     if not removed and not revoked:
         raise NotFound(f"secret '{name}' does not exist", hint="Run skillery secret list for all names.")
-    _say(as_json, {"name": name, "removed": removed, "grants_revoked": revoked}, f"{name} is removed")
+    _print(as_json, {"name": name, "removed": removed, "grants_revoked": revoked}, f"{name} is removed")
 
 
 @secret.command("grant")
@@ -143,7 +143,7 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
         click.echo(
             clean(f"warning: no skill matches '{grantee}' yet; the grant applies once one is published"), err=True
         )
-    _say(
+    _print(
         as_json,
         {"name": name, "grantee": grantee, "new": new},
         f"{name} is granted to {grantee}" + ("" if new else " (unchanged)"),
@@ -163,10 +163,10 @@ def revoke(name: str, grantee: str, target: Target, as_json: bool) -> None:
     actor = local_actor(user_of_this_machine())
     with _opened(target.load().settings) as (database, _):
         database.write_now(lambda connection: revoke(connection, actor, name, grantee))
-    _say(as_json, {"name": name, "grantee": grantee}, f"{name} is no longer granted to {grantee}")
+    _print(as_json, {"name": name, "grantee": grantee}, f"{name} is no longer granted to {grantee}")
 
 
-def _say(as_json: bool, answer: dict[str, Any], line: str) -> None:
+def _print(as_json: bool, answer: dict[str, Any], line: str) -> None:
     if as_json:
         print_json(answer)
     else:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from skillery.cli.client import Client
     from skillery.publishing import SkillFolder
 
-MOST_AT_ONCE = 1000
-SAID = ("warnings", "verified", "examples", "findings", "permissions_diff")
+MAX_PAGE = 1000
+PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_diff")
 """Fields of a description that `publish` prints."""
 
 
@@ -69,16 +69,16 @@ async def _all(client: Client, folders: Sequence[Path], send: Send) -> list[dict
 
 
 async def _publish(client: Client, folder: Path) -> dict[str, Any]:
-    skill, asked = _read(folder)
-    created: dict[str, Any] = await client.call("create_skill", **asked)
+    skill, params = _read(folder)
+    created: dict[str, Any] = await client.call("create_skill", **params)
     described = await client.call("describe_skill", name=created["name"], version=created["version"])
-    said = {key: described["skill"][key] for key in SAID if key in described["skill"]}
-    return {**created, **_counts(skill), **said}
+    printed = {key: described["skill"][key] for key in PRINTED_FIELDS if key in described["skill"]}
+    return {**created, **_counts(skill), **printed}
 
 
 async def _check(client: Client, folder: Path) -> dict[str, Any]:
-    skill, asked = _read(folder)
-    checked: dict[str, Any] = await client.call("check_skill", **asked)
+    skill, params = _read(folder)
+    checked: dict[str, Any] = await client.call("check_skill", **params)
     return {**checked, **_counts(skill)}
 
 
@@ -108,7 +108,7 @@ def _print_published(answer: Mapping[str, Any]) -> None:
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["folder"]})
         return
-    click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']}{_became(answer)}"))
+    click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']}{_status_text(answer)}"))
     skipped = f"; skipped {', '.join(answer['skipped'])}" if answer["skipped"] else ""
     click.echo(clean(f"  {answer['files']} files, {answer['size_bytes']} bytes{skipped}"), err=True)
     for line in (*_example_lines(answer), *_finding_lines(answer), *_permission_lines(answer)):
@@ -121,7 +121,7 @@ def _print_published(answer: Mapping[str, Any]) -> None:
         )
 
 
-def _became(answer: Mapping[str, Any]) -> str:
+def _status_text(answer: Mapping[str, Any]) -> str:
     """Return the resulting status of the version. With --dry-run, return the expected status."""
     if "ok" not in answer:
         return "" if answer["status"] == "published" else f" ({answer['status']})"
@@ -131,12 +131,12 @@ def _became(answer: Mapping[str, Any]) -> str:
 def _example_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     examples = answer.get("examples") or ()
     counts = {status: sum(one["status"] == status for one in examples) for status in ("passed", "failed", "not_run")}
-    told = [f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count]
+    parts = [f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count]
     waiting = sum(one["status"] == "waiting" for one in examples)
     if waiting:
-        told.append(f"{waiting} that need permissions will run at publication")
-    if told:
-        yield f"examples: {', '.join(told)}"
+        parts.append(f"{waiting} that need permissions will run at publication")
+    if parts:
+        yield f"examples: {', '.join(parts)}"
 
 
 def _finding_lines(answer: Mapping[str, Any]) -> Iterator[str]:
@@ -159,7 +159,7 @@ def _permission_lines(answer: Mapping[str, Any]) -> Iterator[str]:
 @click.command("list")
 @click.option("--namespace", help="Only skills in this namespace and the namespaces below it.")
 @click.option("--detail", type=click.Choice(["names", "summary"]), default="names", show_default=True)
-@click.option("--limit", type=click.IntRange(1, MOST_AT_ONCE), help="Maximum number of skills.  [default: 50]")
+@click.option("--limit", type=click.IntRange(1, MAX_PAGE), help="Maximum number of skills.  [default: 50]")
 @click.option("--cursor", help="Continue after the page that returned this next_cursor.")
 @click.option("--all", "everything", is_flag=True, help="List all pages.")
 @target_options
@@ -180,7 +180,7 @@ def list_(
         raise click.UsageError("--all and --limit exclude each other: use only one of them")
 
     async def pages(client: Client) -> dict[str, Any]:
-        size = MOST_AT_ONCE if everything else limit
+        size = MAX_PAGE if everything else limit
         page: dict[str, Any] = await client.call(
             "list_skills", namespace=namespace, detail=detail, limit=size, cursor=cursor
         )

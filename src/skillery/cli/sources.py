@@ -23,17 +23,17 @@ def default_source(path: Path) -> str:
     starts with a dot (`.claude/skills`), the name includes the parent.
     """
     full = path.resolve()
-    return _fitting((_remote_source(full) if full.is_dir() else "") or _named(full))
+    return _limited_source((_remote_source(full) if full.is_dir() else "") or _source_of_name(full))
 
 
 def name_of(path: Path) -> str:
     """Return the name of a folder, or of an archive without its extension."""
-    name = shown(path.resolve().name)
+    name = printable(path.resolve().name)
     ending = next((one for one in ARCHIVE_ENDINGS if name.lower().endswith(one)), "") if path.is_file() else ""
     return name[: len(name) - len(ending)]
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Return a file name as valid Unicode."""
     return text.encode("utf-8", "replace").decode()
 
@@ -102,14 +102,14 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _named(path: Path) -> str:
+def _source_of_name(path: Path) -> str:
     parent = path.parent.name
-    prefix = f"{shown(parent)}/" if path.is_dir() and parent.startswith(".") else ""
+    prefix = f"{printable(parent)}/" if path.is_dir() and parent.startswith(".") else ""
     return prefix + (name_of(path) or "root")
 
 
-def _fitting(source: str) -> str:
-    plain = "".join(one if one.isprintable() else "?" for one in shown(source))
+def _limited_source(source: str) -> str:
+    plain = "".join(one if one.isprintable() else "?" for one in printable(source))
     if len(plain) <= MAX_SOURCE:
         return plain
     return f"{plain[: MAX_SOURCE - 17]}~{hashlib.sha256(plain.encode()).hexdigest()[:16]}"

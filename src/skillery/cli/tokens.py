@@ -63,14 +63,14 @@ def create(
     Without --namespace, the token cannot publish, whatever its scopes. With the scope review and without --namespace,
     it can review everything.
     """
-    asked: dict[str, Any] = {
+    params: dict[str, Any] = {
         "name": name,
-        "scopes": [scope for scope in _listed(scopes) if scope],
-        "namespaces": _listed(namespaces),
+        "scopes": [scope for scope in _split_values(scopes) if scope],
+        "namespaces": _split_values(namespaces),
         "kind": "agent" if agent else "person",
         "expires": expires,
     }
-    created = _asked(target, "create_token", asked) if target.url else _created_here(target, asked)
+    created = _call_server(target, "create_token", params) if target.url else _create_in_home(target, params)
     if as_json:
         print_json(created)
         return
@@ -86,7 +86,7 @@ def create(
     click.echo("Store the token now: it is not shown again.", err=True)
 
 
-def _listed(given: tuple[str, ...]) -> list[str]:
+def _split_values(given: tuple[str, ...]) -> list[str]:
     """Split the values at commas. The option may also be repeated."""
     return [one.strip() for text in given for one in text.split(",")]
 
@@ -96,7 +96,7 @@ def _listed(given: tuple[str, ...]) -> list[str]:
 @json_option
 def list_(target: Target, as_json: bool) -> None:
     """List all tokens, including expired and revoked ones, without their secrets."""
-    found = _asked(target, "list_tokens", {}) if target.url else _listed_here(target)
+    found = _call_server(target, "list_tokens", {}) if target.url else _list_in_home(target)
     if as_json:
         print_json(found)
         return
@@ -124,41 +124,44 @@ def list_(target: Target, as_json: bool) -> None:
 @json_option
 def revoke(token_id: str, target: Target, as_json: bool) -> None:
     """Revoke a token permanently. The runs and blobs of its identity stay."""
-    revoked = _asked(target, "revoke_token", {"id": token_id}) if target.url else _revoked_here(target, token_id)
+    if target.url:
+        revoked = _call_server(target, "revoke_token", {"id": token_id})
+    else:
+        revoked = _revoke_in_home(target, token_id)
     if as_json:
         print_json(revoked)
     else:
         click.echo(clean(f"{revoked['id']} ({revoked['name']}) is revoked"))
 
 
-def _asked(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
+def _call_server(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
     from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
     return answer
 
 
-def _created_here(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
+def _create_in_home(target: Target, params: dict[str, Any]) -> dict[str, Any]:
     from skillery.audit import local_actor
     from skillery.identity.tokens import create_token
 
-    with opened(target) as database:
+    with open_home_database(target) as database:
         actor = local_actor(user_of_this_machine())
-        return _plain(database.write_now(lambda connection: create_token(connection, actor, **asked)))
+        return _plain(database.write_now(lambda connection: create_token(connection, actor, **params)))
 
 
-def _listed_here(target: Target) -> dict[str, Any]:
+def _list_in_home(target: Target) -> dict[str, Any]:
     from skillery.identity.tokens import list_tokens
 
-    with opened(target) as database:
+    with open_home_database(target) as database:
         return _plain({"tokens": database.read_now(list_tokens)})
 
 
-def _revoked_here(target: Target, token_id: str) -> dict[str, Any]:
+def _revoke_in_home(target: Target, token_id: str) -> dict[str, Any]:
     from skillery.audit import local_actor
     from skillery.identity.tokens import REMEMBERED_SECONDS, revoke_token
 
-    with opened(target) as database:
+    with open_home_database(target) as database:
         actor = local_actor(user_of_this_machine())
         revoked = database.write_now(lambda connection: revoke_token(connection, actor, token_id))
     # Servers cache tokens for this long. After the wait, the token is invalid everywhere.
@@ -175,7 +178,7 @@ def _plain(answer: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def opened(target: Target) -> Iterator[Database]:
+def open_home_database(target: Target) -> Iterator[Database]:
     """Open the database of the home at this release's revision."""
     from skillery.cli.connection import show_log
     from skillery.cli.database import migrated

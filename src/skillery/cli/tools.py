@@ -15,12 +15,12 @@ from skillery.cli.files import download_files, file_options, read_files, upload_
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json, print_rows
-from skillery.cli.run import ENDINGS, input_options, outputs, read_inputs, text_in, text_of, upload_inputs
+from skillery.cli.run import ENDINGS, input_options, output_fields, read_inputs, text_in, text_of, upload_inputs
 
 if TYPE_CHECKING:
     from skillery.cli.client import Client
 
-MOST_AT_ONCE = 1000
+MAX_PAGE = 1000
 session_option = click.option(
     "--session", metavar="TEXT", help="The session of the tools.  [default: the unnamed session]"
 )
@@ -34,7 +34,7 @@ def tool() -> None:
 @tool.command("list")
 @click.argument("skill", metavar="[SKILL[@VERSION]]", required=False)
 @session_option
-@click.option("--limit", type=click.IntRange(1, MOST_AT_ONCE), help="Maximum number of tools.  [default: 50]")
+@click.option("--limit", type=click.IntRange(1, MAX_PAGE), help="Maximum number of tools.  [default: 50]")
 @click.option("--cursor", help="Continue after the page that returned this next_cursor.")
 @click.option("--all", "everything", is_flag=True, help="List all pages.")
 @target_options
@@ -53,7 +53,7 @@ def list_(
 
     if everything and limit is not None:
         raise click.UsageError("--all and --limit exclude each other: use only one of them")
-    size = MOST_AT_ONCE if everything else limit
+    size = MAX_PAGE if everything else limit
 
     async def pages(client: Client) -> dict[str, Any]:
         page: dict[str, Any] = await client.call("list_tools", skill=skill, session=session, limit=size, cursor=cursor)
@@ -156,7 +156,7 @@ def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
     skill = answer["skill"]
     if answer["logs_preview"]:
         click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=err)
-    for label, value in outputs(answer):
+    for label, value in output_fields(answer):
         click.echo(f"{label}: {clean(value)}", err=err)
     of = f"{skill['name']} {skill['version']}" if skill else "a tool of this session"
     click.echo(f"of {clean(of)}{', run ' + clean(answer['run_id']) if answer['run_id'] else ''}", err=err)

@@ -31,14 +31,14 @@ def versions(
     from skillery.cli.client import Client
     from skillery.cli.connection import with_client
 
-    asked = {"name": name, "status": status, "namespace": namespace}
+    params = {"name": name, "status": status, "namespace": namespace}
 
     async def pages(client: Client) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         cursor = None
         while limit is None or len(found) < limit:
             rows = 1000 if limit is None else min(1000, limit - len(found))
-            page = await client.call("list_versions", **asked, limit=rows, cursor=cursor)
+            page = await client.call("list_versions", **params, limit=rows, cursor=cursor)
             found += page["versions"]
             cursor = page["next_cursor"]
             if cursor is None:

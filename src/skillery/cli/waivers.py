@@ -37,8 +37,8 @@ def add(
     as_json: bool,
 ) -> None:
     """Allow versions of the skill NAME to be published despite findings of RULE."""
-    asked = {"name": name, "rule": rule, "reason": reason, "until": until, "file": file, "version": version}
-    made = _asked(target, "waive_finding", asked)
+    params = {"name": name, "rule": rule, "reason": reason, "until": until, "file": file, "version": version}
+    made = _call(target, "waive_finding", params)
     if as_json:
         print_json(made)
     else:
@@ -94,14 +94,14 @@ def list_(name: str | None, target: Target, as_json: bool) -> None:
 @json_option
 def rm(waiver_id: str, target: Target, as_json: bool) -> None:
     """Revoke a waiver. Versions published under it stay."""
-    revoked = _asked(target, "revoke_waiver", {"id": waiver_id})
+    revoked = _call(target, "revoke_waiver", {"id": waiver_id})
     if as_json:
         print_json(revoked)
     else:
         click.echo(clean(f"{revoked['id']} ({revoked['rule']} of {revoked['name']}) is revoked"))
 
 
-def _asked(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
+def _call(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
     from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))

@@ -13,7 +13,7 @@ from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
     from skillery.cli.demo.background import Server
-    from skillery.cli.demo.steps import Shown, Step, Walk
+    from skillery.cli.demo.steps import Exchange, Step, Walk
 
 WIDTH = 100
 
@@ -41,12 +41,12 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
     if not as_json:
         _title(f"Skillery serves at {server.url}", f"home {server.home}, log {server.log}")
     try:
-        shown = asyncio.run(_walk(server, token, as_json))
+        exchanges = asyncio.run(_walk(server, token, as_json))
     except BaseException:
         server.stop_if_ours()
         raise
     if as_json:
-        steps = [{"step": step.title, "request": one.request, "answer": one.answer} for step, one in shown]
+        steps = [{"step": step.title, "request": one.request, "answer": one.answer} for step, one in exchanges]
         print_json({**_facts(server), "steps": steps})
         return
     _print_end(server)
@@ -60,7 +60,7 @@ def _own_token(auth: str, target: Target) -> str | None:
     if auth != "tokens":
         return None
     from skillery.audit import local_actor
-    from skillery.cli.tokens import opened
+    from skillery.cli.tokens import open_home_database
     from skillery.identity.tokens import create_token
 
     make = partial(
@@ -71,11 +71,11 @@ def _own_token(auth: str, target: Target) -> str | None:
         namespaces=["demo.*"],
         expires="1h",
     )
-    with opened(target) as database:
+    with open_home_database(target) as database:
         return database.write_now(make).token
 
 
-async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[Step, Shown]]:
+async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[Step, Exchange]]:
     """Run all steps in order. Raises CheckFailed at the first wrong answer."""
     from skillery.cli.client import client_of
     from skillery.cli.demo.steps import STEPS, Walk, sample_csv
@@ -87,14 +87,14 @@ async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[St
         for number, step in enumerate(STEPS, start=1):
             if not quiet:
                 _title(f"{number}. {step.title}")
-            shown = await _take(number, step, walk)
+            exchange = await _take(number, step, walk)
             if not quiet:
-                _print_step(shown)
-            done.append((step, shown))
+                _print_step(exchange)
+            done.append((step, exchange))
         return done
 
 
-async def _take(number: int, step: Step, walk: Walk) -> Shown:
+async def _take(number: int, step: Step, walk: Walk) -> Exchange:
     try:
         return await step.take(walk)
     except CheckFailed as error:
@@ -119,9 +119,9 @@ def _title(text: str, detail: str = "") -> None:
         click.echo(f"   {detail}")
 
 
-def _print_step(shown: Shown) -> None:
-    click.echo(f"   {click.style('→', fg='yellow')} {_short(shown.request)}")
-    for line in shown.answer.splitlines():
+def _print_step(exchange: Exchange) -> None:
+    click.echo(f"   {click.style('→', fg='yellow')} {_short(exchange.request)}")
+    for line in exchange.answer.splitlines():
         click.echo(f"   {click.style('←', fg='green')} {_short(line)}")
 
 
