@@ -58,9 +58,9 @@ class Upkeep:
                     await self._forget()
             except SkilleryError as error:
                 self._beating_since = None
-                log.debug("upkeep: %s", error.message)
+                log.debug("background jobs: %s", error.message)
             except Exception:
-                log.exception("upkeep failed")
+                log.exception("background jobs failed")
 
     async def _beat(self) -> None:
         now = time.monotonic()
@@ -72,7 +72,7 @@ class Upkeep:
         if now - self._beating_since > DEAD.total_seconds():
             dead = await self._database.write(close_of_dead)
             if dead:
-                log.warning("%d runs of servers that are gone are recorded as failed", dead)
+                log.warning("%d runs of dead servers are recorded as failed", dead)
 
     async def _forget(self) -> None:
         """Keys that are a day old, and tools whose session is over."""

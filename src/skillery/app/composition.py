@@ -275,7 +275,7 @@ def _limit_rules(settings: Settings) -> LimitRules:
     for name, most in maximum.items():
         if getattr(defaults, name) > most:
             raise StartupError(
-                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most})"
+                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most}); lower it"
             )
     return LimitRules(defaults, maximum)
 
@@ -283,8 +283,8 @@ def _limit_rules(settings: Settings) -> LimitRules:
 def _check_address(settings: Settings, authenticator: Authenticator) -> None:
     if authenticator.loopback_only and not is_loopback(settings.host):
         raise StartupError(
-            f"host is '{settings.host}', but auth '{settings.auth}' lets in everybody who can connect: "
-            "bind 127.0.0.1 and put a proxy with a login before it, or choose an authenticator with the setting 'auth'"
+            f"host is '{settings.host}', but auth '{settings.auth}' admits every client that can connect: "
+            "bind 127.0.0.1 behind an authenticating proxy, or choose an authenticator with the setting 'auth'"
         )
 
 
@@ -303,7 +303,7 @@ def _http_error(request: Any, error: HTTPException) -> Response[Any]:
     status = error.status_code
     kind = "not_found" if status == 404 else "method_not_allowed" if status == 405 else "http_error"
     if status == 404:
-        body = plain_error(NOT_FOUND, "there is nothing at this address", kind, "JSON-RPC is at POST /rpc.")
+        body = plain_error(NOT_FOUND, "this path does not exist", kind, "JSON-RPC is at POST /rpc.")
     else:
         body = plain_error(INVALID_REQUEST, error.detail, kind)
     return Response({"error": body}, status_code=status, headers=dict(error.headers or {}) | _request_id(request))

@@ -40,15 +40,15 @@ def _sources(settings: Settings) -> Sources:
     asked = settings.packages
     wheelhouse = Path(asked.wheelhouse).expanduser().absolute() if asked.wheelhouse else None
     if wheelhouse is not None and not wheelhouse.is_dir():
-        raise StartupError(f"setting 'packages.wheelhouse' is '{asked.wheelhouse}', where there is no folder")
+        raise StartupError(f"setting 'packages.wheelhouse' is '{asked.wheelhouse}', which is not a folder")
     file_hosts = tuple(host if "://" in host else f"https://{host}" for host in asked.file_hosts)
     _check_addresses("index_urls", asked.index_urls)
     _check_addresses("file_hosts", file_hosts)
     from_source = tuple(name if name == "*" else canonicalize_name(name) for name in asked.build_from_source)
     if from_source and any(has_login(address) for address in asked.index_urls):
         raise StartupError(
-            "setting 'packages.build_from_source' is set, and an address of 'packages.index_urls' has a login, which "
-            "the code of a package that is built could read: give builds an index without one"
+            "setting 'packages.build_from_source' is set, but 'packages.index_urls' contains credentials, which "
+            "the code of a built package could read: use an index without credentials for builds"
         )
     return Sources(
         asked.index_urls,

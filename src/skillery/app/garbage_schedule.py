@@ -23,9 +23,9 @@ async def sweep_now_and_then(collector: Collector, interval_minutes: float) -> N
         try:
             await asyncio.to_thread(_sweep, collector)
         except SkilleryError as error:
-            log.warning("the sweep broke off, and is tried again: %s", error.message)
+            log.warning("the sweep failed and will be repeated: %s", error.message)
         except Exception:
-            log.exception("the sweep broke off, and is tried again")
+            log.exception("the sweep failed and will be repeated")
         await asyncio.sleep(60 * interval_minutes)
 
 

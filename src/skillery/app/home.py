@@ -101,8 +101,8 @@ def _lock(file: IO[bytes], path: Path) -> None:
 def _held(path: Path) -> str:
     holder = holder_of(path)
     who = "another process" if holder is None else f"process {holder.pid}"
-    where = f", which answers at {holder.url}" if holder and holder.url else ""
-    return f"the home {path} is in use by {who}{where}; stop it, or give this one another home with --home"
+    where = f", listening at {holder.url}" if holder and holder.url else ""
+    return f"the home {path} is in use by {who}{where}; stop that process, or choose another home with --home"
 
 
 def _server_id(path: Path) -> str:

@@ -30,7 +30,7 @@ def defined_in(settings: Settings) -> Defined:
     defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in asked.items()])
     if len(defined) and not (settings.packages.index_urls or settings.packages.wheelhouse):
         raise StartupError(
-            f"setting 'environments.{next(iter(asked))}' needs packages, and there are none: set packages.index_urls, "
+            f"setting 'environments.{next(iter(asked))}' needs a source of packages: set packages.index_urls, "
             "for instance to https://pypi.org/simple, or packages.wheelhouse"
         )
     return defined

@@ -45,7 +45,7 @@ def _identity(pattern: str) -> str:
     if pattern and "*" not in pattern[:-1]:
         return pattern
     raise StartupError(
-        f"setting [quotas.identities.{quoted(pattern)}] is for no identity: write a name, or a beginning and '*'"
+        f"setting [quotas.identities.{quoted(pattern)}] is not a valid pattern: write a name, or a prefix and '*'"
     )
 
 

@@ -83,9 +83,11 @@ class Admission:
         """Admit `client`, or return False: then it must be closed. `host` is the address of its TCP peer."""
         address = network_of(host)
         crowded = self._is_crowded(host, address)
-        if crowded and not self._make_room(self._idle_of.get(address, {}), address, "its address has too many"):
+        if crowded and not self._make_room(
+            self._idle_of.get(address, {}), address, "too many connections from this address"
+        ):
             return False
-        if self._is_full() and not self._make_room(self._idle, address, "the server has too many"):
+        if self._is_full() and not self._make_room(self._idle, address, "too many connections to the server"):
             return False
         self._address_of[client] = address
         self._count.add(address)
@@ -99,7 +101,7 @@ class Admission:
         self._head_bytes += size - self._heads.get(client, 0)
         self._heads[client] = size
         while self._head_bytes > MOST_HEAD_BYTES:
-            self._evict(next(iter(self._heads)), "unfinished heads take too much memory, and its was the oldest")
+            self._evict(next(iter(self._heads)), "unfinished heads take too much memory, and this head was the oldest")
 
     def work(self, client: Client) -> None:
         """Protect `client` from eviction: a request is under way."""
@@ -134,9 +136,9 @@ class Admission:
     def _make_room(self, idle: dict[Client, None], address: str, reason: str) -> bool:
         oldest = next(iter(idle), None)
         if oldest is None:
-            self.notes.note(address, f"{reason}, and a request is under way on each")
+            self.notes.note(address, f"{reason}, all with active requests")
             return False
-        self._evict(oldest, f"{reason}, and it had no request under way for the longest time")
+        self._evict(oldest, f"{reason}, and this connection was idle for the longest time")
         return True
 
     def _evict(self, client: Client, reason: str) -> None:

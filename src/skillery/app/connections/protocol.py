@@ -70,7 +70,7 @@ class Connection(HttpToolsProtocol):
             self._bounds,
             is_unread=lambda: self._is_deaf or not self._in_head,
             on_closing=self._stop,
-            on_slow=lambda: self._note("its client did not read the answer"),
+            on_slow=lambda: self._note("the client did not read the response"),
         )
         super().connection_made(self._line)
         if self._admission.open(self, self._host):
@@ -279,17 +279,17 @@ class Connection(HttpToolsProtocol):
     def _end_slow_head(self) -> None:
         # Browsers connect ahead, and load balancers look whether a port is open.
         if self._head_bytes:
-            self._note("its head did not come in time")
+            self._note("the head did not arrive in time")
         self.transport.close()
 
     def _end_slow_framing(self) -> None:
-        self._note("the trailers of its request did not come in time")
+        self._note("the trailers of the request did not arrive in time")
         self._line.abort()
 
     def _measure_body(self) -> None:
         is_awaited = not (self.cycle.response_started or self.cycle.waiting_for_100_continue or self._was_paused)
         if is_awaited and self._body_bytes < self._bounds.least_bytes:
-            self._note("the body of its request came too slowly")
+            self._note("the body of the request arrived too slowly")
             self._line.abort()
             return
         self._body_bytes, self._was_paused = 0, self.flow.read_paused
