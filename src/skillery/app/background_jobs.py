@@ -1,5 +1,5 @@
-"""What a server does by itself, now and then: says that it lives, closes what others left, forgets old keys and tools
-of sessions that are over."""
+"""Periodic jobs of a server: record a heartbeat, close abandoned runs, and delete expired idempotency keys and
+session tools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BEAT_SECONDS = 10.0
 FIRST_SECONDS = 1.0
 FORGET_SECONDS = 3600.0
 BATCH = 500
-"""Rows that are deleted in one transaction: nobody waits for long, and with SQLite everybody waits."""
+"""Rows deleted per transaction. The transactions are short, because SQLite has a single writer."""
 
 
 class Upkeep:
@@ -33,7 +33,7 @@ class Upkeep:
         self._server = server
         self._task: asyncio.Task[None] | None = None
         self._beating_since: float | None = None
-        """None where the last beat failed or came late: then it is no wonder that nobody else was seen."""
+        """None if the last heartbeat failed or was late. Other servers then cannot be judged dead."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._go_on())
@@ -46,7 +46,7 @@ class Upkeep:
     async def _go_on(self) -> None:
         forgotten: float | None = None
         while True:
-            # Not at once: a command that works on the home by itself has other things to do.
+            # The first heartbeat is delayed, because a command that opens the home is busy with its own work.
             started = time.monotonic()
             await asyncio.sleep(BEAT_SECONDS if forgotten is not None else FIRST_SECONDS)
             if time.monotonic() - started > DEAD.total_seconds() / 2:
@@ -75,9 +75,9 @@ class Upkeep:
                 log.warning("%d runs of dead servers are recorded as failed", dead)
 
     async def _forget(self) -> None:
-        """Keys that are a day old, and tools whose session is over."""
+        """Delete idempotency keys after a day, and the tools of expired sessions."""
         for forget in (forget_keys, forget_session_tools):
-            while await self._database.write(partial(forget, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others are let in between
+            while await self._database.write(partial(forget, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others write in between
                 await asyncio.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""From settings and plugins to services, and from services to the Litestar app."""
+"""Composition: build the services from settings and plugins, and the Litestar app from the services."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ MIB = 1024 * 1024
 
 @asynccontextmanager
 async def open_services(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[Services]:
-    """Everything that a server needs, migrated and ready; all of it closed at the end. Raises StartupError."""
+    """Open, migrate and start everything that a server needs, and close it at the end. Raises StartupError."""
     plugins.check_settings(settings)
     defined_in(settings)
     tracing = open_tracing(settings.traces)
@@ -84,7 +84,7 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
             stack.push_async_callback(asyncio.to_thread, tracing.close)
         database = Database(settings.database_url)
         stack.callback(database.close)
-        # Nothing connects before the settings are known to be good.
+        # No connection is opened before the settings are checked.
         authenticator: Authenticator = plugins.open("authenticator", settings, database)
         _check_address(settings, authenticator)
         migrate.upgrade(database)
@@ -215,7 +215,7 @@ def _services(
 
 
 def _max_mcp_body(settings: Settings) -> int:
-    """A bundle at its limit in base64, and a MiB for its manifest and the paths of its files."""
+    """Return the limit of an MCP request: a bundle of maximum size in Base64, plus a MiB for its manifest and paths."""
     bundle = -(-settings.bundle_max_mb * MIB * 4 // 3)
     return min(settings.max_body_mb * MIB, bundle + MIB)
 
@@ -231,7 +231,7 @@ def _metrics(settings: Settings) -> Metrics | None:
 def _garbage_steps(
     settings: Settings, database: Database, storage: Storage, cache: Cache, environments: Environments
 ) -> list[Step]:
-    """In the order in which one makes work for the next."""
+    """Return the sweep steps. Each step may create work for the next one."""
     grace, unused_for = timedelta(minutes=settings.gc.grace_minutes), timedelta(days=settings.gc.cache_days)
     keep_for, keep_count = timedelta(days=settings.runs.keep_days), settings.runs.keep_count
     return [
@@ -257,7 +257,7 @@ def _import_limits(settings: Settings) -> ImportLimits:
 
 def _publishing_rules(settings: Settings) -> PublishingRules:
     if settings.auth == "open":
-        # Whoever can connect could approve it as well.
+        # A review adds no protection: any caller could also approve.
         return PublishingRules(visibility=settings.default_visibility)
     chosen = settings.publishing
     return PublishingRules(
@@ -289,7 +289,7 @@ def _check_address(settings: Settings, authenticator: Authenticator) -> None:
 
 
 def create_app(services: Services) -> Litestar:
-    """The Litestar app over open services."""
+    """Return the Litestar app for open services."""
     return Litestar(
         make_routes(services),
         openapi_config=None,
@@ -310,13 +310,13 @@ def _http_error(request: Any, error: HTTPException) -> Response[Any]:
 
 
 def _unexpected(request: Any, error: Exception) -> Response[Any]:
-    # First: the error is logged under the id that the answer shows.
+    # The request id is set first, so that the logged error has the id of the answer.
     headers = _request_id(request)
     return Response({"error": unexpected(error)}, status_code=500, headers=headers)
 
 
 def _request_id(request: Any) -> dict[str, str]:
-    """For what no door has seen."""
+    """Return the request id, also for requests that no endpoint handled."""
     begun = current.get() or begin(
         headers_of(request.scope).get(ID_HEADER), request.client.host if request.client else ""
     )

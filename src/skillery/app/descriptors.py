@@ -1,4 +1,4 @@
-"""Open files of the server process: raise the limit, and derive how many connections it leaves room for."""
+"""Open files of the server process: raise the limit, and derive the number of connections that it allows."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ RESERVE = 128
 """Descriptors for the database, the listener, pipes of sandboxes, health checks and connections that are closing."""
 RESERVE_FOR_A_RUN = 8
 FOR_A_CONNECTION = 2
-"""The socket, and a file of the storage that is received or sent on it."""
+"""The socket, and a storage file that is received or sent on it."""
 FEWEST_CONNECTIONS = 16
 
 
 class Descriptors(NamedTuple):
-    """How the descriptors of this process are shared out."""
+    """Budget of file descriptors of this process."""
 
     limit: int
     reserve: int
 
     @property
     def connections(self) -> int:
-        """The most connections that leave enough descriptors for everything else."""
+        """Limit of connections that leaves enough descriptors for everything else."""
         return max(FEWEST_CONNECTIONS, (self.limit - self.reserve) // FOR_A_CONNECTION)
 
 
 def share_out(runs_at_once: int, max_connections: int) -> Descriptors:
-    """Raise the soft limit on open files as far as needed and allowed, and share the descriptors out.
+    """Raise the soft limit on open files as far as needed and allowed, and divide the descriptors.
 
     Runs are not affected: a sandbox sets the limit of each run itself.
     """
@@ -43,7 +43,7 @@ def _raise_limit(wanted: int) -> int:
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # Some systems have a lower ceiling than the hard limit says.
+        # Some systems have a lower ceiling than the hard limit.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

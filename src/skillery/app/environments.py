@@ -1,4 +1,4 @@
-"""Packages of skills, from the settings."""
+"""Locks and environments of packages, built from the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skillery.settings import Settings
 
 LOCKS_AT_ONCE, BUILD_JOBS_AT_ONCE = 2, 3
 UNBOUNDED = 1 << 40
-"""Whoever waits for a lock is bounded as a request."""
+"""No limit: the request that waits for a lock already counts against the limits of requests."""
 
 
 class Packages(NamedTuple):
@@ -27,7 +27,10 @@ class Packages(NamedTuple):
 
 
 def packages_of(settings: Settings, home: Home, database: Database, sandbox: Sandbox) -> Packages:
-    """Raises StartupError for a wheelhouse that is no folder, and for an index that no sandbox can reach."""
+    """Build the locks and environments.
+
+    Raises StartupError if the wheelhouse is not a folder or a sandbox cannot reach an index.
+    """
     asked, folder, sources = settings.packages, home.path / "environments", _sources(settings)
     locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)
     turns = Queue(LOCKS_AT_ONCE, UNBOUNDED, UNBOUNDED)
@@ -62,7 +65,8 @@ def _sources(settings: Settings) -> Sources:
 
 
 def _check_addresses(setting: str, addresses: tuple[str, ...]) -> None:
-    """An address may hold a login: it is not shown."""
+    """Check the addresses of a setting. Messages contain only the number of an address, because it may hold
+    credentials."""
     for number, address in enumerate(addresses, 1):
         problem = address_problem(address)
         if problem is not None:
