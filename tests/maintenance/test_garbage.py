@@ -268,7 +268,7 @@ def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
     """The loop of a server, with an interval that no setting has."""
     import asyncio
 
-    from skillery.app.garbage_schedule import sweep_now_and_then
+    from skillery.app.garbage_schedule import sweep_periodically
 
     swept = threading.Event()
 
@@ -282,7 +282,7 @@ def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
     done = threading.Event()
 
     async def serve() -> None:
-        task = asyncio.create_task(sweep_now_and_then(Collector(database, [Step("step", step)]), 0.0001))
+        task = asyncio.create_task(sweep_periodically(Collector(database, [Step("step", step)]), 0.0001))
         await asyncio.to_thread(done.wait, 30)
         task.cancel()
 

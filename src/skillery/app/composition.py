@@ -25,7 +25,7 @@ from skillery.api.routes import make_routes
 from skillery.api.rpc.methods import METHODS
 from skillery.api.services import Services
 from skillery.api.tracing import Tracing, open_tracing
-from skillery.app.background_jobs import Upkeep
+from skillery.app.background_jobs import BackgroundJobs
 from skillery.app.bundled import publish_bundled
 from skillery.app.environments import packages_of
 from skillery.app.events import PreparingEvents
@@ -112,9 +112,9 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         await services.environments.start()
         await services.rebuilds.start()
         await publish_bundled(services.publisher, database)
-        upkeep = Upkeep(database, services.runner, home.server_id)
-        stack.push_async_callback(upkeep.close)
-        upkeep.start()
+        background_jobs = BackgroundJobs(database, services.runner, home.server_id)
+        stack.push_async_callback(background_jobs.close)
+        background_jobs.start()
         stack.push_async_callback(services.preparing.close)
         services.preparing.start()
         yield services

@@ -6,14 +6,14 @@ import contextlib
 import resource
 from typing import NamedTuple
 
-USUAL = 16_384
+DEFAULT_LIMIT = 16_384
 """The limit that the server asks for if no setting needs more. An idle connection takes 9 KB of memory."""
 RESERVE = 128
 """Descriptors for the database, the listener, pipes of sandboxes, health checks and connections that are closing."""
-RESERVE_FOR_A_RUN = 8
-FOR_A_CONNECTION = 2
+RESERVE_PER_RUN = 8
+PER_CONNECTION = 2
 """The socket, and a storage file that is received or sent on it."""
-FEWEST_CONNECTIONS = 16
+MIN_CONNECTIONS = 16
 
 
 class Descriptors(NamedTuple):
@@ -25,16 +25,16 @@ class Descriptors(NamedTuple):
     @property
     def connections(self) -> int:
         """Limit of connections that leaves enough descriptors for everything else."""
-        return max(FEWEST_CONNECTIONS, (self.limit - self.reserve) // FOR_A_CONNECTION)
+        return max(MIN_CONNECTIONS, (self.limit - self.reserve) // PER_CONNECTION)
 
 
-def share_out(runs_at_once: int, max_connections: int) -> Descriptors:
+def allot_descriptors(runs_at_once: int, max_connections: int) -> Descriptors:
     """Raise the soft limit on open files as far as needed and allowed, and divide the descriptors.
 
     Runs are not affected: a sandbox sets the limit of each run itself.
     """
-    reserve = RESERVE + RESERVE_FOR_A_RUN * runs_at_once
-    wanted = max(USUAL, reserve + FOR_A_CONNECTION * max_connections)
+    reserve = RESERVE + RESERVE_PER_RUN * runs_at_once
+    wanted = max(DEFAULT_LIMIT, reserve + PER_CONNECTION * max_connections)
     return Descriptors(min(wanted, _raise_limit(wanted)), reserve)
 
 

@@ -13,7 +13,7 @@ FIRST_MINUTES = 1.0
 """First delay at most, so that servers that run for a short time also sweep."""
 
 
-async def sweep_now_and_then(collector: Collector, interval_minutes: float) -> None:
+async def sweep_periodically(collector: Collector, interval_minutes: float) -> None:
     """Sweep periodically until cancelled, or never if the interval is 0.
 
     One server per database sweeps shared data at a time. Each server sweeps its own local data.

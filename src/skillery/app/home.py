@@ -16,8 +16,8 @@ from skillery.errors import StartupError
 
 LOCK = "server.lock"
 SERVER_ID = "server.id"
-LOOKS = 20
-LOOK_SECONDS = 0.01
+LOCK_ATTEMPTS = 20
+RETRY_SECONDS = 0.01
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ def _lock(file: IO[bytes], path: Path) -> None:
 
     `holder_of` takes a shared lock briefly, so a failed attempt is repeated.
     """
-    for _ in range(LOOKS):
+    for _ in range(LOCK_ATTEMPTS):
         try:
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -94,11 +94,11 @@ def _lock(file: IO[bytes], path: Path) -> None:
                 raise StartupError(f"the home {path} cannot be locked: {error.strerror}") from None
         if holder_of(path) is not None:
             break
-        time.sleep(LOOK_SECONDS)
-    raise StartupError(_held(path))
+        time.sleep(RETRY_SECONDS)
+    raise StartupError(_in_use_message(path))
 
 
-def _held(path: Path) -> str:
+def _in_use_message(path: Path) -> str:
     holder = holder_of(path)
     who = "another process" if holder is None else f"process {holder.pid}"
     where = f", listening at {holder.url}" if holder and holder.url else ""

@@ -18,7 +18,7 @@ def start_log(settings: Settings) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
-    logging.getLogger("uvicorn.error").addFilter(_is_no_hurry)
+    logging.getLogger("uvicorn.error").addFilter(_is_not_cancellation)
     if settings.log_level != "debug":
         for name in QUIET:
             logging.getLogger(name).setLevel("WARNING")
@@ -72,7 +72,7 @@ def _encodable(value: object) -> object:
     return value
 
 
-def _is_no_hurry(record: logging.LogRecord) -> bool:
+def _is_not_cancellation(record: logging.LogRecord) -> bool:
     """Filter out tracebacks of cancelled tasks. They come from a second signal, which ends the orderly shutdown."""
     text = f"{record.exc_info or ''}{record.msg}"
     return "CancelledError" not in text

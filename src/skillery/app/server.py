@@ -18,8 +18,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from skillery.app.composition import create_app, open_services
 from skillery.app.connections import Admission, Bounds, Connection, ConnectionCount
-from skillery.app.descriptors import share_out
-from skillery.app.garbage_schedule import sweep_now_and_then
+from skillery.app.descriptors import allot_descriptors
+from skillery.app.garbage_schedule import sweep_periodically
 from skillery.app.home import Home
 from skillery.backends import Authenticator, KeepsTokens
 from skillery.errors import StartupError
@@ -56,9 +56,9 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
     requires tokens and this is the first start.
     """
     home = Home(settings.home)
-    most = share_out(settings.runs_at_once, settings.max_connections).connections
+    ceiling = allot_descriptors(settings.runs_at_once, settings.max_connections).connections
     try:
-        with _bound(settings) as listener:
+        with _listening(settings) as listener:
             url = _url(settings.host, listener.getsockname()[1])
 
             def on_start() -> None:
@@ -70,10 +70,10 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
                 services.named.start()
                 # Last, so that a failed start does not use up the bootstrap token.
                 token = await _first_token(services.authenticator)
-                server = _Server(_config(settings, create_app(services), _admission(settings, most)), on_start)
+                server = _Server(_config(settings, create_app(services), _admission(settings, ceiling)), on_start)
                 ending: list[asyncio.Task[None]] = []
                 loop = asyncio.get_running_loop()
-                sweeping = loop.create_task(sweep_now_and_then(services.collector, settings.gc.interval_minutes))
+                sweeping = loop.create_task(sweep_periodically(services.collector, settings.gc.interval_minutes))
 
                 def stop() -> None:
                     # The second signal does not wait for open connections.
@@ -137,7 +137,7 @@ def _config(settings: Settings, app: Litestar, admission: Admission) -> uvicorn.
 
 
 @contextlib.contextmanager
-def _bound(settings: Settings) -> Iterator[socket.socket]:
+def _listening(settings: Settings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

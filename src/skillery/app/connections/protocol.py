@@ -46,16 +46,16 @@ class Connection(HttpToolsProtocol):
         self._unanswered: deque[RequestResponseCycle] = deque()
         """Requests in the order of their responses. uvicorn knows only the newest."""
         self._in_head = True
-        self._is_deaf = False
+        self._ignores_input = False
         """Whether input is ignored until earlier requests are answered."""
-        self._may_stay = False
+        self._may_keep_alive = False
         """Whether the connection may stay open after the current request."""
         self._head_bytes = self._framing_bytes = self._body_bytes = 0
         self._has_length = False
         """Whether the request has a Content-Length. The parser refuses it together with Transfer-Encoding."""
         self._after_size = False
         """Whether the last parsed item is a chunk size."""
-        self._moved = False
+        self._has_body_bytes = False
         """Whether the last piece of input contained body bytes."""
         self._was_paused = False
         self._problem = INVALID
@@ -68,7 +68,7 @@ class Connection(HttpToolsProtocol):
             transport,
             self.loop,
             self._bounds,
-            is_unread=lambda: self._is_deaf or not self._in_head,
+            is_unread=lambda: self._ignores_input or not self._in_head,
             on_closing=self._stop,
             on_slow=lambda: self._note("the client did not read the response"),
         )
@@ -91,7 +91,7 @@ class Connection(HttpToolsProtocol):
         self._line.abort()
 
     def shutdown(self) -> None:
-        self._may_stay = False
+        self._may_keep_alive = False
         if self._line.lingers:
             self._line.abort()
         super().shutdown()
@@ -102,18 +102,18 @@ class Connection(HttpToolsProtocol):
             self._line.discard(len(data))
             return
         rest = memoryview(data)
-        while rest and not self._is_deaf and not self.transport.is_closing():
-            taken = self._take(rest[: BODY_PIECE_BYTES if self._has_length and not self._in_head else PIECE_BYTES])
+        while rest and not self._ignores_input and not self.transport.is_closing():
+            taken = self._feed(rest[: BODY_PIECE_BYTES if self._has_length and not self._in_head else PIECE_BYTES])
             rest = rest[taken:]
-        if self._is_deaf:
+        if self._ignores_input:
             # The application resumes reading when it requests more of its body.
             self.flow.pause_reading()
         elif not self.transport.is_closing():
             self._start_timers()
 
-    def _take(self, piece: memoryview) -> int:
+    def _feed(self, piece: memoryview) -> int:
         """Parse a piece and return the number of bytes parsed."""
-        self._moved = False
+        self._has_body_bytes = False
         if self._in_head:
             self._head_bytes += len(piece)
         try:
@@ -157,7 +157,7 @@ class Connection(HttpToolsProtocol):
             elif self._head_bytes and not self._unanswered:
                 self._admission.hold(self, self._head_bytes + HEADER_BYTES * len(self.headers or ()))
             return
-        self._framing_bytes = 0 if self._moved else self._framing_bytes + size
+        self._framing_bytes = 0 if self._has_body_bytes else self._framing_bytes + size
         if self._framing_bytes > self._bounds.framing_bytes:
             self._give_up("The chunk extensions or trailers of this request are too long.")
 
@@ -166,7 +166,7 @@ class Connection(HttpToolsProtocol):
             self._time_head()
             return
         self._body_timer.start()
-        if self._moved and not self._after_size:
+        if self._has_body_bytes and not self._after_size:
             self._framing_timer.stop()
         elif not self.flow.read_paused:
             self._framing_timer.start()
@@ -198,12 +198,12 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         super().on_headers_complete()
-        self._in_head, self._moved, self._after_size = False, True, False
+        self._in_head, self._has_body_bytes, self._after_size = False, True, False
         self._head_timer.stop()
         self._admission.work(self)
         self._unanswered.append(self.cycle)
         # uvicorn reads keep_alive when a response begins: a response before the end of the body closes the connection.
-        self._may_stay, self.cycle.keep_alive = self.cycle.keep_alive, False
+        self._may_keep_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
         self._has_length = any(name == b"content-length" for name, _ in self.headers)
         self._framing_bytes = self._body_bytes = 0
         self._was_paused = self.flow.read_paused
@@ -212,13 +212,13 @@ class Connection(HttpToolsProtocol):
         self._after_size = True
 
     def on_body(self, body: bytes) -> None:
-        self._moved, self._after_size = True, False
+        self._has_body_bytes, self._after_size = True, False
         self._body_bytes += len(body)
         super().on_body(body)
         self._was_paused = self._was_paused or self.flow.read_paused
 
     def on_chunk_complete(self) -> None:
-        self._moved, self._after_size = True, False
+        self._has_body_bytes, self._after_size = True, False
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -227,7 +227,7 @@ class Connection(HttpToolsProtocol):
         self._body_timer.stop()
         self._framing_timer.stop()
         if not self.cycle.response_started:
-            self.cycle.keep_alive = self._may_stay
+            self.cycle.keep_alive = self._may_keep_alive
         super().on_message_complete()
 
     def _refuse(self, problem: str) -> None:
@@ -257,11 +257,11 @@ class Connection(HttpToolsProtocol):
         broken = None if self._in_head else self._drop_newest()
         if self._unanswered:
             self._unanswered[-1].keep_alive = False
-            self._is_deaf = True
+            self._ignores_input = True
         elif broken is not None and broken.response_started:
             self.transport.close()
         else:
-            self._is_deaf = True
+            self._ignores_input = True
             self.send_400_response(problem)
 
     def _drop_newest(self) -> RequestResponseCycle:
