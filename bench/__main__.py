@@ -1,7 +1,7 @@
-"""`make bench`: every figure of docs/design/benchmarks.md, measured anew and written there.
+"""`make bench`: measure every figure of docs/design/benchmarks.md and write the file.
 
-`python -m bench pages search http mcp runs preloading blobs import packages start attack` runs some of them; `--small`
-leaves out the million.
+`python -m bench pages search http mcp runs preloading blobs import packages start attack` measures the named parts.
+`--small` omits the size of one million.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ def machine() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all of them when left out")
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; default: all")
     parser.add_argument("--small", action="store_true", help="10 k and 100 k versions only")
-    asked = parser.parse_args()
-    unknown = [part for part in asked.parts if part not in PARTS]
+    options = parser.parse_args()
+    unknown = [part for part in options.parts if part not in PARTS]
     if unknown:
-        parser.error(f"there is no part {unknown[0]!r}: {', '.join(PARTS)}")
+        parser.error(f"unknown part {unknown[0]!r}; choose from {', '.join(PARTS)}")
     report = Report()
     report.text(f"Measured on {datetime.now(UTC):%Y-%m-%d} with `make bench` on {machine()}.")
-    for part in asked.parts or PARTS:
+    for part in options.parts or PARTS:
         print(f"== {part}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="skillery-bench-") as folder:
-            PARTS[part](report, Path(folder), asked.small)
+            PARTS[part](report, Path(folder), options.small)
     print(report.markdown())
-    if not asked.parts and not asked.small:
+    if not options.parts and not options.small:
         report.write(REPORT)
 
 

@@ -1,4 +1,4 @@
-"""Requests a second of one server process, on SQLite and on Postgres."""
+"""Requests per second of one server process, on SQLite and on Postgres."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from bench.load import Load, call, send
-from bench.report import Report, median, percentile, shown
+from bench.report import Report, format_ms, median, percentile
 from tests.conftest import Server, clean_environment
 from tests.support.postgres import running_postgres
 
@@ -24,7 +24,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     report.heading("One server process over HTTP")
     report.text(
         f"{CONNECTIONS} connections kept busy by a client on the same machine; `ratio` is to `GET /healthz` in the "
-        "same run, the least that this stack can do."
+        "same run, the minimum of this stack."
     )
     rows: list[list[object]] = []
     in_turns: list[list[object]] = []
@@ -39,15 +39,17 @@ def measure(report: Report, folder: Path, small: bool) -> None:
             in_turns += _with_a_token(folder, name, database, requests)
     report.table(["database", "request", "requests/s", "p50 ms", "p99 ms", "ratio"], rows)
     report.text(
-        f"What tokens and access cost: one registry, two servers, {_TURNS} turns each (medians); `ratio` is to the one "
+        f"Cost of tokens: one registry, two servers, {_TURNS} turns each (medians); `ratio` is to the server "
         "without tokens."
     )
     report.table(["database", "request", "requests/s", "p50 ms", "p99 ms", "ratio"], in_turns)
 
 
 def _with_a_token(folder: Path, name: str, database: str, requests: int) -> list[list[object]]:
-    """The same listing of the same skills by a server that asks nobody who they are and by one that does, in turns:
-    what else the machine does meets both."""
+    """Measure the same listing on a server without authentication and on a server with tokens.
+
+    The servers alternate, so that other load on the machine affects both.
+    """
     home, copy = folder / name, folder / f"{name}-tokens"
     shutil.copytree(home, copy)
     tokens = {"SKILLERY_DATABASE": database, "SKILLERY_AUTH": "tokens"}
@@ -81,14 +83,14 @@ def _reader(home: Path, env: dict[str, str]) -> str:
 def _in_turns(database: str, case: str, loads: list[Load], least: float) -> list[object]:
     latencies = [one for load in loads for one in load.latencies]
     per_second = median([load.per_second for load in loads])
-    times = [shown(median(latencies)), shown(percentile(latencies, 99))]
+    times = [format_ms(median(latencies)), format_ms(percentile(latencies, 99))]
     return [database, case, f"{per_second:.0f}", *times, f"{per_second / least:.3f}"]
 
 
 def _row(database: str, request: str, load: Load, least: Load) -> list[object]:
     latencies = load.latencies
     per_second, ratio = f"{load.per_second:.0f}", f"{load.per_second / least.per_second:.2f}"
-    return [database, request, per_second, shown(median(latencies)), shown(percentile(latencies, 99)), ratio]
+    return [database, request, per_second, format_ms(median(latencies)), format_ms(percentile(latencies, 99)), ratio]
 
 
 def publish(number: int) -> bytes:

@@ -37,9 +37,9 @@ class Killed(NamedTuple):
     kills: int
     acknowledged: list[Acknowledged]
     lost: list[Acknowledged]
-    """What was acknowledged and is not there."""
+    """Acknowledged writes that are missing."""
     check: str
-    """What `skillery check --deep` printed where it found a fault, else empty."""
+    """Output of `skillery check --deep` if it found a fault, otherwise empty."""
 
     @property
     def is_whole(self) -> bool:
@@ -47,7 +47,7 @@ class Killed(NamedTuple):
 
 
 def kill_again_and_again(folder: Path, kills: int, database: str = "", seed: int = 7) -> Killed:
-    """Kill a server `kills` times while it is written to; then look for everything that it acknowledged."""
+    """Kill a server `kills` times during writes, and then look for every acknowledged write."""
     chance = random.Random(seed)
     acknowledged: list[Acknowledged] = []
     env = {"SKILLERY_DATABASE": database, **NO_GRACE}
@@ -73,7 +73,7 @@ def kill_again_and_again(folder: Path, kills: int, database: str = "", seed: int
 
 
 def _write(rpc: Rpc, prefix: str, acknowledged: list[Acknowledged]) -> None:
-    """Store blobs, publish and run in turn, until the server is gone."""
+    """Upload, publish and run in turn, until the server is killed."""
     number = 0
     try:
         while True:
@@ -83,7 +83,7 @@ def _write(rpc: Rpc, prefix: str, acknowledged: list[Acknowledged]) -> None:
                 "from runtime import blobs\ndef main(args):\n    return blobs.write_text('y' * 70_000 + args['name'])\n"
             )
             files = [*skill_files(code), {"path": "resources/large.txt", "content": name + LARGE}]
-            # The blob first: the first publish after a start waits for a compile worker.
+            # The blob comes first, because the first publish after a start waits for a compile worker.
             blob = rpc("create_blob", content=name + LARGE, kind="text/plain")
             acknowledged.append(Acknowledged("blob", blob["blob_id"]))
             shared = rpc("create_blob", content=f"shared {number % SHARED}{LARGE}", kind="text/plain")

@@ -1,4 +1,4 @@
-"""search_skills: how useful it is, and how quick at 10 k and 100 k skills, on both databases."""
+"""search_skills: the quality of the results, and the speed at 10 k and 100 k skills, on both databases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psycopg
 
 from bench import search_quality
 from bench.pages import KEY, NOW
-from bench.report import Report, median, milliseconds, percentile, shown
+from bench.report import Report, format_ms, median, milliseconds, percentile
 from skillery.backends import Identity
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
@@ -30,7 +30,7 @@ BATCH = 5_000
 WORDS_OF_A_TEXT = 300
 VOCABULARY = 20_000
 _choose = random.Random(1)
-# By their ranks: the first stands in nearly every text, the last in few.
+# Words by their rank: the first is in nearly every text, the last in few.
 WORDS = ["".join(_choose.choices(ascii_lowercase, k=_choose.randint(4, 9))) for _ in range(VOCABULARY)]
 LONG = [word for word in WORDS if len(word) >= 8]
 QUERIES = {
@@ -53,7 +53,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     report.text(
         f"Medians of {CALLS} calls in milliseconds (in brackets the 95th percentile), in process; {WORDS_OF_A_TEXT} "
         f"words a SKILL.md, of a vocabulary of {VOCABULARY:,} in which a word's frequency falls with its rank. A page "
-        "has 20 skills. The last column is the first query as somebody from whom a part could be hidden."
+        "has 20 skills. The last column is the first query by an identity that may not see all skills."
     )
     rows: list[list[object]] = []
     for size in sizes:
@@ -79,7 +79,7 @@ def _figures(database: Database, skills: int) -> list[str]:
         taken = milliseconds(
             lambda: database.read_now(lambda connection: search_skills(connection, identity, KEY, **asked)), CALLS
         )
-        return f"{shown(median(taken))} ({shown(percentile(taken, 95))})"
+        return f"{format_ms(median(taken))} ({format_ms(percentile(taken, 95))})"
 
     figures = [*(timed(query, LOCAL) for query in QUERIES.values()), timed(next(iter(QUERIES.values())), READER)]
     database.close()
@@ -90,7 +90,7 @@ def _figures(database: Database, skills: int) -> list[str]:
 
 
 def _rows(skills: int) -> Iterator[dict[str, list[tuple[Any, ...]]]]:
-    # Zipf's law.
+    # Word frequencies follow Zipf's law.
     summed = list(accumulate(1 / rank for rank in range(1, VOCABULARY + 1)))
     key = Version.parse("1.0.0").precedence
     spelt: set[str] = set()

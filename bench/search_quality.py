@@ -1,4 +1,5 @@
-"""How many of 40 realistic queries show a skill that they mean among the first five, on both databases."""
+"""Search quality: for how many of 40 realistic queries a useful skill is among the first five results, on both
+databases."""
 
 from __future__ import annotations
 
@@ -32,26 +33,26 @@ def measure(report: Report, folder: Path) -> None:
     """Write one row for each kind of query and both databases."""
     report.heading("Search: quality")
     report.text(
-        f"{len(anchors().queries)} queries over {len(corpus()):,} generated skills: how many show a skill that they "
-        f"mean among the first {FIRST} results."
+        f"{len(anchors().queries)} queries over {len(corpus()):,} generated skills: how many have a useful skill "
+        f"among the first {FIRST} results."
     )
     found = {"SQLite": _missed(Database(f"sqlite:///{folder / 'quality.db'}"))}
     with running_postgres() as url:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(b"CREATE DATABASE quality")
         found["Postgres"] = _missed(Database(url.replace("/postgres?", "/quality?")))
-    asked: dict[str, int] = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
     for query in anchors().queries:
-        asked[query.kind] += 1
-    rows = [[name, *(_share(missed, asked))] for name, missed in found.items()]
-    report.table(["database", *asked, "all"], rows)
+        counts[query.kind] += 1
+    rows = [[name, *(_share(missed, counts))] for name, missed in found.items()]
+    report.table(["database", *counts, "all"], rows)
     for query in {query.text: query for missed in found.values() for query in missed}.values():
         report.text(f"Missed: `{query.text}`")
 
 
-def _share(missed: list[Query], asked: dict[str, int]) -> list[str]:
-    parts = [f"{count - sum(one.kind == kind for one in missed)}/{count}" for kind, count in asked.items()]
-    count = sum(asked.values())
+def _share(missed: list[Query], counts: dict[str, int]) -> list[str]:
+    parts = [f"{count - sum(one.kind == kind for one in missed)}/{count}" for kind, count in counts.items()]
+    count = sum(counts.values())
     return [*parts, f"{100 * (count - len(missed)) / count:.0f} %"]
 
 
@@ -65,8 +66,8 @@ def _missed(database: Database) -> list[Query]:
 
 def first_names(database: Database, query: str) -> list[str]:
     """Return the names of the first results."""
-    asked: dict[str, Any] = {"query": query, "kind": "", "tags": (), "namespace": "", "limit": FIRST, "cursor": ""}
-    found = database.read_now(lambda connection: search_skills(connection, LOCAL, KEY, **asked))
+    params: dict[str, Any] = {"query": query, "kind": "", "tags": (), "namespace": "", "limit": FIRST, "cursor": ""}
+    found = database.read_now(lambda connection: search_skills(connection, LOCAL, KEY, **params))
     return [skill["name"] for skill in found["skills"]]
 
 

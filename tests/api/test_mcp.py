@@ -23,7 +23,7 @@ from skillery.app.home import Home
 from skillery.cli.client import client_of
 from skillery.cli.mcp_bridge import McpBridge
 from skillery.cli.options import Target
-from skillery.cli.registry_access import Reach
+from skillery.cli.registry_access import RegistryAccess
 from skillery.errors import StartupError
 from tests.api.test_access import create_token
 from tests.conftest import Rpc, Server, clean_environment, manifest
@@ -504,7 +504,7 @@ async def test_a_home_without_a_server_is_spoken_to_over_stdio(tmp_path: Path) -
 async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skillery.cli.registry_access.LINGER_SECONDS", 0.05)
     target = Target(home=str(tmp_path / "home"))
-    first, second = Reach(target), Reach(target)
+    first, second = RegistryAccess(target), RegistryAccess(target)
 
     for reach in (first, second, first):
         async with reach.client() as client, reach.client() as again:
@@ -520,7 +520,7 @@ async def test_what_is_wrong_with_a_home_is_told_and_asked_again(tmp_path: Path)
     (tmp_path / "home").mkdir()
     wrong = tmp_path / "home" / "skillery.toml"
     wrong.write_text("no_such_setting = 1\n")
-    reach = Reach(Target(home=str(tmp_path / "home")))
+    reach = RegistryAccess(Target(home=str(tmp_path / "home")))
 
     with pytest.raises(StartupError, match="no_such_setting"):
         async with reach.client():

@@ -229,12 +229,12 @@ GOOD = "frames==1.5 --hash=sha256:" + "0" * 64 + "\n"
     ("lock", "words"),
     [
         (GOOD.replace("1.5", "1.0").replace("frames", "figures"), "does not pin frames"),
-        (GOOD, "which the others need"),
+        (GOOD, "which other packages need"),
         (GOOD.replace("1.5", "2.0"), "pins frames at 2.0"),
         ("frames==1.5\n", "without a hash"),
         ("--index-url https://user:secret@example.org\n" + GOOD, "which is not of the form"),
         (GOOD + GOOD, "pins frames twice"),
-        (GOOD + "ghost==1.0 --hash=sha256:" + "0" * 64, "no package ghost is known here"),
+        (GOOD + "ghost==1.0 --hash=sha256:" + "0" * 64, "the package ghost is unknown here"),
         (GOOD + "figures==2.0 --hash=sha256:" + "0" * 64, "does not have"),
     ],
 )
@@ -318,7 +318,7 @@ def test_an_index_by_its_number_is_refused_at_the_start(start_server: Callable[.
 def test_builds_never_meet_the_login_of_an_index(start_server: Callable[..., Server]) -> None:
     asked = {"INDEX_URLS": "http://ann:geheim@localhost:8081/simple", "BUILD_FROM_SOURCE": "*"}
 
-    with pytest.raises(AssertionError, match="has a login") as refusal:
+    with pytest.raises(AssertionError, match="contains credentials") as refusal:
         start_server(env={f"SKILLERY_PACKAGES_{name}": value for name, value in asked.items()})
 
     assert "geheim" not in str(refusal.value)

@@ -78,8 +78,8 @@ def test_a_granted_secret_is_a_variable_of_the_run(rpc: Rpc, secret: Command, ne
 def test_a_grant_of_what_is_not_there_is_warned_of(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
     early = secret("grant", name, f"{new_name}.mail")
     assert early.code == 0
-    assert f"no secret '{name}'" in early.err
-    assert f"no skill '{new_name}.mail'" in early.err
+    assert f"secret '{name}' has no value" in early.err
+    assert f"no skill matches '{new_name}.mail'" in early.err
 
     publish_with(rpc, f"{new_name}.mail", [name])
     secret("set", name, value=VALUE)

@@ -68,7 +68,7 @@ def test_create_shows_the_token_on_stdout_and_what_it_may_on_stderr(token: Comma
 
     assert made.code == 0
     assert TOKEN.fullmatch(made.out.strip())
-    assert "sales-ci (agent) may read, publish in sales.*, for ever" in made.err
+    assert "sales-ci (agent) may read, publish in sales.*, without expiry" in made.err
     assert made.out.strip() not in made.err
     assert made.out.strip() not in token("list").out + token("list", "--json").out
 

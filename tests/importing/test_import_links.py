@@ -224,8 +224,8 @@ def test_nested_skills_are_reported_and_split_on_request(sqlite_server: Server, 
     where = ("--url", sqlite_server.url, "--namespace", new_name)
     ended = skillery("import", str(folder), *where)
     assert ended.code == 0
-    assert "  outer/one/SKILL.md: stays a file of outer\n" in ended.err
-    assert "  maker/templates/SKILL.md: stays a file of maker\n" in ended.err
+    assert "  outer/one/SKILL.md: remains a file of outer\n" in ended.err
+    assert "  maker/templates/SKILL.md: remains a file of maker\n" in ended.err
     assert ended.err.count("hint: outer: its SKILL.md only lists skills: --nested split") == 1
     assert "hint: maker" not in ended.err
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.api.imports import is_too_slow
-from skillery.cli.archives import look_through, packed
+from skillery.cli.archives import scan_folder, tar_chunks
 from skillery.errors import StartupError, StorageFull
 from skillery.formats.bundle import BundleLimits
 from skillery.formats.foreign_skill import loose_version, registry_name
@@ -645,14 +645,14 @@ def test_names_that_are_no_text_and_what_is_no_file_are_told(
 async def test_what_a_file_has_become_meanwhile_is_neither_followed_nor_waited_for(
     folder: Path, tmp_path: Path, becomes: str
 ) -> None:
-    looked = look_through(folder)
+    looked = scan_folder(folder)
     skill = next(path for path in folder.rglob("SKILL.md"))
     skill.unlink()
     (tmp_path / "secret").write_text("key")
     os.mkfifo(skill) if becomes == "pipe" else skill.symlink_to(tmp_path / "secret")
 
     with pytest.raises(StartupError, match="cannot read"):
-        [chunk async for chunk in packed(looked)]
+        [chunk async for chunk in tar_chunks(looked)]
 
 
 def test_what_to_do_next_is_said(folder: Path, tokens_server: Server, new_name: str) -> None:
@@ -676,7 +676,7 @@ def test_sync_keeps_a_folder_in_step(folder: Path, sqlite_server: Server, new_na
     (folder / "pdf/SKILL.md").write_text(skill_md("pdf", "Better."))
     ended = skillery("sync", str(folder), *where)
     assert f"published\t{new_name}.pdf 1.0.1" in ended.out
-    assert f"removed\t{new_name}.two 1.0.0\tstill there; --prune yanks it" in ended.out
+    assert f"removed\t{new_name}.two 1.0.0\tstill published; --prune yanks it" in ended.out
     assert "yanked 1.0.0" in skillery("sync", str(folder), "--prune", *where).out
 
 

@@ -249,7 +249,7 @@ def test_gc_works_on_a_home_without_a_server_and_through_the_one_that_holds_it(
     (tmp_path / "data").write_bytes(b"d" * LARGE)
     kept = skillery("blob", "put", str(tmp_path / "data"), "--home", home).out.strip()
     gone = skillery("blob", "put", "-", "--ttl", "12h", "--home", home, stdin=b"x").out.strip()
-    assert skillery("blob", "rm", gone, "--home", home).out == f"{gone} is deleted\n"
+    assert skillery("blob", "rm", gone, "--home", home).out == f"deleted {gone}\n"
     would = skillery("gc", "--dry-run", "--home", home, "--json").json
 
     shown = skillery("gc", "--home", home)
@@ -269,7 +269,7 @@ def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
     """The loop of a server, with an interval that no setting has."""
     import asyncio
 
-    from skillery.app.garbage_schedule import sweep_now_and_then
+    from skillery.app.garbage_schedule import sweep_periodically
 
     swept = threading.Event()
 
@@ -283,7 +283,7 @@ def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
     done = threading.Event()
 
     async def serve() -> None:
-        task = asyncio.create_task(sweep_now_and_then(Collector(database, [Step("step", step)]), 0.0001))
+        task = asyncio.create_task(sweep_periodically(Collector(database, [Step("step", step)]), 0.0001))
         await asyncio.to_thread(done.wait, 30)
         task.cancel()
 

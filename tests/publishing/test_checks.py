@@ -389,5 +389,5 @@ def test_waivers_and_drafts_from_the_command_line(tokens_server: Server, tmp_pat
         (folder / "skill.toml").write_text(f'name = "{new_name}.a"\n{text.format(version, network)}')
         done = run(person, "publish", str(folder))
     assert (done.code, "(draft)" in done.out) == (0, True)
-    assert f"more than 1.0.0 use {A}; a reviewer has to approve that" in done.err
+    assert f"added since 1.0.0: {A}; a reviewer must approve this" in done.err
     assert f"skillery submit {new_name}.a@1.1.0" in done.err

@@ -243,7 +243,7 @@ def test_nothing_is_installed_over_what_is_somebody_elses(
     (tmp_path / "broken.lock").write_text('{"lock_version": 1, "skills": [{}]}')
     done = command("install", "--locked", str(tmp_path / "new"), "--file", str(tmp_path / "broken.lock"))
     assert done.code == 1
-    assert "is no lock file" in done.err
+    assert "is not a Skillery lock file" in done.err
     assert command("install", "--locked", str(tmp_path / "new"), two_skills[0]).code == 2
 
 
@@ -293,8 +293,8 @@ def a_file_elsewhere(method: str, result: Any) -> None:
 @pytest.mark.parametrize(
     ("lie", "said"),
     [
-        (another_content, "is not what was locked"),
-        (another_mode, "is not what was locked"),
+        (another_content, "does not match the lock"),
+        (another_mode, "does not match the lock"),
         (a_file_elsewhere, "'../../../out'"),
     ],
 )
@@ -323,7 +323,7 @@ def test_labels_are_moved_by_commands(command: Callable[..., Ended], sqlite_rpc:
     assert command("label", "list", name).out.split("\t")[:3] == ["stable", "1.0.0", "published"]
     history = command("label", "list", name, "--history").out.splitlines()
     assert [line.split("\t")[1] for line in history] == ["rollback", "set", "set"]
-    assert command("label", "rm", name, "stable").out == f"{name}@stable is gone (before: 1.0.0)\n"
+    assert command("label", "rm", name, "stable").out == f"{name}@stable is removed (before: 1.0.0)\n"
     assert command("label", "set", name, "stable").code == 2
     done = command("label", "rm", name, "stable")
     assert (done.code, "has no label" in done.err) == (3, True)

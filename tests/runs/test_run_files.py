@@ -143,7 +143,7 @@ def test_no_path_of_a_run_leads_out_of_the_folder(paths: list[str]) -> None:
     assert len(set(places)) == len(plain)
     assert all(place.is_relative_to(folder) and ".." not in place.parts for place in places)
     for path in set(paths) - set(plain):
-        with pytest.raises(ValueError, match="leads out of the folder"):
+        with pytest.raises(ValueError, match="leads outside the folder"):
             places_below(folder, [path])
 
 
@@ -166,7 +166,7 @@ def test_the_command_line_brings_files_and_writes_files(sqlite_server: Server, n
     uploaded = blob(sqlite_server.rpc, "one")
     ended = skillery(*commands["script"], "--file", f"{uploaded}:in/a.txt", *at)
     assert (ended.code, "in/a.txt" in ended.out) == (0, True)
-    for text, words in (("none.txt", "there is no file"), (str(tmp_path), "is a folder"), ("blob:x", "blob:ID:PATH")):
+    for text, words in (("none.txt", "does not exist"), (str(tmp_path), "is a folder"), ("blob:x", "blob:ID:PATH")):
         refused = skillery(*commands["script"], "--file", text, *at)
         assert (refused.code, words in refused.err) == (2, True), refused.err
 

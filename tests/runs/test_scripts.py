@@ -213,7 +213,7 @@ def test_the_command_line_runs_scripts(server: Server, skill: str) -> None:
     assert skillery(*failing, "--json").code == 1
     refused = skillery("run", skill, "too", "much", "--url", server.url)
     assert refused.code == 2
-    assert "'too' goes with --script PATH or --module NAME" in refused.err
+    assert "'too' requires --script PATH or --module NAME" in refused.err
 
 
 MODULES = {

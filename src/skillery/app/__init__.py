@@ -1,4 +1,4 @@
-"""The only place where all parts meet: `building` (services and app), `serving`, `home`, `bundled`.
+"""Composition root: services and app (`composition`), `server`, `home`, `bundled`.
 
-Nothing is imported here: who only asks who holds a home should not wait for a web framework.
+Nothing is imported here, so that a query of the home's holder does not load a web framework.
 """

@@ -1,5 +1,5 @@
-"""What a server does by itself, now and then: says that it lives, closes what others left, forgets old keys and tools
-of sessions that are over."""
+"""Periodic jobs of a server: record a heartbeat, close abandoned runs, and delete expired idempotency keys and
+session tools."""
 
 from __future__ import annotations
 
@@ -21,66 +21,66 @@ from skillery.runs.orphans import DEAD, close_lost, close_of_dead, note_seen
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0
 FIRST_SECONDS = 1.0
-FORGET_SECONDS = 3600.0
+CLEANUP_SECONDS = 3600.0
 BATCH = 500
-"""Rows that are deleted in one transaction: nobody waits for long, and with SQLite everybody waits."""
+"""Rows deleted per transaction. The transactions are short, because SQLite has a single writer."""
 
 
-class Upkeep:
+class BackgroundJobs:
     def __init__(self, database: Database, runner: Runner, server: str) -> None:
         self._database = database
         self._runner = runner
         self._server = server
         self._task: asyncio.Task[None] | None = None
-        self._beating_since: float | None = None
-        """None where the last beat failed or came late: then it is no wonder that nobody else was seen."""
+        self._healthy_since: float | None = None
+        """None if the last heartbeat failed or was late. Other servers then cannot be judged dead."""
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._go_on())
+        self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    async def _go_on(self) -> None:
-        forgotten: float | None = None
+    async def _run(self) -> None:
+        cleaned_at: float | None = None
         while True:
-            # Not at once: a command that works on the home by itself has other things to do.
+            # The first heartbeat is delayed, because a command that opens the home is busy with its own work.
             started = time.monotonic()
-            await asyncio.sleep(BEAT_SECONDS if forgotten is not None else FIRST_SECONDS)
+            await asyncio.sleep(BEAT_SECONDS if cleaned_at is not None else FIRST_SECONDS)
             if time.monotonic() - started > DEAD.total_seconds() / 2:
-                self._beating_since = None
+                self._healthy_since = None
             try:
                 await self._beat()
-                if forgotten is None or started - forgotten > FORGET_SECONDS:
-                    forgotten = started
-                    await self._forget()
+                if cleaned_at is None or started - cleaned_at > CLEANUP_SECONDS:
+                    cleaned_at = started
+                    await self._clean_up()
             except SkilleryError as error:
-                self._beating_since = None
-                log.debug("upkeep: %s", error.message)
+                self._healthy_since = None
+                log.debug("background jobs: %s", error.message)
             except Exception:
-                log.exception("upkeep failed")
+                log.exception("background jobs failed")
 
     async def _beat(self) -> None:
         now = time.monotonic()
-        active = self._runner.active_ids()
-        lost = await self._database.write(partial(_seen, server=self._server, active=active))
-        if lost:
-            log.warning("%d runs that could not be recorded when they ended are recorded as failed", lost)
-        self._beating_since = self._beating_since or now
-        if now - self._beating_since > DEAD.total_seconds():
+        under_way = self._runner.active_ids()
+        unrecorded = await self._database.write(partial(_record_heartbeat, server=self._server, under_way=under_way))
+        if unrecorded:
+            log.warning("%d runs that could not be recorded when they ended are recorded as failed", unrecorded)
+        self._healthy_since = self._healthy_since or now
+        if now - self._healthy_since > DEAD.total_seconds():
             dead = await self._database.write(close_of_dead)
             if dead:
-                log.warning("%d runs of servers that are gone are recorded as failed", dead)
+                log.warning("%d runs of dead servers are recorded as failed", dead)
 
-    async def _forget(self) -> None:
-        """Keys that are a day old, and tools whose session is over."""
+    async def _clean_up(self) -> None:
+        """Delete idempotency keys after a day, and the tools of expired sessions."""
         for forget in (forget_keys, forget_session_tools):
-            while await self._database.write(partial(forget, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others are let in between
+            while await self._database.write(partial(forget, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others write in between
                 await asyncio.sleep(0.05)
 
 
-def _seen(connection: Connection, server: str, active: Sequence[str]) -> int:
+def _record_heartbeat(connection: Connection, server: str, under_way: Sequence[str]) -> int:
     note_seen(connection, server)
-    return close_lost(connection, server, active)
+    return close_lost(connection, server, under_way)

@@ -1,4 +1,4 @@
-"""The skills that come with Skillery, published through create_skill's own path where they are absent."""
+"""Bundled skills: published through create_skill's own code path if they are missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from skillery.registry import resolve
 PACKAGED = Path(__file__).parents[1] / "_skills"
 IN_CHECKOUT = Path(__file__).parents[3] / "skills"
 BUNDLER = Identity("skillery", "agent", ALL_SCOPES, ("*",))
-# Their examples are run by the tests of Skillery: a first start waits for no sandbox.
+# Skillery's own tests run their examples, so that a first start does not wait for a sandbox.
 RULES = PublishingRules(examples=False)
 
 
@@ -33,7 +33,7 @@ def bundled_folders() -> list[Path]:
 
 
 async def publish_bundled(publisher: Publisher, database: Database) -> None:
-    """A version that is there already is left alone, also where somebody published another under its name."""
+    """Publish the missing bundled skills. Existing versions are kept, also if another publisher owns the name."""
     for folder in await asyncio.to_thread(bundled_folders):
         manifest = toml_manifest((folder / "skill.toml").read_bytes())
         if not await database.read(partial(_is_there, manifest=manifest)):
@@ -50,9 +50,9 @@ def _is_there(connection: Connection, manifest: Mapping[str, Any]) -> bool:
 
 async def _publish(publisher: Publisher, skill: SkillFolder) -> None:
     try:
-        # No quota keeps a server from starting.
+        # Unlimited, because a quota must not prevent a start.
         await publisher.create_skill(BUNDLER, skill.manifest, skill.skill_md, skill.files, RULES, UNLIMITED)
     except Conflict:
-        return  # its version is taken: there is nothing to add
+        return  # the version exists
     except Exception as error:
         raise StartupError(f"the bundled skill '{skill.manifest.get('name')}' cannot be published: {error}") from error

@@ -1,4 +1,4 @@
-"""From settings and plugins to services, and from services to the Litestar app."""
+"""Composition: build the services from settings and plugins, and the Litestar app from the services."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skillery.api.routes import make_routes
 from skillery.api.rpc.methods import METHODS
 from skillery.api.services import Services
 from skillery.api.tracing import Tracing, open_tracing
-from skillery.app.background_jobs import Upkeep
+from skillery.app.background_jobs import BackgroundJobs
 from skillery.app.bundled import publish_bundled
 from skillery.app.environments import packages_of
 from skillery.app.events import PreparingEvents
@@ -88,7 +88,7 @@ MIB = 1024 * 1024
 
 @asynccontextmanager
 async def open_services(settings: Settings, plugins: Plugins, home: Home) -> AsyncIterator[Services]:
-    """Everything that a server needs, migrated and ready; all of it closed at the end. Raises StartupError."""
+    """Open, migrate and start everything that a server needs, and close it at the end. Raises StartupError."""
     plugins.check_settings(settings)
     defined_in(settings)
     tracing = open_tracing(settings.traces)
@@ -97,7 +97,7 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
             stack.push_async_callback(asyncio.to_thread, tracing.close)
         database = Database(settings.database_url, home.server_id)
         stack.callback(database.close)
-        # Nothing connects before the settings are known to be good.
+        # No connection is opened before the settings are checked.
         authenticator: Authenticator = plugins.open("authenticator", settings, database)
         _check_address(settings, authenticator)
         migrate.upgrade(database)
@@ -126,9 +126,9 @@ async def open_services(settings: Settings, plugins: Plugins, home: Home) -> Asy
         await services.environments.start()
         await services.rebuilds.start()
         await publish_bundled(services.publisher, database)
-        upkeep = Upkeep(database, services.runner, home.server_id)
-        stack.push_async_callback(upkeep.close)
-        upkeep.start()
+        background_jobs = BackgroundJobs(database, services.runner, home.server_id)
+        stack.push_async_callback(background_jobs.close)
+        background_jobs.start()
         stack.push_async_callback(services.preparing.close)
         services.preparing.start()
         yield services
@@ -227,7 +227,7 @@ def _run_queue(settings: Settings) -> Queue:
 
 
 def _max_mcp_body(settings: Settings) -> int:
-    """A bundle at its limit in base64, and a MiB for its manifest and the paths of its files."""
+    """Return the limit of an MCP request: a bundle of maximum size in Base64, plus a MiB for its manifest and paths."""
     bundle = -(-settings.bundle_max_mb * MIB * 4 // 3)
     return min(settings.max_body_mb * MIB, bundle + MIB)
 
@@ -243,7 +243,7 @@ def _metrics(settings: Settings) -> Metrics | None:
 def _garbage_steps(
     settings: Settings, database: Database, storage: Storage, cache: Cache, environments: Environments
 ) -> list[Step]:
-    """In the order in which one makes work for the next."""
+    """Return the sweep steps. Each step may create work for the next one."""
     grace, unused_for = timedelta(minutes=settings.gc.grace_minutes), timedelta(days=settings.gc.cache_days)
     keep_for, keep_count = timedelta(days=settings.runs.keep_days), settings.runs.keep_count
     return [
@@ -269,7 +269,7 @@ def _import_limits(settings: Settings) -> ImportLimits:
 
 def _publishing_rules(settings: Settings) -> PublishingRules:
     if settings.auth == "open":
-        # Whoever can connect could approve it as well.
+        # A review adds no protection: any caller could also approve.
         return PublishingRules(visibility=settings.default_visibility)
     chosen = settings.publishing
     return PublishingRules(
@@ -287,7 +287,7 @@ def _limit_rules(settings: Settings) -> LimitRules:
     for name, most in maximum.items():
         if getattr(defaults, name) > most:
             raise StartupError(
-                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most})"
+                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most}); lower it"
             )
     return LimitRules(defaults, maximum)
 
@@ -295,13 +295,13 @@ def _limit_rules(settings: Settings) -> LimitRules:
 def _check_address(settings: Settings, authenticator: Authenticator) -> None:
     if authenticator.loopback_only and not is_loopback(settings.host):
         raise StartupError(
-            f"host is '{settings.host}', but auth '{settings.auth}' lets in everybody who can connect: "
-            "bind 127.0.0.1 and put a proxy with a login before it, or choose an authenticator with the setting 'auth'"
+            f"host is '{settings.host}', but auth '{settings.auth}' admits every client that can connect: "
+            "bind 127.0.0.1 behind an authenticating proxy, or choose an authenticator with the setting 'auth'"
         )
 
 
 def create_app(services: Services) -> Litestar:
-    """The Litestar app over open services."""
+    """Return the Litestar app for open services."""
     return Litestar(
         make_routes(services),
         openapi_config=None,
@@ -315,20 +315,20 @@ def _http_error(request: Any, error: HTTPException) -> Response[Any]:
     status = error.status_code
     kind = "not_found" if status == 404 else "method_not_allowed" if status == 405 else "http_error"
     if status == 404:
-        body = plain_error(NOT_FOUND, "there is nothing at this address", kind, "JSON-RPC is at POST /rpc.")
+        body = plain_error(NOT_FOUND, "this path does not exist", kind, "JSON-RPC is at POST /rpc.")
     else:
         body = plain_error(INVALID_REQUEST, error.detail, kind)
     return Response({"error": body}, status_code=status, headers=dict(error.headers or {}) | _request_id(request))
 
 
 def _unexpected(request: Any, error: Exception) -> Response[Any]:
-    # First: the error is logged under the id that the answer shows.
+    # The request id is set first, so that the logged error has the id of the answer.
     headers = _request_id(request)
     return Response({"error": unexpected(error)}, status_code=500, headers=headers)
 
 
 def _request_id(request: Any) -> dict[str, str]:
-    """For what no door has seen."""
+    """Return the request id, also for requests that no endpoint handled."""
     begun = current.get() or begin(
         headers_of(request.scope).get(ID_HEADER), request.client.host if request.client else ""
     )

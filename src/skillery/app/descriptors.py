@@ -1,4 +1,4 @@
-"""Open files of the server process: raise the limit, and derive how many connections it leaves room for."""
+"""Open files of the server process: raise the limit, and derive the number of connections that it allows."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import contextlib
 import resource
 from typing import NamedTuple
 
-USUAL = 16_384
+DEFAULT_LIMIT = 16_384
 """The limit that the server asks for if no setting needs more. An idle connection takes 9 KB of memory."""
 RESERVE = 128
 """Descriptors for the database, the listener, pipes of sandboxes, health checks and connections that are closing."""
-RESERVE_FOR_A_RUN = 8
-FOR_A_CONNECTION = 2
-"""The socket, and a file of the storage that is received or sent on it."""
-FEWEST_CONNECTIONS = 16
+RESERVE_PER_RUN = 8
+PER_CONNECTION = 2
+"""The socket, and a storage file that is received or sent on it."""
+MIN_CONNECTIONS = 16
 
 
 class Descriptors(NamedTuple):
-    """How the descriptors of this process are shared out."""
+    """Budget of file descriptors of this process."""
 
     limit: int
     reserve: int
 
     @property
     def connections(self) -> int:
-        """The most connections that leave enough descriptors for everything else."""
-        return max(FEWEST_CONNECTIONS, (self.limit - self.reserve) // FOR_A_CONNECTION)
+        """Limit of connections that leaves enough descriptors for everything else."""
+        return max(MIN_CONNECTIONS, (self.limit - self.reserve) // PER_CONNECTION)
 
 
-def share_out(runs_at_once: int, max_connections: int) -> Descriptors:
-    """Raise the soft limit on open files as far as needed and allowed, and share the descriptors out.
+def allot_descriptors(runs_at_once: int, max_connections: int) -> Descriptors:
+    """Raise the soft limit on open files as far as needed and allowed, and divide the descriptors.
 
     Runs are not affected: a sandbox sets the limit of each run itself.
     """
-    reserve = RESERVE + RESERVE_FOR_A_RUN * runs_at_once
-    wanted = max(USUAL, reserve + FOR_A_CONNECTION * max_connections)
+    reserve = RESERVE + RESERVE_PER_RUN * runs_at_once
+    wanted = max(DEFAULT_LIMIT, reserve + PER_CONNECTION * max_connections)
     return Descriptors(min(wanted, _raise_limit(wanted)), reserve)
 
 
@@ -43,7 +43,7 @@ def _raise_limit(wanted: int) -> int:
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # Some systems have a lower ceiling than the hard limit says.
+        # Some systems have a lower ceiling than the hard limit.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

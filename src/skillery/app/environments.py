@@ -1,4 +1,4 @@
-"""Packages of skills, from the settings."""
+"""Locks and environments of packages, built from the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skillery.settings import Settings
 
 LOCKS_AT_ONCE, BUILD_JOBS_AT_ONCE = 2, 3
 UNBOUNDED = 1 << 40
-"""Whoever waits for a lock is bounded as a request."""
+"""No limit: the request that waits for a lock already counts against the limits of requests."""
 
 
 class PackageServices(NamedTuple):
@@ -29,7 +29,10 @@ class PackageServices(NamedTuple):
 
 
 def packages_of(settings: Settings, home: Home, database: Database, sandbox: Sandbox) -> PackageServices:
-    """Raises StartupError for a wheelhouse that is no folder, and for an index that no sandbox can reach."""
+    """Build the locks and environments.
+
+    Raises StartupError if the wheelhouse is not a folder or a sandbox cannot reach an index.
+    """
     asked, folder, sources = settings.packages, home.path / "environments", _sources(settings)
     locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)
     turns = Queue(LOCKS_AT_ONCE, UNBOUNDED, UNBOUNDED)
@@ -42,15 +45,15 @@ def _sources(settings: Settings) -> Sources:
     asked = settings.packages
     wheelhouse = Path(asked.wheelhouse).expanduser().absolute() if asked.wheelhouse else None
     if wheelhouse is not None and not wheelhouse.is_dir():
-        raise StartupError(f"setting 'packages.wheelhouse' is '{asked.wheelhouse}', where there is no folder")
+        raise StartupError(f"setting 'packages.wheelhouse' is '{asked.wheelhouse}', which is not a folder")
     file_hosts = tuple(host if "://" in host else f"https://{host}" for host in asked.file_hosts)
     _check_addresses("index_urls", asked.index_urls)
     _check_addresses("file_hosts", file_hosts)
     from_source = tuple(name if name == "*" else canonicalize_name(name) for name in asked.build_from_source)
     if from_source and any(has_login(address) for address in asked.index_urls):
         raise StartupError(
-            "setting 'packages.build_from_source' is set, and an address of 'packages.index_urls' has a login, which "
-            "the code of a package that is built could read: give builds an index without one"
+            "setting 'packages.build_from_source' is set, but 'packages.index_urls' contains credentials, which "
+            "the code of a built package could read: use an index without credentials for builds"
         )
     return Sources(
         asked.index_urls,
@@ -64,7 +67,8 @@ def _sources(settings: Settings) -> Sources:
 
 
 def _check_addresses(setting: str, addresses: tuple[str, ...]) -> None:
-    """An address may hold a login: it is not shown."""
+    """Check the addresses of a setting. Messages contain only the number of an address, because it may hold
+    credentials."""
     for number, address in enumerate(addresses, 1):
         problem = address_problem(address)
         if problem is not None:

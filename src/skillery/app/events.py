@@ -1,4 +1,4 @@
-"""What the server itself does when a version is published, next to the hooks of plugins."""
+"""Actions of the server itself when a version is published, in addition to the hooks of plugins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from skillery.exports import FactsPreparation
 
 
 class PreparingEvents:
-    """The Events of the plugins. Each published skill is also prepared for the indexes of Agent Skills."""
+    """Events of the plugins. Each published skill is also prepared for the indexes of Agent Skills."""
 
     def __init__(self, events: Events, preparing: FactsPreparation) -> None:
         self._events = events

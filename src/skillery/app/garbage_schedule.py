@@ -1,4 +1,4 @@
-"""The sweep of a server, now and then while it serves."""
+"""Schedule of the sweep on a running server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from skillery.maintenance.garbage import Collector
 
 log = logging.getLogger(__name__)
 FIRST_MINUTES = 1.0
-"""Also servers that never run for long sweep."""
+"""First delay at most, so that servers that run for a short time also sweep."""
 
 
-async def sweep_now_and_then(collector: Collector, interval_minutes: float) -> None:
-    """Until it is cancelled; not at all where the interval is 0. Of the servers on one database one sweeps at a time,
-    and what is a machine's own each sweeps for itself."""
+async def sweep_periodically(collector: Collector, interval_minutes: float) -> None:
+    """Sweep periodically until cancelled, or never if the interval is 0.
+
+    One server per database sweeps shared data at a time. Each server sweeps its own local data.
+    """
     if not interval_minutes:
         return
     await asyncio.sleep(60 * min(FIRST_MINUTES, interval_minutes))
@@ -23,9 +25,9 @@ async def sweep_now_and_then(collector: Collector, interval_minutes: float) -> N
         try:
             await asyncio.to_thread(_sweep, collector)
         except SkilleryError as error:
-            log.warning("the sweep broke off, and is tried again: %s", error.message)
+            log.warning("the sweep failed and will be repeated: %s", error.message)
         except Exception:
-            log.exception("the sweep broke off, and is tried again")
+            log.exception("the sweep failed and will be repeated")
         await asyncio.sleep(60 * interval_minutes)
 
 

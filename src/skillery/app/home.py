@@ -1,4 +1,4 @@
-"""The home: one folder that holds everything the embedded default stores, held by one server at a time."""
+"""The home: one folder with all data of the embedded registry, locked by one process at a time."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from skillery.errors import StartupError
 
 LOCK = "server.lock"
 SERVER_ID = "server.id"
-LOOKS = 20
-LOOK_SECONDS = 0.01
+LOCK_ATTEMPTS = 20
+RETRY_SECONDS = 0.01
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who holds a home: written into its lock file."""
+    """Process that holds a home, as recorded in the lock file."""
 
     pid: int
     url: str | None = None
-    """Where it answers; None while it starts, and for a command that works on the home by itself."""
+    """Address of the server. None while it starts, and for a command that opens the home itself."""
 
 
 class Home:
     """A home that this process holds until `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StartupError where it can't be made, or another process holds it."""
+        """Create and lock the home. Raises StartupError if it cannot be created or another process holds it."""
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -50,7 +50,7 @@ class Home:
         self.server_id = _server_id(path)
 
     def announce(self, url: str | None) -> None:
-        """Say where this process answers, for commands that are given the same home."""
+        """Publish the address of this process for commands that use the same home."""
         self._lock.seek(0)
         self._lock.truncate()
         self._lock.write(msgspec.json.encode(Holder(os.getpid(), url)))
@@ -63,7 +63,7 @@ class Home:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Who holds the home now, None where nobody does."""
+    """Return the process that holds the home, or None."""
     try:
         with (path / LOCK).open("rb") as lock:
             try:
@@ -76,17 +76,17 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def server_id_of(path: Path) -> str | None:
-    """Under which id the servers of this home record their runs; None where there was none yet."""
+    """Return the id under which servers of this home record runs, or None before the first start."""
     file = path / SERVER_ID
     return file.read_text().strip() or None if file.is_file() else None
 
 
 def _lock(file: IO[bytes], path: Path) -> None:
-    """Raises StartupError where another process holds the lock.
+    """Lock the file. Raises StartupError if another process holds the lock.
 
-    Whoever asks `holder_of` has a shared lock for a moment, which is no reason to refuse: it is tried again.
+    `holder_of` takes a shared lock briefly, so a failed attempt is repeated.
     """
-    for _ in range(LOOKS):
+    for _ in range(LOCK_ATTEMPTS):
         try:
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -94,19 +94,20 @@ def _lock(file: IO[bytes], path: Path) -> None:
                 raise StartupError(f"the home {path} cannot be locked: {error.strerror}") from None
         if holder_of(path) is not None:
             break
-        time.sleep(LOOK_SECONDS)
-    raise StartupError(_held(path))
+        time.sleep(RETRY_SECONDS)
+    raise StartupError(_in_use_message(path))
 
 
-def _held(path: Path) -> str:
+def _in_use_message(path: Path) -> str:
     holder = holder_of(path)
     who = "another process" if holder is None else f"process {holder.pid}"
-    where = f", which answers at {holder.url}" if holder and holder.url else ""
-    return f"the home {path} is in use by {who}{where}; stop it, or give this one another home with --home"
+    where = f", listening at {holder.url}" if holder and holder.url else ""
+    return f"the home {path} is in use by {who}{where}; stop that process, or choose another home with --home"
 
 
 def _server_id(path: Path) -> str:
-    """Stays the same for a home, so that a start can close what its dead forerunner left open."""
+    """Return the id of the server, which stays the same for a home, so that a start can close runs of a dead
+    predecessor."""
     known = server_id_of(path)
     if known:
         return known

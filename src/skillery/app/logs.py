@@ -1,4 +1,4 @@
-"""The log of a server: one line an event, as text for people or as JSON for machines, each with its request's id."""
+"""Log of a server: one line per event, as text or as JSON, each with the request id."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ QUIET = ("uvicorn", "alembic", "litestar", "asyncio", "httpx", "httpcore", "open
 
 
 def start_log(settings: Settings) -> None:
-    """From here on the log goes to stderr as the settings say."""
+    """Send the log to stderr in the format and level of the settings."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
-    logging.getLogger("uvicorn.error").addFilter(_is_no_hurry)
+    logging.getLogger("uvicorn.error").addFilter(_is_not_cancellation)
     if settings.log_level != "debug":
         for name in QUIET:
             logging.getLogger(name).setLevel("WARNING")
@@ -37,8 +37,10 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time, level, logger, message`, and where there are any `request_id`, `exception` and the
-    fields that the event brings along (`extra={"fields": {…}}`)."""
+    """One JSON object per line: `time`, `level`, `logger` and `message`.
+
+    `request_id`, `exception` and the fields of the event (`extra={"fields": {…}}`) are added if present.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -60,7 +62,7 @@ class JsonLines(logging.Formatter):
 
 
 def _encodable(value: object) -> object:
-    """Without lone surrogates, which a message can hold and JSON can't."""
+    """Replace lone surrogates, which messages can contain but JSON cannot."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -70,7 +72,7 @@ def _encodable(value: object) -> object:
     return value
 
 
-def _is_no_hurry(record: logging.LogRecord) -> bool:
-    """Whoever signals twice cuts the orderly end short; a traceback of that tells nobody anything."""
+def _is_not_cancellation(record: logging.LogRecord) -> bool:
+    """Filter out tracebacks of cancelled tasks. They come from a second signal, which ends the orderly shutdown."""
     text = f"{record.exc_info or ''}{record.msg}"
     return "CancelledError" not in text

@@ -1,4 +1,4 @@
-"""Named environments, from the settings."""
+"""Named environments, built from the settings."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class NamedParts(NamedTuple):
 
 
 def defined_in(settings: Settings) -> Defined:
-    """Raises StartupError."""
+    """Return the named environments of the settings. Raises StartupError."""
     asked = settings.environments
     defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in asked.items()])
     if len(defined) and not (settings.packages.index_urls or settings.packages.wheelhouse):
         raise StartupError(
-            f"setting 'environments.{next(iter(asked))}' needs packages, and there are none: set packages.index_urls, "
+            f"setting 'environments.{next(iter(asked))}' needs a source of packages: set packages.index_urls, "
             "for instance to https://pypi.org/simple, or packages.wheelhouse"
         )
     return defined
@@ -39,7 +39,7 @@ def defined_in(settings: Settings) -> Defined:
 def named_of(
     settings: Settings, home: Home, database: Database, storage: Storage, packages: PackageServices
 ) -> NamedParts:
-    """Raises StartupError."""
+    """Build the parts for named environments. Raises StartupError."""
     locks, environments, server = packages.locks, packages.environments, home.server_id
     named = NamedEnvironments(database, locks, environments, defined_in(settings))
     showing = Showing(database, storage, environments, named, server)

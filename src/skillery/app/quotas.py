@@ -1,4 +1,4 @@
-"""Quotas from the settings."""
+"""Quotas, built from the settings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MIB = 1024 * 1024
 
 
 def quotas_of(settings: Settings) -> Quotas:
-    """With `auth = "open"` there is one person, whose machine it is: what is set for all is not meant for them.
+    """Return the quotas. Raises StartupError for an invalid pattern.
 
-    Raises StartupError for a pattern that is none.
+    With `auth = "open"`, the default quotas do not apply, because the only user owns the machine.
     """
     asked = settings.quotas
     is_open = settings.auth == "open"
@@ -33,7 +33,7 @@ def quotas_of(settings: Settings) -> Quotas:
 
 
 def _entry(default: IdentityQuota, entry: IdentityQuotas) -> IdentityQuota:
-    """What it leaves out is as for all."""
+    """Return the quota of an entry. Missing fields are taken from the default."""
     fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
     given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
     if "blobs_mb" in given:
@@ -45,7 +45,7 @@ def _identity(pattern: str) -> str:
     if pattern and "*" not in pattern[:-1]:
         return pattern
     raise StartupError(
-        f"setting [quotas.identities.{quoted(pattern)}] is for no identity: write a name, or a beginning and '*'"
+        f"setting [quotas.identities.{quoted(pattern)}] is not a valid pattern: write a name, or a prefix and '*'"
     )
 
 

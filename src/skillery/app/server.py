@@ -1,4 +1,4 @@
-"""`skillery serve`: from settings to a server that answers, and down again in order."""
+"""`skillery serve`: start the server, serve, and shut down in order."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from skillery.app.composition import create_app, open_services
 from skillery.app.connections import Admission, Bounds, Connection, ConnectionCount
-from skillery.app.descriptors import share_out
-from skillery.app.garbage_schedule import sweep_now_and_then
+from skillery.app.descriptors import allot_descriptors
+from skillery.app.garbage_schedule import sweep_periodically
 from skillery.app.home import Home
 from skillery.backends import Authenticator, KeepsTokens
 from skillery.errors import StartupError
@@ -28,11 +28,12 @@ from skillery.settings import Settings
 
 log = logging.getLogger(__name__)
 ANSWER_SECONDS = 3
-"""After the grace period: for the answers of the runs that were killed at its end."""
+"""Time for the answers of runs that are killed at the end of the grace period."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with the signals left to us: it would end the process by the signal it got, and 0 is promised."""
+    """uvicorn without its signal handling: uvicorn would end the process by the received signal, but exit code 0 is
+    required."""
 
     def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
         super().__init__(config)
@@ -51,13 +52,13 @@ class _Server(uvicorn.Server):
 async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, str | None], None]) -> None:
     """Serve until SIGTERM or SIGINT. Raises StartupError.
 
-    `announce(url, token)` is called once requests are answered; `token` is the admin's token that a first start makes
-    where the authenticator wants one.
+    `announce(url, token)` is called when requests are accepted. `token` is the bootstrap token if the authenticator
+    requires tokens and this is the first start.
     """
     home = Home(settings.home)
-    most = share_out(settings.runs_at_once, settings.max_connections).connections
+    ceiling = allot_descriptors(settings.runs_at_once, settings.max_connections).connections
     try:
-        with _bound(settings) as listener:
+        with _listening(settings) as listener:
             url = _url(settings.host, listener.getsockname()[1])
 
             def on_start() -> None:
@@ -67,15 +68,15 @@ async def serve(settings: Settings, plugins: Plugins, announce: Callable[[str, s
             async with open_services(settings, plugins, home) as services:
                 await services.sandbox.start()
                 services.named.start()
-                # Last, so that a start that fails has used up no token.
+                # Last, so that a failed start does not use up the bootstrap token.
                 token = await _first_token(services.authenticator)
-                server = _Server(_config(settings, create_app(services), _admission(settings, most)), on_start)
+                server = _Server(_config(settings, create_app(services), _admission(settings, ceiling)), on_start)
                 ending: list[asyncio.Task[None]] = []
                 loop = asyncio.get_running_loop()
-                sweeping = loop.create_task(sweep_now_and_then(services.collector, settings.gc.interval_minutes))
+                sweeping = loop.create_task(sweep_periodically(services.collector, settings.gc.interval_minutes))
 
                 def stop() -> None:
-                    # The second signal does not wait for those who are still connected.
+                    # The second signal does not wait for open connections.
                     if not server.should_exit:
                         log.info(
                             "stopping: runs may finish for %g s; a second signal ends them", settings.grace_seconds
@@ -109,13 +110,13 @@ def _admission(settings: Settings, ceiling: int) -> Admission:
         most=settings.max_connections,
         most_of_address=settings.max_connections_per_address,
         ceiling=ceiling,
-        # Exactly those whose X-Forwarded-For is believed.
+        # Exactly the proxies whose X-Forwarded-For is trusted.
         is_exempt=lambda host: host in proxies,
     )
 
 
 async def _nothing(*_: Any) -> None:
-    """An ASGI application that is never called."""
+    """Placeholder for an ASGI application; never called."""
 
 
 def _config(settings: Settings, app: Litestar, admission: Admission) -> uvicorn.Config:
@@ -128,7 +129,7 @@ def _config(settings: Settings, app: Litestar, admission: Admission) -> uvicorn.
         access_log=False,
         lifespan="on",
         server_header=False,
-        # Left to itself it believes whoever calls from this machine.
+        # By default, uvicorn trusts every caller from this machine.
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=list(settings.trusted_proxies),
         timeout_graceful_shutdown=math.ceil(settings.grace_seconds) + ANSWER_SECONDS,
@@ -136,7 +137,7 @@ def _config(settings: Settings, app: Litestar, admission: Admission) -> uvicorn.
 
 
 @contextlib.contextmanager
-def _bound(settings: Settings) -> Iterator[socket.socket]:
+def _listening(settings: Settings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -1,4 +1,4 @@
-"""A folder of skills on its way to a server: what belongs to skills, as a tar that is made while it is sent."""
+"""Upload of a folder of skills: the files that belong to skills, as a tar stream that is built while it is sent."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from skillery.importing.left_out import LeftOut
 CHUNK_BYTES = 1024 * 1024
 
 
-class Counting(NamedTuple):
-    """A skill that is not sent, because another one counts instead."""
+class Override(NamedTuple):
+    """A skill that is not sent because a skill of a later folder overrides it."""
 
     stated: str
     by: str
-    """Where the other one lies."""
+    """Path of the overriding skill."""
     is_same: bool
-    """Whether both have the same files."""
+    """Whether both skills have the same files."""
 
 
 class Folder(NamedTuple):
-    """A folder as it was when it was looked through."""
+    """A scanned folder with the skills found in it."""
 
     path: Path
     finder: Finder
     found: Found
     special: tuple[LeftOut, ...]
-    """Pipes, devices, and what cannot be read."""
-    overridden: Mapping[str, Counting] = {}
-    """By their roots the skills that are not sent; they are none of `found`."""
+    """Pipes, devices, and files that cannot be read."""
+    overridden: Mapping[str, Override] = {}
+    """Overridden skills by their roots. They are not sent and are not part of `found`."""
 
-    def without(self, overridden: Mapping[str, Counting]) -> Folder:
+    def without(self, overridden: Mapping[str, Override]) -> Folder:
         roots = [root for root in self.found.roots if root not in overridden]
         return self._replace(found=self.found._replace(roots=roots), overridden=overridden)
 
@@ -51,14 +51,15 @@ class Folder(NamedTuple):
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """What belongs to no skill."""
+        """Files that belong to no skill."""
         return (*self.special, *self.found.left_out)
 
 
-def look_through(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False, split: bool = False) -> Folder:
-    """Return what a folder holds. Raises StartupError if it cannot be read.
+def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False, split: bool = False) -> Folder:
+    """Scan a folder for skills.
 
-    A link to a skill is followed if it stays in its repository or in one of the `imported` folders, or `anywhere`.
+    A link to a skill is followed if its target is in the same repository or in one of the `imported` folders. With
+    `anywhere`, every link is followed. Raises StartupError if the folder cannot be read.
     """
     walked = walk(path, Policy.of([path, *imported], anywhere=anywhere))
     finder = Finder(walked.entries, walked.links, split=split)
@@ -66,7 +67,7 @@ def look_through(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = 
 
 
 def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False) -> str:
-    """Return another text when something in the folder has changed, by names, sizes and times."""
+    """Return a hash of the names, sizes and times in the folder. The hash changes when a file changes."""
     lines = hashlib.sha256()
     try:
         for entry in walk(path, Policy.of([path, *imported], anywhere=anywhere)).entries:
@@ -77,15 +78,15 @@ def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
     return lines.hexdigest()
 
 
-async def packed(folder: Folder) -> AsyncIterator[bytes]:
-    """A tar of all its skills; what links stand for is in their place."""
+async def tar_chunks(folder: Folder) -> AsyncIterator[bytes]:
+    """Return all skills of the folder as a tar stream. Links are replaced by the files that they lead to."""
     chunks = _tar(folder)
     while chunk := await asyncio.to_thread(next, chunks, None):
         yield chunk
 
 
 async def file_chunks(path: Path) -> AsyncIterator[bytes]:
-    """Raises StartupError where it cannot be read."""
+    """Return the content of a file in chunks. Raises StartupError if the file cannot be read."""
     try:
         with path.open("rb") as file:
             while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
@@ -95,14 +96,14 @@ async def file_chunks(path: Path) -> AsyncIterator[bytes]:
 
 
 def _tar(folder: Folder) -> Iterator[bytes]:
-    """In pieces of about CHUNK_BYTES."""
-    gathered = bytearray()
+    """Return the tar in chunks of about CHUNK_BYTES."""
+    buffer = bytearray()
     for part in _parts(folder):
-        gathered += part
-        if len(gathered) >= CHUNK_BYTES:
-            yield bytes(gathered)
-            gathered.clear()
-    yield bytes(gathered)
+        buffer += part
+        if len(buffer) >= CHUNK_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+    yield bytes(buffer)
 
 
 def _parts(folder: Folder) -> Iterator[bytes]:
@@ -121,7 +122,8 @@ def _member(path: str, entry: Entry) -> Iterator[bytes]:
         yield info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
         left = info.size
         while left:
-            # What has been cut off since is zeros, what has been added is not sent.
+            # The size in the header is fixed: a file that shrank is filled with zeros, and bytes appended later are not
+            # sent.
             chunk = file.read(min(left, CHUNK_BYTES)) or b"\0" * min(left, CHUNK_BYTES)
             left -= len(chunk)
             yield chunk
@@ -129,12 +131,13 @@ def _member(path: str, entry: Entry) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> io.BufferedReader:
-    """What has become a link or a pipe since it was looked at is neither followed nor waited for."""
+    """Open a regular file without following links and without blocking. The file may have become a link or a pipe
+    since the scan."""
     try:
         file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: PTH123, SIM115
     except OSError as error:
         raise StartupError(f"cannot read '{path}': {error.strerror}") from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise StartupError(f"cannot read '{path}': it is no file any more")
+        raise StartupError(f"cannot read '{path}': it is no longer a regular file")
     return file

@@ -1,4 +1,4 @@
-"""`skillery audit`: what was changed and what was refused, and whether the record of it is whole."""
+"""`skillery audit`: list and verify the audit trail of changes and refused attempts."""
 
 from __future__ import annotations
 
@@ -18,45 +18,53 @@ COLUMNS = ("seq", "at", "who", "address", "action", "subject", "outcome", "chang
 
 @click.group()
 def audit() -> None:
-    """The audit trail: every change and every refused attempt.
+    """List and verify the audit trail.
 
-    Without --url `list` reads the trail of the home, whether or not a server is running; with --url an admin's token is
-    needed.
+    The trail records every change and every refused attempt. Without --url, `list` reads the trail of the home, whether
+    or not a server is running. With --url, an admin token is required.
     """
 
 
 @audit.command("list")
-@click.option("--identity", default="", metavar="NAME", help="Only what this identity did or was refused.")
+@click.option("--identity", default="", metavar="NAME", help="Only entries of this identity.")
 @click.option("--action", default="", metavar="METHOD", help="Only this action, e.g. create_skill.")
-@click.option("--subject", default="", help="Only what was done to this: a skill, NAME@VERSION, a token's id.")
-@click.option("--outcome", type=click.Choice(["done", "refused"]), help="Only what was done, or refused.")
-@click.option("--since", default="", metavar="TIME", help="From then on: 2026-11-22 or 2026-11-22T09:30:00Z.")
-@click.option("--until", default="", metavar="TIME", help="Before then.")
+@click.option("--subject", default="", help="Only entries about this subject: a skill, NAME@VERSION, a token id.")
+@click.option("--outcome", type=click.Choice(["done", "refused"]), help="Only completed or only refused actions.")
+@click.option(
+    "--since",
+    default="",
+    metavar="TIME",
+    help="Only entries at or after this time: 2026-11-22 or 2026-11-22T09:30:00Z.",
+)
+@click.option("--until", default="", metavar="TIME", help="Only entries before this time.")
 @click.option("--limit", default=50, metavar="N", type=click.IntRange(1, 1000), show_default=True)
-@click.option("--cursor", default="", help="Where the last page ended.")
+@click.option("--cursor", default="", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
-def list_(target: Target, as_json: bool, **asked: Any) -> None:
+def list_(target: Target, as_json: bool, **filters: Any) -> None:
     """List entries, newest first."""
-    asked["outcome"] = asked["outcome"] or ""
-    found = _asked(target, asked) if target.url else _listed_here(target, asked)
+    filters["outcome"] = filters["outcome"] or ""
+    found = _query_server(target, filters) if target.url else _query_home(target, filters)
     if as_json:
         print_json(found)
         return
     print_rows(COLUMNS, [_row(entry) for entry in found["entries"]])
     if found["next_cursor"]:
-        click.echo(f"There are more: --cursor {found['next_cursor']}", err=True)
+        click.echo(f"More entries: --cursor {found['next_cursor']}", err=True)
 
 
 @audit.command("head")
 @home_options
 @json_option
 def head(target: Target, as_json: bool) -> None:
-    """Print the last entry's number and hash. Kept elsewhere, it shows later that nothing up to here was changed."""
-    from skillery.audit import head
-    from skillery.cli.tokens import opened
+    """Print the sequence number and hash of the last entry.
 
-    with opened(target) as database:
+    Keep them elsewhere: `skillery audit verify --head` then proves that no entry up to this one was changed.
+    """
+    from skillery.audit import head
+    from skillery.cli.tokens import open_home_database
+
+    with open_home_database(target) as database:
         found = database.read_now(head)
     if as_json:
         print_json(found._asdict())
@@ -65,19 +73,20 @@ def head(target: Target, as_json: bool) -> None:
 
 
 @audit.command("verify")
-@click.option("--head", "noted", metavar="SEQ:HASH", help="What `skillery audit head` printed some time ago.")
+@click.option("--head", "noted", metavar="SEQ:HASH", help="An earlier output of `skillery audit head`.")
 @home_options
 @json_option
 def verify(noted: str | None, target: Target, as_json: bool) -> None:
-    """Say whether every entry is there as it was written, and print the first that is not. A server may be running.
+    """Verify that every entry is unchanged, and print the first broken entry. A server may be running.
 
-    Who can write the database could write the whole trail anew: give a --head that was kept where they can't.
+    Anyone who can write to the database could rewrite the whole trail. To detect that, pass a --head that was kept
+    elsewhere.
     """
     from skillery.audit import verify
-    from skillery.cli.tokens import opened
+    from skillery.cli.tokens import open_home_database
 
     known = _head(noted) if noted else None
-    with opened(target) as database:
+    with open_home_database(target) as database:
         found = verify(database, known)
     fault = found.fault
     if as_json:
@@ -87,7 +96,7 @@ def verify(noted: str | None, target: Target, as_json: bool) -> None:
         click.echo(f"ok: {found.head.seq} entries, up to {found.head}")
     else:
         click.echo(clean(f"entry {fault.seq}: {fault.reason}"), err=True)
-        click.echo(f"{found.head.seq} entries before it are whole.", err=True)
+        click.echo(f"{found.head.seq} entries before it are intact.", err=True)
     if fault is not None:
         raise click.exceptions.Exit(CHECK_FAILED)
 
@@ -97,27 +106,27 @@ def _head(text: str) -> Head:
 
     seq, _, digest = text.strip().partition(":")
     if not (seq.isdecimal() and len(seq) < 19 and len(digest) == 64):
-        raise click.UsageError("--head is SEQ:HASH, as `skillery audit head` prints it")
+        raise click.UsageError("--head must be SEQ:HASH, as printed by `skillery audit head`")
     return Head(int(seq), digest.lower())
 
 
-def _asked(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
+def _query_server(target: Target, filters: dict[str, Any]) -> dict[str, Any]:
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_audit", **asked))
+    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_audit", **filters))
     return answer
 
 
-def _listed_here(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
+def _query_home(target: Target, filters: dict[str, Any]) -> dict[str, Any]:
     import msgspec
 
-    from skillery.cli.tokens import opened
+    from skillery.cli.tokens import open_home_database
     from skillery.registry import cursor_key
     from skillery.registry.audit_trail import list_audit, parse_filter
 
-    limit, cursor = asked.pop("limit"), asked.pop("cursor")
-    wanted = parse_filter(**asked)
-    with opened(target) as database:
+    limit, cursor = filters.pop("limit"), filters.pop("cursor")
+    wanted = parse_filter(**filters)
+    with open_home_database(target) as database:
         key = database.write_now(cursor_key)
         found = database.read_now(lambda connection: list_audit(connection, key, wanted, limit=limit, cursor=cursor))
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
@@ -131,7 +140,7 @@ def _row(entry: dict[str, Any]) -> tuple[object, ...]:
     return (
         entry["seq"],
         entry["at"][:19] + "Z",
-        f"{who['name']} ({who['kind']})" if who else "nobody known",
+        f"{who['name']} ({who['kind']})" if who else "unknown",
         entry["address"] or "local",
         entry["action"],
         entry["subject"] or "-",
@@ -141,7 +150,7 @@ def _row(entry: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _change(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    """`status: draft → in_review`, what is there anew, and what is gone."""
+    """Return the changed fields, such as `status: draft → in_review`, including added and removed fields."""
     before, after = before or {}, after or {}
     parts = []
     for key in [*before, *(key for key in after if key not in before)]:

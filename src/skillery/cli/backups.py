@@ -1,4 +1,5 @@
-"""`skillery backup`, `restore` and `check`: of the configured database and storage, also while a server is at work."""
+"""`skillery backup`, `restore` and `check`: back up, restore and check the configured database and storage. A server
+may be running."""
 
 from __future__ import annotations
 
@@ -25,28 +26,31 @@ KEY_FILE = "secrets.key"
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--with-secret-key", is_flag=True, help="Put the home's key of secrets in too: then FILE opens them.")
-@click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
+@click.option("--with-secret-key", is_flag=True, help="Include the key of secrets. FILE can then decrypt the secrets.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @home_options
 @json_option
 def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_json: bool) -> None:
-    """Write database and contents to FILE, as they are at one moment, while servers go on.
+    """Back up the registry to FILE. Servers may continue to run.
 
-    FILE appears whole or not at all, for its owner alone, and fits SQLite and Postgres alike. Secrets in it are
-    encrypted, and their key is not in it: keep that elsewhere.
+    The backup is a consistent copy of the database and the contents. FILE is created only when complete, is readable
+    only by its owner, and can be restored into SQLite and Postgres alike. Secrets in FILE are encrypted. Their key is
+    not included: keep it elsewhere.
     """
     from skillery import __version__
     from skillery.maintenance.backups import back_up
 
     settings = _loaded(target)
     if file.exists() and not force:
-        raise StartupError(f"{file} is there already; choose another name, or replace it with --force")
+        raise StartupError(f"{file} already exists; choose another name, or replace it with --force")
     if not file.absolute().parent.is_dir():
-        raise StartupError(f"there is no folder {file.absolute().parent}")
+        raise StartupError(f"the folder {file.absolute().parent} does not exist; create it first")
     key = _secret_key(settings) if with_secret_key else None
     with _opened(settings) as opened:
         if revision_of(opened.database) is None:
-            raise StartupError(f"there is no registry yet to back up (home {settings.home})")
+            raise StartupError(
+                f"the home {settings.home} contains no registry to back up; check --home or start a server there first"
+            )
         made = back_up(opened.database, opened.storage, file.absolute(), __version__, key)
     rows = sum(made.rows.values())
     if as_json:
@@ -68,7 +72,7 @@ def _secret_key(settings: Settings) -> Path:
     path = Path(given["key_file"]).expanduser() if given.get("key_file") else settings.home / KEY_FILE
     if given.get("key") or not path.is_file():
         where = "in the settings" if given.get("key") else f"not at {path}"
-        raise StartupError(f"the key of secrets is {where}; leave --with-secret-key out")
+        raise StartupError(f"the key of secrets is {where}; omit --with-secret-key")
     return path
 
 
@@ -77,9 +81,10 @@ def _secret_key(settings: Settings) -> Path:
 @home_options
 @json_option
 def restore(target: Target, file: Path, as_json: bool) -> None:
-    """Restore a backup into a home (or the configured database and storage) that holds no registry yet.
+    """Restore a backup into an empty home.
 
-    All of FILE is verified before anything is written, and the database is either empty or whole at any time.
+    With a configured database or storage, these must be empty too. FILE is verified completely before any write. The
+    database is either empty or complete at any time.
     """
     from skillery.app.home import Home
     from skillery.audit import local_actor
@@ -104,9 +109,10 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
 @home_options
 @json_option
 def check(target: Target, deep: bool, as_json: bool) -> None:
-    """Look for what should be there and is not: files of versions, contents, the end of runs, the latest versions.
+    """Check the registry for missing or inconsistent data.
 
-    It changes nothing, and servers may go on meanwhile.
+    The check covers files of versions, contents, unfinished runs and latest versions. The command changes nothing.
+    Servers may continue to run.
     """
     from skillery.app.home import holder_of, server_id_of
     from skillery.database import migrate
@@ -119,8 +125,8 @@ def check(target: Target, deep: bool, as_json: bool) -> None:
         revision = revision_of(opened.database)
         if revision != migrate.head():
             raise StartupError(
-                f"the database is at revision {revision or 'none'}, and this release checks {migrate.head()}: "
-                "skillery db upgrade, or the release that serves it"
+                f"the database is at revision {revision or 'none'}, but this release checks {migrate.head()}: "
+                "run skillery db upgrade, or use the release that serves this database"
             )
         faults = list(check_registry(opened.database, opened.storage, deep=deep, dead_servers=dead))
     if as_json:
@@ -128,7 +134,7 @@ def check(target: Target, deep: bool, as_json: bool) -> None:
     elif faults:
         print_rows(["fault", "what"], [(fault.kind, clean(fault.message)) for fault in faults])
     else:
-        click.echo("ok: everything is there" + (", and every content is what its digest says" if deep else ""))
+        click.echo("ok: nothing is missing" + (", and every content matches its digest" if deep else ""))
     if faults:
         raise click.exceptions.Exit(CHECK_FAILED)
 

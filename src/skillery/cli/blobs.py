@@ -1,4 +1,5 @@
-"""`skillery blob put` and `blob get`: POST /blobs and GET /blobs/{blob_id}, at constant memory; and `blob rm`."""
+"""`skillery blob put`, `blob get` and `blob rm`: stream blobs through POST /blobs and GET /blobs/{blob_id} at
+constant memory."""
 
 from __future__ import annotations
 
@@ -21,27 +22,27 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1024 * 1024
 ANY_KIND = "application/octet-stream"
-# Beside what the system's own table knows, which differs from one machine to the next.
+# These entries complete the system's own table, which differs between machines.
 KINDS = {".csv": "text/csv", ".md": "text/markdown", ".jsonl": "application/x-ndjson", ".toml": "application/toml"}
 
 
 @click.group()
 def blob() -> None:
-    """Store and fetch blobs of any size."""
+    """Upload, download and delete blobs of any size."""
 
 
 @blob.command("put")
 @click.argument("file", metavar="FILE")
-@click.option("--kind", help="MIME type.  [default: guessed from the name]")
-@click.option("--ttl", metavar="TIME", help="How long it is kept: 12h, 90d.  [default: as the server says]")
+@click.option("--kind", help="MIME type.  [default: derived from the name]")
+@click.option("--ttl", metavar="TIME", help="How long to keep the blob: 12h, 90d.  [default: the server's]")
 @target_options
 @json_option
 def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: bool) -> None:
-    """Store FILE (- is stdin) as a blob and print its id."""
+    """Store FILE (- reads stdin) as a blob and print its id."""
     from skillery.cli.connection import with_client
 
     if file != "-" and not Path(file).is_file():
-        raise click.UsageError(f"there is no file '{file}'")
+        raise click.UsageError(f"the file '{file}' does not exist")
     kind = kind or kind_of(file)
     seconds = _seconds(ttl) if ttl else None
 
@@ -60,21 +61,21 @@ def put(file: str, kind: str | None, ttl: str | None, target: Target, as_json: b
 
 @blob.command("get")
 @click.argument("blob_id", metavar="ID")
-@click.option("-o", "--output", metavar="FILE", help="Where to write it.  [default: stdout]")
+@click.option("-o", "--output", metavar="FILE", help="The file to write.  [default: stdout]")
 @target_options
 @json_option
 def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None:
-    """Write a blob to stdout or a file; a file appears whole or not at all."""
+    """Write a blob to stdout or to a file. A file is created only when complete."""
     from skillery.cli.connection import with_client
 
     to_stdout = output is None or output == "-"
     if as_json and to_stdout:
-        raise click.UsageError("--json prints where the blob went: name a file with -o")
+        raise click.UsageError("--json prints the path of the file: name a file with -o")
 
     async def fetch(client: Client) -> dict[str, Any]:
         async with client.download(blob_id) as response:
             size = int(response.headers.get("content-length", 0))
-            with _progress(blob_id, size) as advance, written(None if to_stdout else output) as sink:
+            with _progress(blob_id, size) as advance, open_output(None if to_stdout else output) as sink:
                 async for chunk in response.aiter_raw():
                     sink.write(chunk)
                     advance(len(chunk))
@@ -90,14 +91,14 @@ def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None
 @target_options
 @json_option
 def rm(blob_id: str, target: Target, as_json: bool) -> None:
-    """Delete a blob. Nobody finds it any more; the next sweeps take its content away."""
+    """Delete a blob. The blob is unavailable at once; later sweeps remove its content."""
     from skillery.cli.connection import with_client
 
     answer = with_client(target, lambda client: client.call("delete_blob", blob_id=blob_id))
     if as_json:
         print_json(answer)
     else:
-        click.echo(clean(f"{answer['blob_id']} is deleted"))
+        click.echo(clean(f"deleted {answer['blob_id']}"))
 
 
 def _seconds(ttl: str) -> int:
@@ -111,7 +112,7 @@ def _seconds(ttl: str) -> int:
 
 
 def kind_of(name: str) -> str:
-    """The MIME type that a file's name suggests."""
+    """Return the MIME type for the extension of a file name."""
     if Path(name).suffix.lower() in KINDS:
         return KINDS[Path(name).suffix.lower()]
     kind, encoding = mimetypes.guess_type(name)
@@ -119,7 +120,7 @@ def kind_of(name: str) -> str:
 
 
 async def upload_file(client: Client, path: Path, kind: str, ttl: int | None = None) -> dict[str, Any]:
-    """Stream a file in: `blob_id` and `size_bytes`."""
+    """Upload a file as a stream. Return `blob_id` and `size_bytes`."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -137,8 +138,8 @@ async def _chunks(file: BinaryIO, advance: Callable[[int], None]) -> AsyncIterat
 
 
 @contextlib.contextmanager
-def written(output: str | None) -> Iterator[BinaryIO]:
-    """Stdout, or a file beside `output` that takes its name once all of it is there."""
+def open_output(output: str | None) -> Iterator[BinaryIO]:
+    """Open stdout, or a temporary file next to `output` that is renamed to `output` when complete."""
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -162,7 +163,7 @@ def written(output: str | None) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr where a person looks at it; stdout may be the blob itself."""
+    """Show a progress bar on stderr if stderr is a terminal. Stdout may carry the blob itself."""
     if not sys.stderr.isatty():
         yield lambda _count: None
         return

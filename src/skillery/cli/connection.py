@@ -1,4 +1,5 @@
-"""From --url, --home and --config to a client: of a server, or of this process where no server holds the home."""
+"""Connection of a command: from --url, --home and --config to a client of a server, or of this process if no server
+holds the home."""
 
 from __future__ import annotations
 
@@ -28,8 +29,11 @@ def with_client(
     sandbox: bool = False,
     environments: bool = False,
 ) -> T:
-    """What `work` makes of a client. `sandbox`: it runs code, so a home without a server gets its sandbox started.
-    `environments`: such a home begins to install those that have a name."""
+    """Call `work` with a client and return its result.
+
+    The flags only matter for a home without a server. `sandbox` starts its sandbox, for commands that run code.
+    `environments` starts the installation of the named environments.
+    """
 
     async def connected() -> T:
         async with connect(target, sandbox=sandbox, environments=environments) as client:
@@ -40,7 +44,7 @@ def with_client(
 
 @asynccontextmanager
 async def connect(target: Target, *, sandbox: bool = False, environments: bool = False) -> AsyncIterator[Client]:
-    """Raises StartupError where there is nobody to talk to and the home cannot be opened."""
+    """Connect to the target. Raises StartupError if no server is reachable and the home cannot be opened."""
     async with AsyncExitStack() as stack:
         if target.url:
             yield await stack.enter_async_context(client_of(target.url, target.token))
@@ -65,7 +69,7 @@ async def _in_process(
     from skillery.cli.in_process import BASE_URL, InProcessTransport
     from skillery.plugins import load_plugins
 
-    # Whoever interrupts a command means now.
+    # A command that is interrupted ends immediately, without a grace period.
     settings = msgspec.structs.replace(settings, grace_seconds=0.0)
     plugins = load_plugins(settings.plugins_folder)
     async with open_services(settings, plugins, home) as services:
@@ -79,9 +83,9 @@ async def _in_process(
 
 
 async def _server_or_home(settings: Settings) -> str | Home:
-    """The address of the server that holds the home, else the home, held by this process.
+    """Return the address of the server that holds the home, or else the home, locked by this process.
 
-    A server that is starting and another command at work are waited for.
+    The function waits up to WAIT_SECONDS for a server that is starting and for another command that holds the home.
     """
     from skillery.app.home import Home, holder_of
 
@@ -99,7 +103,7 @@ async def _server_or_home(settings: Settings) -> str | Home:
 
 
 def show_log(settings: Settings) -> None:
-    """Warnings of this process to stderr, one line each; everything where the settings say debug."""
+    """Log warnings to stderr, one line each. With log level debug, log everything."""
     debug = settings.log_level == "debug"
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines("%(levelname)s: %(message)s") if not debug else logging.Formatter())
@@ -107,7 +111,7 @@ def show_log(settings: Settings) -> None:
 
 
 class _Lines(logging.Formatter):
-    """Without tracebacks: a person at a command line gets the reason, `debug` shows the rest."""
+    """Formatter that omits tracebacks. The log level `debug` shows them."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the name that logging calls
         return f"{ei[0].__name__}: {ei[1]}"

@@ -27,9 +27,9 @@ def db() -> None:
 @home_options
 @json_option
 def upgrade(target: Target, as_json: bool) -> None:
-    """Bring the database to this release's revision.
+    """Migrate the database to the revision of this release.
 
-    A server does so at its start; this is for doing it beforehand.
+    A server does this at its start. Use this command to migrate beforehand.
     """
     from skillery.app.home import Home
     from skillery.database import migrate
@@ -45,14 +45,14 @@ def upgrade(target: Target, as_json: bool) -> None:
     if as_json:
         print_json({"before": before, "revision": after})
         return
-    click.echo(f"at {after} already" if before == after else f"from {before or 'nothing'} to {after}")
+    click.echo(f"already at {after}" if before == after else f"migrated from {before or 'nothing'} to {after}")
 
 
 @db.command("current")
 @home_options
 @json_option
 def current(target: Target, as_json: bool) -> None:
-    """Print the database's revision, and the newest that this release knows."""
+    """Print the revision of the database and the newest revision that this release knows."""
     from skillery.database import migrate
 
     with _opened(target.load().settings) as database:
@@ -68,7 +68,7 @@ def current(target: Target, as_json: bool) -> None:
 @home_options
 @json_option
 def check(target: Target, as_json: bool) -> None:
-    """Say whether the database is at this release's revision and has exactly its tables."""
+    """Check that the database is at this release's revision and has exactly its tables."""
     from skillery.database import migrate
 
     head = migrate.head()
@@ -89,22 +89,23 @@ def check(target: Target, as_json: bool) -> None:
 @db.command("adopt-storage")
 @home_options
 def adopt_storage(target: Target) -> None:
-    """Let the next start take the storage that the settings name, where the one before is lost.
+    """Allow the next start to use a storage other than the one that the database was used with.
 
-    What lay in the other and not in this one is gone: skillery check says what that is.
+    Use this command if the previous storage is lost. Contents that the new storage does not have are lost. `skillery
+    check` lists them.
     """
     from skillery.contents.storage_marks import forget_mark
 
     settings = target.load().settings
     with _opened(settings) as database:
         migrated(database, settings).write_now(forget_mark)
-    click.echo("the next start takes the storage that the settings name")
+    click.echo("the next start uses the storage from the settings")
 
 
 def _off_head(revision: str | None, head: str) -> str:
     if revision is None:
-        return f"the database has no tables yet; this release is at {head}: skillery db upgrade makes them"
-    return f"the database is at {revision}, this release at {head}: skillery db upgrade, or start the newer release"
+        return f"the database has no tables yet; this release is at {head}: run skillery db upgrade to create them"
+    return f"the database is at {revision}, this release at {head}: run skillery db upgrade, or start the newer release"
 
 
 @contextlib.contextmanager
@@ -119,7 +120,8 @@ def _opened(settings: Settings) -> Iterator[Database]:
 
 
 def revision_of(database: Database) -> str | None:
-    """None also for a SQLite file that is not there yet; asking must not make one."""
+    """Return the revision of the database. Return None if a SQLite file does not exist; the check does not create
+    the file."""
     from skillery.database import migrate
 
     if database.is_sqlite and not Path(database.url.database or "").exists():
@@ -128,8 +130,11 @@ def revision_of(database: Database) -> str | None:
 
 
 def migrated(database: Database, settings: Settings) -> Database:
-    """Servers and commands share a database that is as it must be. Only to bring it there is the home taken, so that
-    no other release is at work in it meanwhile."""
+    """Migrate the database to this release's revision if needed, and return it.
+
+    Servers and commands share a database of the right revision without a lock. The home is locked only for the
+    migration, so that no other release uses the database at the same time.
+    """
     from skillery.app.home import Home
     from skillery.database import migrate
 

@@ -1,4 +1,4 @@
-"""`skillery env`: packages that runs find, by the names that admins gave them or by their locks."""
+"""`skillery env`: environments of packages for runs, by name or by lock."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from skillery.cli.client import Client
 
 STEPS = ("old_locks", "environments")
-"""Of a sweep, those that are about packages."""
-LOOK_SECONDS = 0.3
+"""Sweep steps that remove packages."""
+POLL_SECONDS = 0.3
 MIB = 1024 * 1024
 
 
 @click.group()
 def env() -> None:
-    """Environments: packages that the code of runs may import."""
+    """Environments: packages that code in runs can import."""
 
 
 @env.command("list")
-@click.option("--installed", is_flag=True, help="All locks that servers have installed, of skills too (for admins).")
-@click.option("--limit", type=click.IntRange(1, 1000), help="At most so many.  [default: 50]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@click.option("--installed", is_flag=True, help="All installed locks, including those of skills (admins only).")
+@click.option("--limit", type=click.IntRange(1, 1000), help="Maximum number of entries.  [default: 50]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
 def list_(installed: bool, limit: int | None, cursor: str | None, target: Target, as_json: bool) -> None:
-    """List the environments that have a name."""
+    """List the named environments."""
     from skillery.cli.connection import with_client
 
     async def asked(client: Client) -> dict[str, Any]:
@@ -62,23 +62,26 @@ def list_(installed: bool, limit: int | None, cursor: str | None, target: Target
         ],
     )
     if answer["next_cursor"]:
-        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More entries: --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 @env.command("show")
 @click.argument("name", metavar="NAME|LOCK")
-@click.option("--wait", is_flag=True, help="Follow its installation; exit code 1 where it is not ready then.")
+@click.option("--wait", is_flag=True, help="Wait for the installation; exit code 1 if it fails.")
 @target_options
 @json_option
 def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
-    """Show an environment by its name, or by the SHA-256 of its lock: its packages, its servers, its skills."""
+    """Show the packages, servers and skills of an environment.
+
+    The argument is the name, or the SHA-256 of the lock.
+    """
     from skillery.cli.connection import with_client
 
     async def shown(client: Client) -> dict[str, Any]:
-        answer = await _described(client, name)
+        answer = await _describe(client, name)
         while wait and (answer["state"] == "building" or (answer["state"] == "pending" and answer["name"])):
-            _tell(answer)
-            answer = await _described_soon(client, name)
+            _print_progress(answer)
+            answer = await _describe_later(client, name)
         return answer
 
     answer = with_client(target, shown, sandbox=wait, environments=wait)
@@ -89,22 +92,23 @@ def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
 
 @env.command("rebuild")
 @click.argument("name", metavar="NAME|LOCK")
-@click.option("--wait", is_flag=True, help="Until it has taken its place; exit code 1 where it fails.")
+@click.option("--wait", is_flag=True, help="Wait until the rebuild is in use; exit code 1 if it fails.")
 @target_options
 @json_option
 def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
-    """Lock an environment anew and install that, or install the lock of skills anew.
+    """Rebuild an environment.
 
-    What is there stays in use until the new one is whole, and stays where that fails. A home without a server is
-    always waited for.
+    A named environment is locked and installed again. The lock of skills is installed again. The present installation
+    stays in use until the rebuild is complete, and also if the rebuild fails. Without a server, the command always
+    waits.
     """
     from skillery.cli.connection import with_client
 
     async def rebuilt(client: Client) -> dict[str, Any]:
         answer: dict[str, Any] = await client.call("rebuild_environment", name=name)
-        while (wait or client.is_alone) and answer["rebuild"]["state"] == "running":
-            _tell(answer)
-            answer = await _described_soon(client, name)
+        while (wait or client.is_in_process) and answer["rebuild"]["state"] == "running":
+            _print_progress(answer)
+            answer = await _describe_later(client, name)
         return answer
 
     answer = with_client(target, rebuilt, sandbox=True)
@@ -114,11 +118,14 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
 
 
 @env.command("gc")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
 @target_options
 @json_option
 def gc(dry_run: bool, target: Target, as_json: bool) -> None:
-    """Remove packages that no skill needs and no environment has, and those that no run has used for gc.cache_days."""
+    """Remove unneeded packages.
+
+    These are packages that no skill and no environment needs, and packages that no run has used for gc.cache_days.
+    """
     from skillery.cli.connection import with_client
 
     async def collected(client: Client) -> dict[str, Any]:
@@ -128,20 +135,20 @@ def gc(dry_run: bool, target: Target, as_json: bool) -> None:
     print_sweep(with_client(target, collected), dry_run, as_json)
 
 
-async def _described(client: Client, name: str) -> dict[str, Any]:
+async def _describe(client: Client, name: str) -> dict[str, Any]:
     answer: dict[str, Any] = await client.call("describe_environment", name=name)
     return answer
 
 
-async def _described_soon(client: Client, name: str) -> dict[str, Any]:
+async def _describe_later(client: Client, name: str) -> dict[str, Any]:
     import asyncio
 
-    await asyncio.sleep(LOOK_SECONDS)
-    return await _described(client, name)
+    await asyncio.sleep(POLL_SECONDS)
+    return await _describe(client, name)
 
 
-def _tell(answer: dict[str, Any]) -> None:
-    """To whoever watches: what it does now, on one line where that is a terminal."""
+def _print_progress(answer: dict[str, Any]) -> None:
+    """Print the current build step on one line of stderr if stderr is a terminal."""
     progress = answer["progress"]
     if progress is None or not sys.stderr.isatty():
         return

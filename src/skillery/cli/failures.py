@@ -1,4 +1,4 @@
-"""How a command fails: an exit code that scripts can use and a line or two for the person, never a traceback."""
+"""Errors of commands: an exit code for scripts and a short message for people, never a traceback."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ With --json the answer is one JSON document on stdout, errors included: {"error"
 
 
 class AnsweredError(Exception):
-    """A method said no; `error` is the error object of its answer."""
+    """Raised for an error response of a method. `error` is the error object of the response."""
 
     def __init__(self, error: Mapping[str, Any]) -> None:
         super().__init__(error.get("message", ""))
@@ -43,21 +43,21 @@ class AnsweredError(Exception):
 
 
 class CheckFailed(Exception):
-    """What was to be checked is not as it should be; the message says what."""
+    """Raised when a check finds a problem. The message names the problem."""
 
 
 class Commands(click.Group):
-    """The root of all commands, and the only place where an exception becomes an exit code."""
+    """Root of all commands, the only class that turns exceptions into exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Whether a command was asked for JSON must be known before its command line turns out to be wrong.
+        # --json is searched in argv, because the parsing of the command line itself may fail.
         as_json = "--json" in sys.argv[1:]
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
         except BrokenPipeError:
-            _leave_pipe()
+            _exit_on_closed_pipe()
         except (KeyboardInterrupt, click.Abort):
             ctx.exit(INTERRUPTED)
         except click.exceptions.Exit:
@@ -79,12 +79,12 @@ class Commands(click.Group):
             if os.environ.get("SKILLERY_LOG_LEVEL", "").lower() == "debug":
                 raise
             message = f"unexpected {type(error).__name__}: {error}"
-            hint = "This is a fault of Skillery; SKILLERY_LOG_LEVEL=debug shows where it comes from."
+            hint = "This is a bug in Skillery; set SKILLERY_LOG_LEVEL=debug for a traceback."
             _fail(ctx, CANNOT_START, {"message": message, "data": {"type": "unexpected", "hint": hint}}, as_json)
 
 
 def object_of(error: SkilleryError) -> dict[str, Any]:
-    """The error object that a server would answer for `error`."""
+    """Return the error object that a server would send for `error`."""
     from skillery.api.errors import error_object
 
     built: dict[str, Any] = msgspec.to_builtins(error_object(error))
@@ -92,13 +92,15 @@ def object_of(error: SkilleryError) -> dict[str, Any]:
 
 
 def print_error(error: Mapping[str, Any]) -> None:
-    """To stderr: the message, every problem that it lists, and the hint. One problem that says what the message says is
-    told once, with its place."""
+    """Print the message, each listed problem and the hint to stderr.
+
+    A single problem that repeats the message is printed once, with its location.
+    """
     data = error.get("data")
     data = data if isinstance(data, dict) else {}
     problems: Sequence[Any] = data.get("problems") or data.get("findings") or ()
-    said = str(error.get("message", "")).rstrip(".")
-    if len(problems) == 1 and said == str(problems[0].get("message", "")).rstrip("."):
+    text = str(error.get("message", "")).rstrip(".")
+    if len(problems) == 1 and text == str(problems[0].get("message", "")).rstrip("."):
         error, problems = {**error, "message": _problem_line(problems[0])}, ()
     click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(_headline(error, problems))}", err=True)
     for problem in problems:
@@ -108,13 +110,17 @@ def print_error(error: Mapping[str, Any]) -> None:
 
 
 def _headline(error: Mapping[str, Any], problems: Sequence[Any]) -> str:
-    """The message; of several problems only their number, because the message repeats the first of them."""
+    """Return the message, or the number of problems if there are several, because the message repeats the first
+    problem."""
     subject = f"{error['subject']}: " if error.get("subject") else ""
     return f"{subject}{len(problems)} problems" if len(problems) > 1 else f"{subject}{error.get('message', '')}"
 
 
 def _problem_line(problem: Mapping[str, Any]) -> str:
-    """`code/main.py:3: what is wrong`, or the key of the manifest, which most messages begin with already."""
+    """Return one line with the location of a problem: `code/main.py:3: message`.
+
+    For a manifest the location is the key, which most messages already start with.
+    """
     message = str(problem.get("message", ""))
     where = str(problem.get("file") or problem.get("path") or problem.get("rule") or "")
     if problem.get("line"):
@@ -130,12 +136,14 @@ def _fail(ctx: click.Context, code: int, error: Mapping[str, Any], as_json: bool
             print_error(error)
         sys.stdout.flush()
     except BrokenPipeError:
-        _leave_pipe()
+        _exit_on_closed_pipe()
     ctx.exit(code)
 
 
-def _leave_pipe() -> NoReturn:
-    """End as a process does that writes to `| head` after it has gone. The interpreter would flush once more at exit
-    and complain, so what is left to write goes nowhere."""
+def _exit_on_closed_pipe() -> NoReturn:
+    """End like any process that writes to a closed pipe (`| head`).
+
+    The interpreter flushes stdout again at exit and would report an error, so stdout is redirected to /dev/null.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(PIPE_CLOSED)

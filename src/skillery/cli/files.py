@@ -1,4 +1,4 @@
-"""`--file` and `--out`: files into the workspace of a run, and the files of a run onto this machine's disk."""
+"""`--file` and `--out`: copy files into the workspace of a run, and files of the run to the local disk."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 BLOB_ID = "blob:"
 
 
-class Given(msgspec.Struct, frozen=True):
-    """One `--file`: a file of this machine or a blob, and its path in the workspace."""
+class RunFile(msgspec.Struct, frozen=True):
+    """One `--file`: a local file or a blob, and its path in the workspace."""
 
     source: str
     path: str
@@ -31,45 +31,45 @@ def file_options(command: Any) -> Any:
             "--out",
             type=click.Path(file_okay=False, path_type=Path),
             metavar="DIR",
-            help="Write the files of the run to this folder.",
+            help="Download the files of the run to this folder.",
         ),
         click.option(
             "--file",
             "files",
             multiple=True,
             metavar="FILE[:PATH]",
-            help="Copy FILE (or a blob: blob:ID:PATH) to PATH in the run's /workspace.  [default: its name]",
+            help="Copy FILE (or a blob, as blob:ID:PATH) to PATH in the run's /workspace.  [default: its name]",
         ),
     ):
         command = option(command)
     return command
 
 
-def read_files(texts: Sequence[str]) -> tuple[Given, ...]:
-    """Raise UsageError for a file that does not exist, and for a blob without a path."""
-    return tuple(map(_given, texts))
+def read_files(texts: Sequence[str]) -> tuple[RunFile, ...]:
+    """Parse the values of `--file`. Raises UsageError for a file that does not exist and for a blob without a path."""
+    return tuple(map(_run_file, texts))
 
 
-def _given(text: str) -> Given:
-    """A file is taken as it is called, also if its name holds a colon."""
+def _run_file(text: str) -> RunFile:
+    """Parse one `--file`. An existing file has precedence over the split at a colon."""
     if text.startswith(BLOB_ID):
         blob_id, colon, path = text.removeprefix(BLOB_ID).partition(":")
         if not colon or not path:
-            raise click.UsageError(f"--file '{text}': a blob has no name, write blob:ID:PATH")
-        return Given(BLOB_ID + blob_id, path)
+            raise click.UsageError(f"--file '{text}': a blob needs a path: write blob:ID:PATH")
+        return RunFile(BLOB_ID + blob_id, path)
     if Path(text).is_file():
-        return Given(text, Path(text).name)
+        return RunFile(text, Path(text).name)
     file, _, path = text.rpartition(":")
     if file and path and Path(file).is_file():
-        return Given(file, path)
+        return RunFile(file, path)
     for folder in (text, file):
         if folder and Path(folder).is_dir():
             raise click.UsageError(f"--file: '{folder}' is a folder; name its files")
-    raise click.UsageError(f"--file: there is no file '{text}'")
+    raise click.UsageError(f"--file: the file '{text}' does not exist")
 
 
-async def upload_files(client: Client, files: Sequence[Given]) -> list[dict[str, Any]] | None:
-    """Upload the files and return `files` for a run, None if there are none."""
+async def upload_files(client: Client, files: Sequence[RunFile]) -> list[dict[str, Any]] | None:
+    """Upload the files and return the parameter `files` of a run, or None without files."""
     from skillery.cli.blobs import kind_of, upload_file
 
     made = []
@@ -83,7 +83,8 @@ async def upload_files(client: Client, files: Sequence[Given]) -> list[dict[str,
 
 
 async def download_files(client: Client, answer: Mapping[str, Any], folder: Path | None) -> None:
-    """Write the `files` of a run below the folder. A path that leads elsewhere is refused: the run chose it."""
+    """Write the `files` of a run to the folder. Paths that lead outside the folder are refused, because the run
+    chose them."""
     from skillery.client.files import is_plain, places_below
 
     if folder is None:
@@ -91,20 +92,23 @@ async def download_files(client: Client, answer: Mapping[str, Any], folder: Path
     files = answer.get("files", ())
     for file in files:
         if not is_plain(file["path"]):
-            click.echo(f"not written: {clean(file['path'])}, {clean(file['blob_id'])}: no plain path", err=True)
+            click.echo(
+                f"not written: {clean(file['path'])}, {clean(file['blob_id'])}: the path leads outside the folder",
+                err=True,
+            )
     plain = [file for file in files if is_plain(file["path"])]
     for file, place in zip(plain, places_below(folder, [file["path"] for file in plain]), strict=True):
         await _download(client, file["blob_id"], place)
 
 
 async def _download(client: Client, blob_id: str, place: Path) -> None:
-    from skillery.cli.blobs import written
+    from skillery.cli.blobs import open_output
 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise click.UsageError(f"--out: cannot make '{place.parent}': {error.strerror}") from None
     async with client.download(blob_id) as response:
-        with written(str(place)) as sink:
+        with open_output(str(place)) as sink:
             async for chunk in response.aiter_raw():
                 sink.write(chunk)

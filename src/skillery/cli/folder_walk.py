@@ -1,8 +1,8 @@
-"""The files of a folder, and of the skills that its links lead to.
+"""Scan of a folder: its files, and the files of skills that its links lead to.
 
-A link is looked up in the file system: `os.path.realpath` knows where it leads. If the target lies in the folder, the
-link is noted with the path of the target. If it lies outside, is a skill or holds skills, and may be followed, its
-files become entries too, at a path that no file of the folder can have.
+`os.path.realpath` resolves each link. If the target is in the folder, the link is recorded with the path of the target.
+If the target is outside, is or holds a skill, and may be followed, its files are added as entries, at a path that no
+file of the folder can have.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from skillery.importing.left_out import JUNK_FOLDERS, LeftOut, junk
 from skillery.importing.links import CIRCLE, NOTHING, OUT, OUTSIDE, Links, is_below
 from skillery.importing.roots import agent_folder
 
-MOST_FILES = 1_000_000
-"""That a folder may hold; far more are no folder of skills."""
-MOST_LOOKED_AT = 10_000
-"""Files that are looked at behind one link for a skill."""
+MAX_FILES = 1_000_000
+"""Limit of files in a folder. A folder with more files is not a folder of skills."""
+MAX_SCANNED_FILES = 10_000
+"""Limit of files that are scanned for a skill behind one link."""
 ELSEWHERE = f"{OUT} and its repository: import that folder too, or give --follow-links"
 NO_SKILL = f"{OUT}, and to no skill"
 
 
 class Policy(NamedTuple):
-    """Which links to skills are followed."""
+    """Rule that decides which links to skills are followed."""
 
     areas: tuple[str, ...]
-    """The imported folders, without links in their paths."""
+    """The imported folders, as real paths."""
     anywhere: bool
 
     @classmethod
@@ -40,8 +40,11 @@ class Policy(NamedTuple):
         return cls(tuple(os.path.realpath(path) for path in paths if path.is_dir()), anywhere)
 
     def allows(self, link: str, target: str) -> bool:
-        """`link` is the real folder of the link. Its repository is imported from, and so are the agent folders next to
-        it: `npx skills` links `.claude/skills/NAME` to `.agents/skills/NAME`, in a home as in a project."""
+        """Return whether a link in the real folder `link` may be followed to `target`.
+
+        Targets in the same repository are allowed. So are agent folders next to the link's own: `npx skills` links
+        `.claude/skills/NAME` to `.agents/skills/NAME`, in a home as in a project.
+        """
         if self.anywhere or any(_is_in(target, area) for area in self.areas):
             return True
         repository, base = _repository(link), _above_agent_folder(link)
@@ -56,11 +59,11 @@ class Walked(NamedTuple):
     entries: list[Entry]
     links: Links
     special: list[LeftOut]
-    """Pipes, devices, junk folders, and what cannot be read."""
+    """Pipes, devices, junk folders, and files that cannot be read."""
 
 
 def walk(path: Path, policy: Policy) -> Walked:
-    """Raises StartupError if the folder cannot be read, or is too large."""
+    """Scan a folder. Raises StartupError if the folder cannot be read or is too large."""
     try:
         return _Walk(policy).all(path)
     except OSError as error:
@@ -72,93 +75,93 @@ class _Walk:
         self._policy = policy
         self._entries: list[Entry] = []
         self._special: list[LeftOut] = []
-        self._leads: dict[str, str] = {}
-        self._lost: dict[str, str] = {}
+        self._targets: dict[str, str] = {}
+        self._broken: dict[str, str] = {}
         self._at: dict[str, str] = {}
-        """By its real path where the folder, or a target outside of it, stands among the entries."""
-        self._waiting: list[str] = []
+        """Path among the entries, by the real path of the folder or of an outside target."""
+        self._queue: list[str] = []
 
     def all(self, path: Path) -> Walked:
         root = os.path.realpath(path)
         self._at[root] = ""
         self._walk(root)
-        for folder in self._waiting:  # grows while it is walked
+        for folder in self._queue:  # the list grows during the iteration
             try:
                 self._walk(folder)
             except (OSError, StartupError):
-                self._lose(self._at[folder])
-        return Walked(self._entries, Links(self._leads, self._lost), self._special)
+                self._mark_broken(self._at[folder])
+        return Walked(self._entries, Links(self._targets, self._broken), self._special)
 
     def _walk(self, folder: str) -> None:
         links = list(self._files(folder, self._at[folder]))
         for link in links:
-            self._look_up(folder, link)
+            self._resolve(folder, link)
 
     def _files(self, root: str, at: str) -> Iterator[Entry]:
-        """Add the entries of one folder, and yield its links."""
+        """Add the entries of one folder and yield its links."""
         for entry in _entries(root, [] if at else self._special):
             moved = entry._replace(path=_joined(at, entry.path))
             self._entries.append(moved)
-            if len(self._entries) > MOST_FILES:
+            if len(self._entries) > MAX_FILES:
                 raise StartupError(f"'{root}' has too many files to be a folder of skills")
             if moved.target:
                 yield moved
 
-    def _lose(self, at: str) -> None:
-        """A target that cannot be read: no link leads there."""
-        for link in [link for link, lead in self._leads.items() if is_below(lead, at)]:
-            del self._leads[link]
-            self._lost[link] = "leads to what cannot be read"
+    def _mark_broken(self, at: str) -> None:
+        """Record that a target cannot be read, so that no link leads to it."""
+        for link in [link for link, lead in self._targets.items() if is_below(lead, at)]:
+            del self._targets[link]
+            self._broken[link] = "leads to a folder that cannot be read"
 
-    def _look_up(self, root: str, link: Entry) -> None:
+    def _resolve(self, root: str, link: Entry) -> None:
         try:
             real = os.path.realpath(link.place, strict=True)
         except OSError as error:
-            self._lost[link.path] = CIRCLE if error.errno == errno.ELOOP else NOTHING
+            self._broken[link.path] = CIRCLE if error.errno == errno.ELOOP else NOTHING
             return
-        lead = self._known(real)
+        lead = self._path_of_target(real)
         if lead is None:
-            self._lead_out(root, link, real)
+            self._resolve_outside(root, link, real)
         else:
-            self._leads[link.path] = lead
+            self._targets[link.path] = lead
 
-    def _known(self, real: str) -> str | None:
-        """Where a target stands among the entries."""
+    def _path_of_target(self, real: str) -> str | None:
+        """Return the path of a target among the entries, or None."""
         for above in (real, *map(str, Path(real).parents)):
             if above in self._at:
                 inside = os.path.relpath(real, above) if real != above else ""
                 return None if junk(inside) else _joined(self._at[above], inside)
         return None
 
-    def _lead_out(self, root: str, link: Entry, real: str) -> None:
-        """A link out of the folder that it was found in."""
+    def _resolve_outside(self, root: str, link: Entry, real: str) -> None:
+        """Record a link that leads out of its folder."""
         if _is_in(root, real):
-            self._lost[link.path] = CIRCLE
+            self._broken[link.path] = CIRCLE
         elif not self._policy.allows(os.path.realpath(link.place.parent), real):
-            self._lost[link.path] = ELSEWHERE
+            self._broken[link.path] = ELSEWHERE
         elif Path(real).is_dir():
-            self._lead_to_folder(link, real)
+            self._follow_to_folder(link, real)
         elif link.place.name.casefold() == "skill.md" and Path(real).is_file():
-            self._lead_to_file(link, Path(real))
+            self._follow_to_file(link, Path(real))
         else:
-            self._lost[link.path] = NO_SKILL
+            self._broken[link.path] = NO_SKILL
 
-    def _lead_to_folder(self, link: Entry, real: str) -> None:
+    def _follow_to_folder(self, link: Entry, real: str) -> None:
         if not _holds_skill(real):
-            self._lost[link.path] = NO_SKILL
+            self._broken[link.path] = NO_SKILL
             return
-        self._leads[link.path] = self._at[real] = f"{OUTSIDE}{len(self._at)}"
-        self._waiting.append(real)
+        self._targets[link.path] = self._at[real] = f"{OUTSIDE}{len(self._at)}"
+        self._queue.append(real)
 
-    def _lead_to_file(self, link: Entry, real: Path) -> None:
-        """A SKILL.md elsewhere. A folder with nothing but the link stands for the whole skill."""
+    def _follow_to_file(self, link: Entry, real: Path) -> None:
+        """Record a link to a SKILL.md elsewhere. A folder that contains only this link stands for the whole skill."""
         if real.name.casefold() == "skill.md" and len(list(link.place.parent.iterdir())) == 1:
-            self._lead_to_folder(link, str(real.parent))
-            self._leads[link.path] = _joined(self._at[str(real.parent)], real.name)
+            self._follow_to_folder(link, str(real.parent))
+            self._targets[link.path] = _joined(self._at[str(real.parent)], real.name)
             return
         at = self._at[str(real)] = f"{OUTSIDE}{len(self._at)}/{real.name}"
         self._entries.append(Entry(at, real.stat().st_size, False, "", real))
-        self._leads[link.path] = at
+        self._targets[link.path] = at
 
 
 def _entries(root: str, special: list[LeftOut]) -> Iterator[Entry]:
@@ -176,8 +179,8 @@ def _entries(root: str, special: list[LeftOut]) -> Iterator[Entry]:
                 else:
                     special.append(entry)
             elif one.name in JUNK_FOLDERS:
-                # Not walked through: it stands for all that is in it.
-                special.append(LeftOut(shown(path), "junk", "left behind by a system or an interpreter"))
+                # The folder is not scanned; one entry stands for all its files.
+                special.append(LeftOut(shown(path), "junk", "created by a system or an interpreter"))
             else:
                 waiting.append(path)
 
@@ -186,15 +189,15 @@ def _entry(full: Path, path: str, status: os.stat_result) -> Entry | LeftOut:
     if stat.S_ISLNK(status.st_mode):
         return Entry(path, 0, False, str(full.readlink()), full)
     if not stat.S_ISREG(status.st_mode):
-        return LeftOut(shown(path), "special", "no file, folder or link")
+        return LeftOut(shown(path), "special", "not a file, folder or link")
     if not os.access(full, os.R_OK):
-        return LeftOut(shown(path), "special", "it may not be read")
+        return LeftOut(shown(path), "special", "not readable")
     return Entry(path, status.st_size, bool(status.st_mode & 0o111), "", full)
 
 
 def _holds_skill(folder: str) -> bool:
-    """Whether there is a SKILL.md in a folder or in those below it, also behind the links in it."""
-    left = MOST_LOOKED_AT
+    """Return whether a folder, its subfolders or the links in it contain a SKILL.md."""
+    left = MAX_SCANNED_FILES
     for path, folders, files in os.walk(folder):
         left -= len(folders) + len(files) + 1
         if left < 0:
@@ -208,13 +211,13 @@ def _holds_skill(folder: str) -> bool:
 
 
 def _repository(folder: str) -> str | None:
-    """The folder with `.git` that a folder lies in."""
+    """Return the nearest folder above that contains `.git`."""
     here = Path(folder)
     return next((str(one) for one in (here, *here.parents) if (one / ".git").exists()), None)
 
 
 def _above_agent_folder(folder: str) -> str | None:
-    """`/home/ann` for `/home/ann/.claude/skills`."""
+    """Return the folder above the nearest agent folder: `/home/ann` for `/home/ann/.claude/skills`."""
     here = Path(folder)
     hidden = (one for one in (here, *here.parents) if one.name.startswith("."))
     return next((str(one.parent) for one in hidden), None)

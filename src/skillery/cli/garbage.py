@@ -1,4 +1,4 @@
-"""`skillery gc`: remove what nothing refers to."""
+"""`skillery gc`: remove unreferenced data."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from skillery.cli.output import clean, print_json
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
 @target_options
 @json_option
 def gc(dry_run: bool, target: Target, as_json: bool) -> None:
-    """Remove what nothing refers to any more: blobs whose time is over, contents of nothing, unused copies.
+    """Remove expired and unreferenced data.
 
-    A server does so by itself every gc.interval_minutes.
+    The data are expired blobs, unreferenced contents and unused local copies. A server does this automatically every
+    gc.interval_minutes.
     """
     from skillery.cli.connection import with_client
 
@@ -29,6 +30,6 @@ def print_sweep(answer: dict[str, Any], dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    done = "would go" if dry_run else "removed"
+    done = "would be removed" if dry_run else "removed"
     for step, one in answer["removed"].items():
         click.echo(clean(f"{step.replace('_', ' ')}: {one['count']} {done}, {one['bytes']} bytes"))

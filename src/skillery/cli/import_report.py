@@ -1,4 +1,4 @@
-"""What `skillery import` prints: a line for each skill, and at the end what there is to do."""
+"""Output of `skillery import`: one line per skill, and a summary with the next steps."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import click
 from skillery.cli.failures import print_error
 from skillery.cli.output import clean
 
-MOST_NAMED = 10
-"""Skills of a section that are named where nothing has to be done about them; --json names all."""
-_MADE = {"published": "published", "draft": "published", "checked": "published", "unchanged": "unchanged"}
-"""The section of an outcome; a draft and a dry run's `checked` say so in their line."""
+MAX_NAMES = 10
+"""Limit of names that a section without required action lists. --json lists all."""
+_SECTION_OF = {"published": "published", "draft": "published", "checked": "published", "unchanged": "unchanged"}
+"""Section of each outcome. The lines of drafts and of `checked` (dry run) name these outcomes."""
 _PACKAGES = {"undeclared_package", "no_packages"}
-"""Findings and repairs about packages that a script needs and does not find."""
+"""Findings and repairs about packages that a script needs and that are missing."""
 _NAMES = {"name", "name_taken", "taken_over", "copy"}
-"""Repairs that say why a skill has another name than it states."""
+"""Repairs that explain why a skill has another name than it states."""
 WITHOUT = ", and its scripts run without"
 
 
 class Sections:
-    """The summary of an import. `listed` is complete, whatever is printed of it."""
+    """The summary of an import. `listed` is complete, also if only a part of it is printed."""
 
     def __init__(self) -> None:
         self.listed: dict[str, list[dict[str, Any]]] = {
@@ -40,7 +40,7 @@ class Sections:
         }
 
     def add(self, skill: Mapping[str, Any]) -> None:
-        """Note one skill, as it is reported."""
+        """Record the report of one skill."""
         outcome, path = skill["outcome"], skill["path"]
         self._add_outcome(outcome, path, skill)
         for repair in skill.get("repairs", ()):
@@ -57,15 +57,15 @@ class Sections:
         self._add_packages(path, skill)
 
     def end(self, answer: Mapping[str, Any]) -> None:
-        """Note what belongs to no skill."""
+        """Record the links that belong to no skill."""
         for one in answer.get("left_out", ()):
             if one["why"] == "link":
                 self._note("links_not_followed", path=one["path"], message=one["message"])
 
     def _add_outcome(self, outcome: str, path: str, skill: Mapping[str, Any]) -> None:
-        if outcome in _MADE:
+        if outcome in _SECTION_OF:
             name, version = skill.get("name", ""), skill.get("version", "")
-            self._note(_MADE[outcome], path=path, name=name, version=version, outcome=outcome)
+            self._note(_SECTION_OF[outcome], path=path, name=name, version=version, outcome=outcome)
         elif outcome == "refused":
             self._note("refused", path=path, reason=_reason(skill))
         else:
@@ -74,7 +74,7 @@ class Sections:
     def _add_packages(self, path: str, skill: Mapping[str, Any]) -> None:
         found = [one for one in skill.get("findings", ()) if one["rule"] in _PACKAGES]
         for one in [*found, *(one for one in skill.get("repairs", ()) if one["code"] in _PACKAGES)]:
-            self._note("packages_missing", path=place(path or ".", one), message=one["message"])
+            self._note("packages_missing", path=location(path or ".", one), message=one["message"])
 
     def _note(self, section: str, **line: Any) -> None:
         self.listed[section].append(line)
@@ -91,14 +91,14 @@ def _reason(skill: Mapping[str, Any]) -> str:
     return "; ".join(one["message"] for one in skill.get("findings", ())) or "the checks refuse it"
 
 
-# -- while it goes on ------------------------------------------------------------------------------------------------
+# -- during the import -----------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def progress(as_json: bool) -> Any:
-    """A line for each skill; on a terminal a bar besides."""
+    """Return a callback that prints one line per skill. On a terminal, show a progress bar as well."""
     if as_json or not sys.stderr.isatty():
-        yield (lambda key, said: None) if as_json else _print_line
+        yield (lambda key, report: None) if as_json else _print_line
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -107,54 +107,59 @@ def progress(as_json: bool) -> Any:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("sending", total=None)
 
-        def told(key: str, said: Mapping[str, Any]) -> None:
+        def show(key: str, report: Mapping[str, Any]) -> None:
             if key == "begun":
-                bar.update(task, description="importing", total=said["total"])
+                bar.update(task, description="importing", total=report["total"])
             elif key == "skill":
                 bar.update(task, advance=1)
-                if said["outcome"] != "unchanged":
+                if report["outcome"] != "unchanged":
                     bar.console.file.flush()
-                    _print_line(key, said)
+                    _print_line(key, report)
 
-        yield told
+        yield show
 
 
-def _print_line(key: str, said: Mapping[str, Any]) -> None:
+def _print_line(key: str, report: Mapping[str, Any]) -> None:
     if key != "skill":
         return
-    where = said["path"] or "."
-    if said["outcome"] == "refused":
-        # Findings of a dry run stand beside, those of a refusal in its error.
-        error = said.get("error") or {"message": "the checks refuse it", "data": {"findings": said.get("findings")}}
+    where = report["path"] or "."
+    if report["outcome"] == "refused":
+        # Findings of a dry run are next to the error; findings of a refusal are inside the error.
+        error = report.get("error") or {"message": "the checks refuse it", "data": {"findings": report.get("findings")}}
         print_error({**error, "subject": where})
     else:
-        name = f"{said.get('name', '')} {said.get('version', '')}".strip()
-        by = f" by {said.get('by') or '.'}" if said["outcome"] in {"merged", "overridden"} else ""
-        click.echo(clean(f"{said['outcome']}{by}\t{name or said.get('stated', '')}\t{where}"))
-    for line in _details(said):
+        name = f"{report.get('name', '')} {report.get('version', '')}".strip()
+        by = f" by {report.get('by') or '.'}" if report["outcome"] in {"merged", "overridden"} else ""
+        click.echo(clean(f"{report['outcome']}{by}\t{name or report.get('stated', '')}\t{where}"))
+    for line in _details(report):
         click.echo(clean(f"  {line}"), err=True)
 
 
-def _details(said: Mapping[str, Any]) -> list[str]:
-    """Each with where it is, for in a log of stderr they stand without the lines of the skills."""
-    where = said["path"] or "."
-    repairs = said.get("repairs", ()) if said["outcome"] != "unchanged" else ()
-    warnings = dict.fromkeys(said.get("warnings", ()))
+def _details(report: Mapping[str, Any]) -> list[str]:
+    """Return the detail lines of a skill.
+
+    Each line names its location, because a log of stderr does not contain the lines of the skills.
+    """
+    where = report["path"] or "."
+    repairs = report.get("repairs", ()) if report["outcome"] != "unchanged" else ()
+    warnings = dict.fromkeys(report.get("warnings", ()))
     lines = []
-    for repair in repairs:  # what it does without is among the warnings, too: it is told once, with its place
-        same = {repair["message"], f"{place('', repair).lstrip('/')}: {repair['message']}"} & warnings.keys()
+    for repair in repairs:  # A repair that is also a warning is printed once, with its location.
+        same = {repair["message"], f"{location('', repair).lstrip('/')}: {repair['message']}"} & warnings.keys()
         for warning in same:
             del warnings[warning]
         word = "warning" if same else "note" if repair.get("harmless") else "repaired"
-        lines.append(f"{word}: {place(where, repair)}: {repair['message']}")
-    if said["outcome"] != "unchanged":
-        lines += [f"left out: {where}/{one['path']}{_files(one)}: {one['message']}" for one in said.get("left_out", ())]
+        lines.append(f"{word}: {location(where, repair)}: {repair['message']}")
+    if report["outcome"] != "unchanged":
+        omitted = report.get("left_out", ())
+        lines += [f"left out: {where}/{one['path']}{_files(one)}: {one['message']}" for one in omitted]
     lines += [f"warning: {where}: {warning}" for warning in warnings]
-    return lines + [f"{one['severity']}: {place(where, one)}: {one['message']}" for one in said.get("findings", ())]
+    findings = report.get("findings", ())
+    return lines + [f"{one['severity']}: {location(where, one)}: {one['message']}" for one in findings]
 
 
-def place(where: str, one: Mapping[str, Any]) -> str:
-    """Return the file and line that a repair or finding is about."""
+def location(where: str, one: Mapping[str, Any]) -> str:
+    """Return the file and line of a repair or finding."""
     if not one.get("file"):
         return where
     return f"{where}/{one['file']}:{one['line']}" if one.get("line") else f"{where}/{one['file']}"
@@ -168,7 +173,7 @@ def _files(one: Mapping[str, Any]) -> str:
 
 
 def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -> None:
-    """What belongs to no skill, the summary in sections, and what to do next."""
+    """Print the files that belong to no skill, the summary by section, and the next steps."""
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["path"]})
         return
@@ -177,11 +182,11 @@ def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -
     if answer["other_files"]:
         click.echo(f"left out: {answer['other_files']} more files that belong to no skill", err=True)
     for name in answer["not_taken_over"]:
-        click.echo(clean(f"not taken over: {name}: no skill here asks for this name"), err=True)
+        click.echo(clean(f"not taken over: {name}: no imported skill requests this name"), err=True)
     if answer["unread"] and in_step:
-        click.echo(f"removed skills were not looked for: {answer['unread']} could not be read", err=True)
+        click.echo(f"removed skills were not searched: {answer['unread']} skills could not be read", err=True)
     for one in answer["removed"] if in_step else ():
-        yanked = f"yanked {', '.join(one['yanked'])}" if one["yanked"] else "still there; --prune yanks it"
+        yanked = f"yanked {', '.join(one['yanked'])}" if one["yanked"] else "still published; --prune yanks it"
         click.echo(clean(f"removed\t{one['name']} {one['version']}\t{yanked}"))
     counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())
     more = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""
@@ -196,32 +201,32 @@ def _print_next(answer: Mapping[str, Any]) -> None:
     if not answer["total"]:
         click.echo(clean(f"searched: {', '.join(answer.get('searched') or [answer['path']])}"), err=True)
         click.echo(
-            "hint: A skill is a folder with a SKILL.md (or a skill.toml); give that folder, or one above it.", err=True
+            "hint: A skill is a folder with a SKILL.md (or a skill.toml); pass that folder, or one above it.", err=True
         )
     if answer["counts"].get("draft"):
-        click.echo("next: skillery submit NAME@VERSION for each draft, then a reviewer", err=True)
+        click.echo("next: skillery submit NAME@VERSION for each draft, then ask a reviewer", err=True)
     if answer["stopped"]:
-        click.echo("stopped: the server could not go on; the same command goes on where it stopped", err=True)
+        click.echo("stopped: the server interrupted the import; run the same command to continue", err=True)
 
 
 def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """The lines of the summary. A section that is empty has none."""
+    """Return the lines of the summary. Empty sections are omitted."""
     for section, lines in sections.items():
         if not lines:
             continue
         title = f"{section.replace('_', ' ')} ({len(lines)})"
         if section in {"published", "unchanged", "repaired"}:
             named = [one.get("name") or one["path"] or "." for one in lines]
-            rest = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-            yield f"{title}: {', '.join(named[:MOST_NAMED])}{rest}"
+            rest = f" and {len(named) - MAX_NAMES} more" if len(named) > MAX_NAMES else ""
+            yield f"{title}: {', '.join(named[:MAX_NAMES])}{rest}"
         else:
             yield f"{title}:"
             yield from (f"  {_line(section, one)}" for one in lines)
-    for suggestion in dict.fromkeys(f"{one['of'] or '.'}: {one['suggestion']}" for one in _suggesting(sections)):
+    for suggestion in dict.fromkeys(f"{one['of'] or '.'}: {one['suggestion']}" for one in _with_suggestion(sections)):
         yield f"hint: {suggestion}"
 
 
-def _suggesting(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Mapping[str, Any]]:
+def _with_suggestion(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Mapping[str, Any]]:
     return (one for one in sections.get("nested", ()) if one["suggestion"])
 
 
@@ -231,8 +236,8 @@ def _line(section: str, one: Mapping[str, Any]) -> str:
         word = "is" if one["outcome"] == "merged" else "is overridden by"
         return f"{path} {word} {one['by'] or '.'}"
     if section == "nested":
-        return f"{path}: stays a file of {one['of'] or '.'}"
+        return f"{path}: remains a file of {one['of'] or '.'}"
     if section == "packages_missing":
-        # Why they are missing stands in the warning of the skill.
+        # The warning of the skill explains why the packages are missing.
         return f"{path}: {one['message'].partition(WITHOUT)[0]}"
     return f"{path}: {one.get('reason') or one.get('message')}"

@@ -1,4 +1,4 @@
-"""`skillery import` and `skillery sync`: POST /import, for folders and archives."""
+"""`skillery import` and `skillery sync`: import folders and archives through POST /import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED, AnsweredError
 from skillery.cli.import_report import Sections, print_end, progress
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_json
-from skillery.cli.sources import default_source, name_of, shown
+from skillery.cli.sources import default_source, name_of, printable
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skillery.cli.client import Client
 
 Params = Callable[[Path], dict[str, str]]
-"""The parameters of POST /import for each path."""
+"""Function that returns the parameters of POST /import for a path."""
 
 
 NOTHING_FOUND = 4
@@ -33,7 +33,7 @@ NOTHING_FOUND = 4
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--namespace", metavar="NS", help="Put the skills below this namespace: pdf becomes NS.pdf."),
+        click.option("--namespace", metavar="NS", help="Publish the skills in this namespace: pdf becomes NS.pdf."),
         click.option(
             "--permissions",
             metavar="FILE",
@@ -41,33 +41,39 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
             help="[permissions] for skills without a skill.toml, as TOML or JSON.",
         ),
         click.option(
-            "--dry-run", is_flag=True, help="Say what would be published and run the examples; change nothing."
+            "--dry-run", is_flag=True, help="Print what would be published and run the examples; change nothing."
         ),
         click.option(
             "--source",
             metavar="NAME",
-            help="Where the skills come from; the registry knows a skill by its source and its path.  [default: the "
+            help="The origin of the skills; the registry identifies a skill by its source and path.  [default: the "
             "remote of the repository, otherwise the name of the folder or archive]",
         ),
         click.option(
             "--packages",
             type=click.Choice(["infer", "declared"]),
-            help="infer: lock the packages that Python files import and the skill does not declare; declared: do not "
-            "look for them.  [default: the server's]",
+            help="infer: also lock packages that Python files import and the skill does not declare; declared: lock "
+            "only declared packages.  [default: the server's]",
         ),
         click.option(
             "--nested",
             type=click.Choice(["keep", "split"]),
             default="keep",
             show_default=True,
-            help="A SKILL.md below another skill's folder: a file of that skill, or a skill of its own.",
+            help="A SKILL.md below another skill's folder: keep it as a file of that skill, or split it off.",
         ),
         click.option(
-            "--follow-links", is_flag=True, help="Follow links to skills anywhere on this machine; archives never do."
+            "--follow-links",
+            is_flag=True,
+            help="Follow links to skills anywhere on this machine; links in archives are never followed.",
         ),
-        click.option("--watch", is_flag=True, help="Go on: import again whenever something has changed."),
+        click.option("--watch", is_flag=True, help="Keep running and import again after each change."),
         click.option(
-            "--every", default=2.0, show_default=True, metavar="SECONDS", help="With --watch: how often to look."
+            "--every",
+            default=2.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="With --watch: interval between checks for changes.",
         ),
     ):
         command = option(command)
@@ -84,7 +90,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     "take_over",
     multiple=True,
     metavar="NAME",
-    help="Publish the skill that asks for NAME as the next version of NAME, although that belongs to another source. "
+    help="Publish the skill that asks for NAME as the next version of NAME, although NAME belongs to another source. "
     "Repeatable.",
 )
 @target_options
@@ -104,10 +110,10 @@ def import_(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Import the skills in each PATH: a folder with a SKILL.md or many of them, a .zip, .skill, .tar.gz or .tgz.
+    """Import the skills in each PATH: a folder with one or many SKILL.md, a .zip, .skill, .tar.gz or .tgz.
 
-    What is wrong with a SKILL.md is mended in reading, and said; the bytes are stored as they are. A skill that is
-    refused does not keep the others back. What has not changed since the last import is not published again.
+    Faults in a SKILL.md are repaired while reading, and each repair is reported; the stored bytes stay unchanged. A
+    refused skill does not stop the others. Skills that have not changed since the last import are not published again.
     """
     given = {"take_over": ",".join(take_over)} if take_over else {}
     params = _params(namespace, permissions, dry_run, packages, nested) | given
@@ -120,7 +126,9 @@ def import_(
     "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False)
 )
 @_shared
-@click.option("--prune", is_flag=True, help="Yank what DIR does not hold any more; otherwise it is only said.")
+@click.option(
+    "--prune", is_flag=True, help="Yank skills that DIR no longer contains. Without it, they are only listed."
+)
 @target_options
 @json_option
 def sync(
@@ -138,7 +146,7 @@ def sync(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Keep the registry in step with each DIR: import what is new or changed, and say what was removed."""
+    """Import new and changed skills of each DIR, and list removed skills."""
     params = _params(namespace, permissions, dry_run, packages, nested) | ({"prune": "true"} if prune else {})
     told = _with_source(params, source, folders)
     sources = Sources(folders, follow_links)
@@ -162,7 +170,7 @@ def _params(
 def _with_source(params: dict[str, str], source: str | None, paths: Sequence[Path]) -> Params:
     """Return the parameters of each path. Raise UsageError if one source is given for several paths."""
     if source and len(paths) > 1:
-        raise click.UsageError("--source names the source of one path: import several paths one after the other")
+        raise click.UsageError("--source applies to one path only: import several paths one after the other")
 
     def told(path: Path) -> dict[str, str]:
         return {**params, **({"source": source} if source else {"default_source": default_source(path)})}
@@ -171,7 +179,7 @@ def _with_source(params: dict[str, str], source: str | None, paths: Sequence[Pat
 
 
 def _read_permissions(path: Path) -> Any:
-    """The table `permissions`, or the whole file where it is that table."""
+    """Read the permissions: the table `permissions`, or the whole file if the file has no such table."""
     try:
         text = path.read_text("utf-8")
         found = msgspec.json.decode(text) if text.lstrip().startswith("{") else tomllib.loads(text)
@@ -181,7 +189,7 @@ def _read_permissions(path: Path) -> Any:
         raise click.BadParameter(f"'{path}' is neither TOML nor a JSON object: {error}") from None
     permissions = found.get("permissions", found) if isinstance(found, dict) else found
     if not isinstance(permissions, dict):
-        raise click.BadParameter(f"'{path}' holds no table of permissions")
+        raise click.BadParameter(f"'{path}' does not contain a table of permissions")
     return permissions
 
 
@@ -194,9 +202,9 @@ def _run(
     dry_run: bool,
     in_step: bool = False,
 ) -> None:
-    """Once; with `every`, again and again whenever something has changed, until it is interrupted."""
+    """Import once. With `every`, import again after each change until interrupted."""
     if every is None:
-        _exit(_import_all(target, sources, params, as_json, in_step), dry_run)
+        _exit_with_code(_import_all(target, sources, params, as_json, in_step), dry_run)
         return
     seen: list[str] = []
     while True:
@@ -206,17 +214,17 @@ def _run(
             try:
                 _import_all(target, sources, params, as_json, in_step)
             except StartupError as error:
-                # The server may be back the next time.
+                # Clearing the fingerprints causes a retry, because the server may be back by then.
                 seen = []
                 click.echo(clean(str(error)), err=True)
             sys.stdout.flush()
         time.sleep(max(0.1, every))
 
 
-def _exit(answers: Sequence[Mapping[str, Any]], dry_run: bool) -> None:
+def _exit_with_code(answers: Sequence[Mapping[str, Any]], dry_run: bool) -> None:
     if any("error" in answer or answer["counts"].get("refused") or answer["stopped"] for answer in answers):
         raise click.exceptions.Exit(CHECK_FAILED if dry_run else ANSWERED_ERROR)
-    # A folder in step may have lost all its skills, and then says so.
+    # A synced folder that lost all its skills is not an error: the removed skills are reported.
     if not any(answer["total"] or answer["removed"] for answer in answers):
         raise click.exceptions.Exit(NOTHING_FOUND)
 
@@ -226,7 +234,7 @@ def _import_all(target: Target, sources: Sources, params: Params, as_json: bool,
 
     async def work(client: Client) -> list[dict[str, Any]]:
         split = params(sources.paths[0]).get("nested") == "split"
-        each = zip(sources.paths, sources.look_through(split=split), strict=True)
+        each = zip(sources.paths, sources.scan_folder(split=split), strict=True)
         return [await _import(client, path, folder, params(path), as_json, in_step) for path, folder in each]
 
     answers = with_client(target, work)
@@ -236,24 +244,25 @@ def _import_all(target: Target, sources: Sources, params: Params, as_json: bool,
 
 
 class Sources(NamedTuple):
-    """What is imported together."""
+    """The paths that are imported together."""
 
     paths: Sequence[Path]
     follow_links: bool
 
-    def look_through(self, *, split: bool) -> list[Folder | None]:
-        """None for archives. Of one name in several folders the later one counts."""
-        from skillery.cli.archives import look_through
+    def scan_folder(self, *, split: bool) -> list[Folder | None]:
+        """Scan each folder; an archive gives None. If several folders have a skill of the same name, the last folder
+        wins."""
+        from skillery.cli.archives import scan_folder
         from skillery.cli.overrides import override
 
         folders = [
-            look_through(path, self.paths, anywhere=self.follow_links, split=split) if path.is_dir() else None
+            scan_folder(path, self.paths, anywhere=self.follow_links, split=split) if path.is_dir() else None
             for path in self.paths
         ]
         return folders if len(folders) == 1 else override(folders, [name_of(path) for path in self.paths])
 
     def fingerprints(self) -> list[str]:
-        """Return other texts when something has changed."""
+        """Return a fingerprint of each path, which changes when its files change."""
         from skillery.cli.archives import fingerprint
 
         return [
@@ -265,22 +274,22 @@ class Sources(NamedTuple):
 async def _import(
     client: Client, path: Path, folder: Folder | None, params: dict[str, str], as_json: bool, in_step: bool
 ) -> dict[str, Any]:
-    """Return what the server said of all of it, `skills` only as JSON."""
-    from skillery.cli.archives import file_chunks, packed
-    from skillery.cli.overrides import counting, overridden_skills
+    """Import one path. Return the server's report; `skills` is included only for JSON."""
+    from skillery.cli.archives import file_chunks, tar_chunks
+    from skillery.cli.overrides import add_overridden, overridden_skills
 
     not_sent = overridden_skills(folder)
-    chunks = packed(folder) if folder else file_chunks(path)
-    answer: dict[str, Any] = {"path": shown(str(path)), "source": params.get("source") or params["default_source"]}
+    chunks = tar_chunks(folder) if folder else file_chunks(path)
+    answer: dict[str, Any] = {"path": printable(str(path)), "source": params.get("source") or params["default_source"]}
     skills: list[Mapping[str, Any]] = []
     sections = Sections()
     left_out = _left_out(folder)
     with progress(as_json) as told:
         try:
-            async for key, said in client.import_archive(chunks, name=name_of(path), **params):
-                said = {**said, **left_out(said)} if key == "skill" else counting(said, not_sent)  # noqa: PLW2901
-                for one in [said, *(not_sent if key == "begun" else ())]:
-                    is_skill = key == "skill" or one is not said
+            async for key, event in client.import_archive(chunks, name=name_of(path), **params):
+                event = {**event, **left_out(event)} if key == "skill" else add_overridden(event, not_sent)  # noqa: PLW2901
+                for one in [event, *(not_sent if key == "begun" else ())]:
+                    is_skill = key == "skill" or one is not event
                     told("skill" if is_skill else key, one)
                     if is_skill:
                         sections.add(one)
@@ -293,7 +302,7 @@ async def _import(
         answer |= {
             "left_out": msgspec.to_builtins(folder.left_out),
             "other_files": folder.found.other_files,
-            "searched": [shown(str(path / one)) for one in folder.found.searched],
+            "searched": [printable(str(path / one)) for one in folder.found.searched],
         }
     sections.end(answer)
     if as_json:
@@ -303,12 +312,12 @@ async def _import(
 
 
 def _left_out(folder: Folder | None) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """What of a skill was left out before it was sent."""
+    """Return a function that gives the files of a skill that were omitted before sending."""
 
-    def look(said: Mapping[str, Any]) -> dict[str, Any]:
-        if folder is None or said["path"] not in folder.found.roots:
+    def omitted(event: Mapping[str, Any]) -> dict[str, Any]:
+        if folder is None or event["path"] not in folder.found.roots:
             return {}
-        left_out = msgspec.to_builtins(folder.finder.skill(said["path"]).left_out)
+        left_out = msgspec.to_builtins(folder.finder.skill(event["path"]).left_out)
         return {"left_out": left_out} if left_out else {}
 
-    return look
+    return omitted

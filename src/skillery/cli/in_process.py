@@ -1,4 +1,4 @@
-"""HTTP to an application in this process: one client for a server and for a home that no server holds."""
+"""HTTP transport to an application in this process, so that one client serves a server and a home without a server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 
 BASE_URL = "http://localhost"
-MOST_WAITING = 4
+MAX_QUEUED_MESSAGES = 4
 
 
 class InProcessTransport(httpx.AsyncBaseTransport):
-    """Calls an ASGI application, and hands its answer on piece by piece.
+    """Call an ASGI application and stream its response.
 
-    httpx has a transport of this kind that gathers the whole body first; a blob may be larger than the memory.
+    The transport of this kind in httpx collects the whole body first, but a blob may be larger than memory.
     """
 
     def __init__(self, app: Callable[..., Any]) -> None:
@@ -29,26 +29,27 @@ class InProcessTransport(httpx.AsyncBaseTransport):
 
 
 class _Exchange(httpx.AsyncByteStream):
-    """One request and its answer."""
+    """One request and its response."""
 
     def __init__(self, request: httpx.Request) -> None:
         assert isinstance(request.stream, httpx.AsyncByteStream)
         self._request = request
         self._chunks = aiter(request.stream)
         self._all_sent = False
-        self._messages: asyncio.Queue[Any] = asyncio.Queue(MOST_WAITING)
+        self._messages: asyncio.Queue[Any] = asyncio.Queue(MAX_QUEUED_MESSAGES)
         self._task: asyncio.Task[None] | None = None
 
     def start(self, app: Callable[..., Any]) -> None:
         self._task = asyncio.create_task(self._run(app))
 
     async def next_message(self) -> Any:
-        """What the application sends next. Raises what it raised, and ReadError where it stopped half-way."""
+        """Return the next message of the application. Raises the application's exception, or ReadError if the
+        response is incomplete."""
         message = await self._messages.get()
         if message is None:
             assert self._task is not None
             await self._task
-            raise httpx.ReadError("the answer broke off", request=self._request)
+            raise httpx.ReadError("the response is incomplete", request=self._request)
         return message
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -74,7 +75,7 @@ class _Exchange(httpx.AsyncByteStream):
 
     async def _receive(self) -> dict[str, Any]:
         if self._all_sent:
-            # The client of this process never goes away before the answer.
+            # The client in this process never disconnects before the response.
             await asyncio.Event().wait()
         async for chunk in self._chunks:
             return {"type": "http.request", "body": chunk, "more_body": True}
@@ -94,7 +95,7 @@ def _scope(request: httpx.Request) -> dict[str, Any]:
         "raw_path": request.url.raw_path.partition(b"?")[0],
         "query_string": request.url.query,
         "server": (request.url.host, request.url.port),
-        # No network: whoever is at this command line.
+        # The caller is the user of this command line, without a network address.
         "client": None,
         "root_path": "",
     }

@@ -1,4 +1,4 @@
-"""`skillery install`: the bundles of a lock as folders, all of them or none, each proved by its digest."""
+"""`skillery install`: write the bundles of a lock as folders, all or none, each verified by its digest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.failures import CheckFailed
-from skillery.cli.locks import LOCKFILE, lockfile_text, print_entries, read_lockfile, refuse_problems, resolved
+from skillery.cli.locks import LOCKFILE, lockfile_text, print_entries, read_lockfile, refuse_problems, resolve_lock
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import print_json
 
@@ -26,24 +26,25 @@ RECORD = f".{LOCKFILE}"
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
-@click.option("--locked", is_flag=True, help="Just what the lock file says, and nothing where it no longer holds.")
+@click.option("--locked", is_flag=True, help="Install exactly the lock file; install nothing if it no longer holds.")
 @click.option("--file", "file", metavar="FILE", default=LOCKFILE, show_default=True, help="The lock file.")
 @target_options
 @json_option
 def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target: Target, as_json: bool) -> None:
-    """Write each skill as DIR/NAME: those of the lock file with --locked, else those that are named.
+    """Install skills as folders DIR/NAME.
 
-    DIR then holds them and nothing else: it is built beside and put in place whole, if the digest of every skill is
-    that of the files as they were written. A DIR that holds anything which `install` did not write is refused.
+    With --locked, the skills of the lock file are installed, otherwise the named skills. DIR then contains these skills
+    and nothing else. The new folder is built next to DIR and replaces DIR as a whole, once the written files of every
+    skill match its digest. A DIR with files that `install` did not write is refused.
     """
     from skillery.cli.connection import with_client
 
     if locked == bool(skills):
-        raise click.UsageError("name the skills to install, or give --locked for those of a lock file")
+        raise click.UsageError("name the skills to install, or pass --locked to install a lock file")
     given = read_lockfile(Path(file)) if locked else None
 
     async def write_all(client: Client, built: Path) -> list[dict[str, str]]:
-        entries = given if given is not None else await resolved(client, skills)
+        entries = given if given is not None else await resolve_lock(client, skills)
         refuse_problems(await client.call("verify_lock", lock=entries))
         for entry in entries:
             await _write_skill(client, entry, built)
@@ -60,13 +61,13 @@ def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target
 
 @contextmanager
 def _building(place: Path) -> Iterator[Path]:
-    """A new folder that becomes `place` at the end, whole; not where anything goes wrong. Raises CheckFailed."""
+    """Yield a new folder that replaces `place` as a whole if the block succeeds. Raises CheckFailed."""
     _check_folder(place)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        # Beside it, so that a rename puts it in place.
-        with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as beside:
-            built, old = Path(beside) / "new", Path(beside) / "old"
+        # The folder must be on the same file system, so that a rename can replace the target.
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as temporary:
+            built, old = Path(temporary) / "new", Path(temporary) / "old"
             built.mkdir()
             yield built
             _check_folder(place)
@@ -76,20 +77,21 @@ def _building(place: Path) -> Iterator[Path]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raises CheckFailed where it holds something that would be lost."""
+    """Raise CheckFailed if the folder holds files that an installation would delete."""
     try:
-        there = sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError:
         return
     except OSError as error:
         raise CheckFailed(f"cannot install into '{folder}': {error.strerror}") from None
     if folder.is_symlink():
-        raise CheckFailed(f"'{folder}' is a link: name the folder itself")
+        raise CheckFailed(f"'{folder}' is a link: pass the path of the folder itself")
     ours = {RECORD, *_recorded(folder)}
-    foreign = [name for name in there if name not in ours]
+    foreign = [name for name in names if name not in ours]
     if foreign:
         raise CheckFailed(
-            f"'{folder}' holds what `skillery install` did not write ({', '.join(foreign[:5])}): name another folder"
+            f"'{folder}' contains files that `skillery install` did not write ({', '.join(foreign[:5])}): "
+            "choose another folder"
         )
 
 
@@ -102,7 +104,7 @@ async def _write_skill(client: Client, entry: Mapping[str, str], built: Path) ->
     from skillery.formats.names import parse_skill_name
     from skillery.formats.paths import parse_path
 
-    # A server that cannot be trusted must not write elsewhere either.
+    # An untrusted server must not make this command write outside the folder.
     name = parse_skill_name(entry["name"])
     described = await client.call("describe_skill", name=name, version=entry["version"], detail="full")
     for file in described["skill"]["files"]:
@@ -115,7 +117,7 @@ async def _write_skill(client: Client, entry: Mapping[str, str], built: Path) ->
     found = _digest_on_disk(built / name)
     if found != entry["digest"].strip().lower():
         raise CheckFailed(
-            f"'{name}' {entry['version']} is not what was locked: its files have the digest {found}, locked is "
+            f"'{name}' {entry['version']} does not match the lock: its files have the digest {found}, the lock says "
             f"{entry['digest']}; nothing was installed"
         )
 

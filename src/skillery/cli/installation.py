@@ -1,4 +1,4 @@
-"""`skillery plugins`, `doctor`, `config show`: what this installation is made of, and whether it works."""
+"""`skillery plugins`, `doctor` and `config show`: plugins, health and settings of this installation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skillery.plugins import Plugins
     from skillery.settings import Settings
 
-MOMENTS = ("before_publish", "after_publish", "run_finished")
+EVENTS = ("before_publish", "after_publish", "run_finished")
 _SECRET = re.compile(r"(password|secret|token|key)(?!_file$)", re.IGNORECASE)
 HIDDEN = "***"
 
@@ -35,7 +35,10 @@ HIDDEN = "***"
 @home_options
 @json_option
 def plugins(target: Target, as_json: bool) -> None:
-    """Show every plugin that was found, what it offers, and what the settings choose."""
+    """List the plugins, their backends and their hooks.
+
+    The list marks the backends that the settings choose.
+    """
     from skillery.plugins import load_plugins
 
     settings = target.load().settings
@@ -74,9 +77,9 @@ def _plugins(plugins: Plugins, settings: Settings) -> list[dict[str, Any]]:
             found[implementation.plugin_name]["offers"].append(
                 {"kind": kind, "name": offer.name, "chosen": offer.name == name, "unsafe": offer.unsafe}
             )
-    for moment in MOMENTS:
-        for implementation in getattr(manager.hook, moment).get_hookimpls():
-            found[implementation.plugin_name]["moments"].append(moment)
+    for event in EVENTS:
+        for implementation in getattr(manager.hook, event).get_hookimpls():
+            found[implementation.plugin_name]["moments"].append(event)
     return sorted(found.values(), key=lambda one: str(one["name"]))
 
 
@@ -84,19 +87,28 @@ def _plugins(plugins: Plugins, settings: Settings) -> list[dict[str, Any]]:
 @home_options
 @json_option
 def doctor(target: Target, as_json: bool) -> None:
-    """Try everything that a server needs here, and say how to mend what does not work."""
+    """Test everything that a server needs here.
+
+    The output contains a remedy for each failure.
+    """
     from skillery.plugins import load_plugins
 
     settings = target.load().settings
     loaded = load_plugins(settings.plugins_folder)
     probes = [_python(), _home(settings), _database(settings), _secrets(loaded, settings), _packages(settings)]
     probes += _sandbox(loaded, settings)
-    able, ready, programs = _capabilities(loaded, settings)
+    capabilities, ready, programs = _capabilities(loaded, settings)
     probes.append(ready)
     healthy = all(probe.ok or not probe.required for probe in probes)
     if as_json:
         print_json(
-            {"ok": healthy, "sandbox": settings.sandbox, "capabilities": able, "probes": probes, "programs": programs}
+            {
+                "ok": healthy,
+                "sandbox": settings.sandbox,
+                "capabilities": capabilities,
+                "probes": probes,
+                "programs": programs,
+            }
         )
     else:
         _print_probes(probes, settings)
@@ -110,9 +122,9 @@ def _print_probes(probes: list[Probe], settings: Settings) -> None:
     print_rows(["", "what", "found", "fix"], rows, title=f"sandbox {settings.sandbox}, home {settings.home}")
     failed = [probe for probe in probes if not probe.ok]
     if any(probe.required for probe in failed):
-        click.echo("Some of what is required does not work here.", err=True)
+        click.echo("Some required parts do not work here.", err=True)
     elif failed:
-        click.echo("All that is required works; runs are degraded where it says so.", err=True)
+        click.echo("All required parts work; runs are limited where a row says degraded.", err=True)
     elif is_terminal():
         click.echo("Everything works.")
 
@@ -130,7 +142,7 @@ def _python() -> Probe:
 
 
 def _home(settings: Settings) -> Probe:
-    """Made where it is not there: whether that works is the question."""
+    """Check that the home is writable. The home is created if it does not exist."""
     fix = "Choose a home that this user can write, with --home or SKILLERY_HOME."
     try:
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -138,31 +150,31 @@ def _home(settings: Settings) -> Probe:
             pass
     except OSError as error:
         return Probe("home", False, f"{settings.home}: {error.strerror}", fix)
-    return Probe("home", True, f"{settings.home} can be written")
+    return Probe("home", True, f"{settings.home} is writable")
 
 
 def _database(settings: Settings) -> Probe:
     from skillery.database import Database, migrate
 
-    fix = "Look at the setting 'database', and whether the database runs."
+    fix = "Check the setting 'database' and that the database is running."
     try:
         database = Database(settings.database_url)
         try:
             if database.is_sqlite and not Path(database.url.database or "").exists():
-                return Probe("database", True, "the first start makes it")
+                return Probe("database", True, "will be created at the first start")
             revision = migrate.current(database)
         finally:
             database.close()
     except StartupError as error:
         return Probe("database", False, str(error), fix)
-    behind = "" if revision == migrate.head() else ", the next start migrates it"
+    behind = "" if revision == migrate.head() else ", will be migrated at the next start"
     return Probe("database", True, f"reachable, at revision {revision or 'none'}{behind}")
 
 
 def _secrets(plugins: Plugins, settings: Settings) -> Probe:
     from skillery.database import Database
 
-    fix = "Look at the setting 'secrets' and its section [backends.secrets.<name>]."
+    fix = "Check the setting 'secrets' and its section [backends.secrets.<name>]."
     try:
         database = Database(settings.database_url)
         try:
@@ -175,25 +187,27 @@ def _secrets(plugins: Plugins, settings: Settings) -> Probe:
 
 
 def _packages(settings: Settings) -> Probe:
-    """Whether what skills and environments need can be had: a source, and uv."""
+    """Check that packages of skills and environments can be installed: a source of packages, and uv."""
     from skillery.app.named_environments import defined_in
 
     wanted = settings.packages
     try:
         named = len(defined_in(settings))
     except StartupError as error:
-        return Probe("packages", False, str(error), "Look at the settings [environments.<name>] and [packages].")
+        return Probe("packages", False, str(error), "Check the settings [environments.<name>] and [packages].")
     if not (wanted.index_urls or wanted.wheelhouse):
         return Probe("packages", True, "none: neither packages.index_urls nor packages.wheelhouse is set")
     if wanted.wheelhouse and not Path(wanted.wheelhouse).expanduser().is_dir():
-        fix = "Look at the setting 'packages.wheelhouse'."
-        return Probe("packages", False, f"there is no folder '{wanted.wheelhouse}'", fix)
+        fix = "Check the setting 'packages.wheelhouse'."
+        return Probe("packages", False, f"the folder '{wanted.wheelhouse}' does not exist", fix)
     try:
         from uv import find_uv_bin
 
         program = find_uv_bin()
     except (ImportError, FileNotFoundError):
-        return Probe("packages", False, "uv is missing, which locks packages", "pip install 'skillery[packages]'")
+        return Probe(
+            "packages", False, "uv is missing, so packages cannot be locked", "pip install 'skillery[packages]'"
+        )
     hosts = ", ".join(urlsplit(address).hostname or "an index" for address in wanted.index_urls)
     source = f"the wheelhouse {wanted.wheelhouse}" if wanted.wheelhouse else f"from {hosts}"
     return Probe("packages", True, f"{source}, by {program}; named environments: {named}")
@@ -209,7 +223,10 @@ def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:
 
 
 def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Probe, list[SeenProgram]]:
-    """What runs can ask of the sandbox here, and which programs they see: it has to be started to know."""
+    """Return the capabilities of the sandbox, a probe of them, and the programs that runs see.
+
+    The sandbox is started, because only a started sandbox knows its capabilities.
+    """
     import asyncio
 
     async def started() -> tuple[list[str], list[SeenProgram]]:
@@ -221,23 +238,23 @@ def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Prob
             await sandbox.close()
 
     try:
-        able, programs = asyncio.run(started())
+        capabilities, programs = asyncio.run(started())
     except (StartupError, SkilleryError) as error:
-        return [], Probe("capabilities", False, str(error), "see what is missing above"), []
-    return able, Probe("capabilities", True, ", ".join(able)), programs
+        return [], Probe("capabilities", False, str(error), "Fix the failures above."), []
+    return capabilities, Probe("capabilities", True, ", ".join(capabilities)), programs
 
 
 @click.group()
 def config() -> None:
-    """What the settings are."""
+    """Show the settings."""
 
 
 @config.command("show")
 @home_options
 @json_option
 def show(target: Target, as_json: bool) -> None:
-    """Print each setting, its value, and where that came from."""
-    values = [(value.name, _shown(value.name, value.value), value.source) for value in target.load().values()]
+    """Print each setting, its value, and the origin of the value."""
+    values = [(value.name, _visible_value(value.name, value.value), value.source) for value in target.load().values()]
     if as_json:
         print_json({name: {"value": value, "source": source} for name, value, source in values})
         return
@@ -250,8 +267,8 @@ def show(target: Target, as_json: bool) -> None:
     )
 
 
-def _shown(name: str, value: Any) -> Any:
-    """The value, with nothing in it that lets somebody in."""
+def _visible_value(name: str, value: Any) -> Any:
+    """Return the value of a setting without credentials."""
     if name == "database" and isinstance(value, str):
         return hide_password(value)
     if name.startswith("backends.") and _SECRET.search(name.rpartition(".")[2]):
@@ -260,7 +277,7 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def hide_password(url: str) -> str:
-    """A database URL without its password, whether or not it is a valid one."""
+    """Return a database URL, valid or not, without its password."""
     scheme, separator, rest = url.partition("://")
     user_info, at, place = rest.rpartition("@")
     user, colon, _password = user_info.partition(":")

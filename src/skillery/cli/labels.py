@@ -1,4 +1,4 @@
-"""`skillery label`: names that are moved from version to version of a skill."""
+"""`skillery label`: movable names for versions of a skill."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skillery.cli.output import clean, print_json, print_rows
 
 @click.group()
 def label() -> None:
-    """Labels of versions, such as stable and canary: whoever asks for NAME@LABEL gets the version it points to."""
+    """Labels of versions, such as stable and canary. NAME@LABEL resolves to the version that the label points to."""
 
 
 @label.command("set")
@@ -22,10 +22,10 @@ def label() -> None:
 @target_options
 @json_option
 def set_(name: str, label: str, target: Target, as_json: bool) -> None:
-    """Point LABEL to a version; VERSION may also be what means one now: another label, a range, latest."""
+    """Point LABEL to a version. VERSION may also be another label, a range or latest, resolved now."""
     name, version = name_and_version(name, None)
     if not version:
-        raise click.UsageError(f"'{name}' says no version: write NAME@VERSION, or {name}@latest")
+        raise click.UsageError(f"'{name}' has no version: write NAME@VERSION, or {name}@latest")
     _move(target, as_json, "set_label", name=name, label=label, version=version)
 
 
@@ -35,7 +35,7 @@ def set_(name: str, label: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rollback(name: str, label: str, target: Target, as_json: bool) -> None:
-    """Point LABEL to what it pointed to before its last move; once more, to what was before that."""
+    """Point LABEL to the version before its last move. Repeat the command to go further back."""
     _move(target, as_json, "rollback_label", name=name, label=label)
 
 
@@ -45,16 +45,16 @@ def rollback(name: str, label: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rm(name: str, label: str, target: Target, as_json: bool) -> None:
-    """Take LABEL away; a rollback brings it back."""
+    """Remove LABEL. A rollback restores it."""
     _move(target, as_json, "remove_label", name=name, label=label)
 
 
 @label.command("list")
 @click.argument("name", metavar="NAME")
 @click.argument("label", metavar="[LABEL]", required=False)
-@click.option("--history", is_flag=True, help="Their moves, newest first, instead of where they point now.")
-@click.option("--limit", type=click.IntRange(1, 1000), help="At most so many moves.  [default: 50]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@click.option("--history", is_flag=True, help="List the moves of labels, newest first, instead of their versions.")
+@click.option("--limit", type=click.IntRange(1, 1000), help="Maximum number of moves.  [default: 50]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
 def list_(
@@ -66,7 +66,7 @@ def list_(
     target: Target,
     as_json: bool,
 ) -> None:
-    """List the labels of a skill, or the moves that they have made."""
+    """List the labels of a skill, or their moves."""
     from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(
@@ -79,7 +79,7 @@ def list_(
     columns = ["label", *(("move", "version", "previous") if history else ("version", "status")), "by", "at"]
     print_rows(columns, [[one[column] or "-" for column in columns] for one in rows])
     if history and answer["next_cursor"]:
-        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More entries: --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 def _move(target: Target, as_json: bool, method: str, **params: Any) -> None:
@@ -95,5 +95,5 @@ def _move(target: Target, as_json: bool, method: str, **params: Any) -> None:
 def _moved(answer: Mapping[str, Any]) -> str:
     before = f" (before: {answer['previous']})" if answer["previous"] else ""
     if answer["version"] is None:
-        return f"{answer['name']}@{answer['label']} is gone{before}"
+        return f"{answer['name']}@{answer['label']} is removed{before}"
     return f"{answer['name']}@{answer['label']} is {answer['version']} {answer['digest']} {answer['status']}{before}"

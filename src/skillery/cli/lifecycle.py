@@ -1,5 +1,5 @@
-"""`skillery submit`, `approve`, `reject`, `yank`, `unyank`, `deprecate`, `undeprecate`, `visibility`: from a draft to a
-version that others rely on, and back; and who sees a skill."""
+"""`skillery submit`, `approve`, `reject`, `yank`, `unyank`, `deprecate`, `undeprecate` and `visibility`: change the
+status of versions and the visibility of skills."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json
 
-version_option = click.option("--version", help="The exact version, where NAME does not say it.")
+version_option = click.option("--version", help="The exact version, if NAME does not include it.")
 
 
 @click.command()
@@ -19,43 +19,47 @@ version_option = click.option("--version", help="The exact version, where NAME d
 @target_options
 @json_option
 def submit(name: str, version: str | None, target: Target, as_json: bool) -> None:
-    """Ask for a review of a draft."""
+    """Submit a draft for review."""
     _call(target, as_json, "submit_version", **_exactly(name, version))
 
 
 @click.command()
 @click.argument("name", metavar="NAME@VERSION")
 @version_option
-@click.option("--digest", metavar="sha256:…", help="What was looked at: refused where the version is another.")
-@click.option("--note", help="Recorded with the approval.")
+@click.option(
+    "--digest",
+    metavar="sha256:…",
+    help="Digest of the reviewed bundle; approval fails if the version has another digest.",
+)
+@click.option("--note", help="Note to record with the approval.")
 @target_options
 @json_option
 def approve(
     name: str, version: str | None, digest: str | None, note: str | None, target: Target, as_json: bool
 ) -> None:
-    """Publish a version that is in review. Its author cannot, unless an admin."""
+    """Publish a version that is in review. Authors cannot approve their own versions, unless they are admins."""
     _call(target, as_json, "approve_version", **_exactly(name, version), digest=digest, note=note)
 
 
 @click.command()
 @click.argument("name", metavar="NAME@VERSION")
 @version_option
-@click.option("--reason", required=True, help="What its author is told.")
+@click.option("--reason", required=True, help="Reason shown to the author.")
 @target_options
 @json_option
 def reject(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
-    """Refuse a version that is in review, for good: the next attempt is another version."""
+    """Reject a version that is in review, permanently. The next attempt needs a new version."""
     _call(target, as_json, "reject_version", **_exactly(name, version), reason=reason)
 
 
 @click.command()
 @click.argument("name", metavar="NAME@VERSION")
 @version_option
-@click.option("--reason", required=True, help="What those are told who ask for it exactly.")
+@click.option("--reason", required=True, help="Reason shown to callers that request this exact version.")
 @target_options
 @json_option
 def yank(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
-    """Let a version be resolved only where it is asked for exactly."""
+    """Exclude a version from all but exact requests."""
     _call(target, as_json, "yank_version", **_exactly(name, version), reason=reason)
 
 
@@ -65,18 +69,18 @@ def yank(name: str, version: str | None, reason: str, target: Target, as_json: b
 @target_options
 @json_option
 def unyank(name: str, version: str | None, target: Target, as_json: bool) -> None:
-    """Take a yank back."""
+    """Revert a yank."""
     _call(target, as_json, "unyank_version", **_exactly(name, version))
 
 
 @click.command()
 @click.argument("name", metavar="NAME")
-@click.option("--message", required=True, help="What describe says of it.")
+@click.option("--message", required=True, help="Message shown in the description of the skill.")
 @click.option("--successor", metavar="NAME", help="The skill to use instead.")
 @target_options
 @json_option
 def deprecate(name: str, message: str, successor: str | None, target: Target, as_json: bool) -> None:
-    """Say of all published versions of a skill that they should no longer be used. They still work."""
+    """Mark all published versions of a skill as deprecated. They still work."""
     _call(target, as_json, "deprecate_skill", name=name, message=message, successor=successor)
 
 
@@ -85,7 +89,7 @@ def deprecate(name: str, message: str, successor: str | None, target: Target, as
 @target_options
 @json_option
 def undeprecate(name: str, target: Target, as_json: bool) -> None:
-    """Take a deprecation back."""
+    """Revert a deprecation."""
     _call(target, as_json, "undeprecate_skill", name=name)
 
 
@@ -95,14 +99,17 @@ def undeprecate(name: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def visibility(name: str, who: str, target: Target, as_json: bool) -> None:
-    """Say who sees a skill: everybody, who has a grant that covers its name, or its publishers."""
+    """Set who can see a skill.
+
+    public: every caller. namespace: callers with a namespace grant for the name. private: only its publishers.
+    """
     _call(target, as_json, "set_visibility", name=name, visibility=who)
 
 
 def _exactly(name: str, version: str | None) -> dict[str, str]:
     name, version = name_and_version(name, version)
     if not version:
-        raise click.UsageError(f"'{name}' says no version: write NAME@VERSION")
+        raise click.UsageError(f"'{name}' has no version: write NAME@VERSION")
     return {"name": name, "version": version}
 
 

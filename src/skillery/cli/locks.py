@@ -1,4 +1,4 @@
-"""`skillery lock`: exact versions of skills, with their digests, in a file that stays with a project."""
+"""`skillery lock`: exact versions of skills and their digests, in a lock file of a project."""
 
 from __future__ import annotations
 
@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 LOCKFILE = "skillery.lock"
 LOCK_VERSION = 1
-MOST_LOCKFILE_BYTES = 4 * 1024 * 1024
+MAX_LOCKFILE_BYTES = 4 * 1024 * 1024
 
 lockfile_option = click.option(
-    "-o", "--file", "file", metavar="FILE", default=LOCKFILE, show_default=True, help="The lock file; '-' is stdout."
+    "-o",
+    "--file",
+    "file",
+    metavar="FILE",
+    default=LOCKFILE,
+    show_default=True,
+    help="The lock file; '-' writes to stdout.",
 )
 
 
@@ -41,29 +47,30 @@ class _Lockfile(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
-@click.option("--check", is_flag=True, help="Instead say whether all that FILE locks is there as it was.")
+@click.option("--check", is_flag=True, help="Check instead that all locked versions are still available and unchanged.")
 @lockfile_option
 @target_options
 @json_option
 def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json: bool) -> None:
-    """Write down which version each NAME@SPEC is now, with its digest.
+    """Lock skills to exact versions in a file.
 
-    SPEC is a version, a range, a label or a digest; without one it is the latest release. The same versions make the
-    same file, byte for byte, and `skillery install --locked` installs just that.
+    The lock file holds the present version and digest of each NAME@SPEC. SPEC is a version, a range, a label or a
+    digest. Without SPEC, the latest release is locked. The same versions produce the same file, byte for byte.
+    `skillery install --locked` installs exactly these versions.
     """
     from skillery.cli.connection import with_client
 
     if check == bool(skills):
-        raise click.UsageError("name the skills to lock, or --check a lock file that is there already")
+        raise click.UsageError("name the skills to lock, or pass --check to check an existing lock file")
     if check:
         _check(target, read_lockfile(Path(file)), as_json)
         return
-    entries: list[dict[str, str]] = with_client(target, lambda client: resolved(client, skills))
+    entries: list[dict[str, str]] = with_client(target, lambda client: resolve_lock(client, skills))
     text = lockfile_text(entries)
     if file == "-":
         click.echo(text, nl=False)
         return
-    write_whole(Path(file), text)
+    write_atomically(Path(file), text)
     if as_json:
         print_json({"file": file, "lock": entries})
     else:
@@ -80,24 +87,24 @@ def _check(target: Target, entries: Sequence[Mapping[str, str]], as_json: bool) 
             raise click.exceptions.Exit(1)
         return
     refuse_problems(verified)
-    click.echo(f"All {len(entries)} are there as they were locked.")
+    click.echo(f"All {len(entries)} locked versions are available and unchanged.")
 
 
-async def resolved(client: Client, skills: Sequence[str]) -> list[dict[str, str]]:
-    """The lock of these, sorted: the order on a command line means nothing."""
+async def resolve_lock(client: Client, skills: Sequence[str]) -> list[dict[str, str]]:
+    """Resolve the skills and return their lock, sorted by name. The order on the command line does not matter."""
     answer = await client.call("resolve_skills", skills=list(skills))
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
 
 
 def refuse_problems(verified: Mapping[str, Any]) -> None:
-    """Raises CheckFailed where what verify_lock answered is not ok."""
+    """Print the warnings of a verify_lock response. Raises CheckFailed if the response lists problems."""
     for warning in verified["warnings"]:
         click.echo(f"{click.style('warning:', fg='yellow')} {clean(warning['message'])}", err=True)
     problems = verified["problems"]
     if problems:
         for problem in problems:
             click.echo(f"  {clean(problem['problem'])}: {clean(problem['message'])}", err=True)
-        raise CheckFailed(f"the lock does not hold: {len(problems)} of its skills are not what they were")
+        raise CheckFailed(f"the lock does not hold: {len(problems)} of its skills are missing or have changed")
 
 
 def lockfile_text(entries: Sequence[Mapping[str, str]]) -> str:
@@ -105,28 +112,30 @@ def lockfile_text(entries: Sequence[Mapping[str, str]]) -> str:
 
 
 def read_lockfile(path: Path) -> list[dict[str, str]]:
-    """Raises CheckFailed where it cannot be read, or is none."""
+    """Read a lock file. Raises CheckFailed if the file cannot be read or is not a lock file."""
     try:
-        if path.stat().st_size > MOST_LOCKFILE_BYTES:
+        if path.stat().st_size > MAX_LOCKFILE_BYTES:
             raise CheckFailed(f"'{path}' is too large for a lock file")
         found = msgspec.json.decode(path.read_bytes(), type=_Lockfile)
     except OSError as error:
-        raise CheckFailed(f"cannot read the lock file '{path}': {error.strerror}; `skillery lock` makes one") from None
+        raise CheckFailed(
+            f"cannot read the lock file '{path}': {error.strerror}; run `skillery lock` to create it"
+        ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckFailed(f"'{path}' is no lock file of Skillery: {error}") from None
+        raise CheckFailed(f"'{path}' is not a Skillery lock file: {error}") from None
     if found.lock_version != LOCK_VERSION:
-        raise CheckFailed(f"'{path}' is of lock_version {found.lock_version}; this release knows {LOCK_VERSION}")
+        raise CheckFailed(f"'{path}' has lock_version {found.lock_version}; this release reads only {LOCK_VERSION}")
     return [msgspec.structs.asdict(entry) for entry in found.skills]
 
 
-def write_whole(path: Path, text: str) -> None:
-    """All of it or nothing, whoever reads it meanwhile."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file atomically, so that concurrent readers see the old or the new text."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        beside.write_text(text)
-        beside.replace(path)
+        temporary.write_text(text)
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise CheckFailed(f"cannot write '{path}': {error.strerror}") from None
 
 

@@ -1,4 +1,4 @@
-"""`skillery mcp`: MCP over stdin and stdout, for clients that start their servers."""
+"""`skillery mcp`: MCP over stdin and stdout, for clients that start their own servers."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from skillery.cli.options import Target, target_options
     "tools",
     multiple=True,
     metavar="NAME",
-    help="Offer this as a tool too: search_skills, create_skill, or a skill (its Skill Tools). May be repeated.",
+    help="Also offer this as a tool: search_skills, create_skill, or a skill (its Skill Tools). Repeatable.",
 )
 @target_options
 def mcp(tools: Sequence[str], target: Target) -> None:
-    """Speak MCP over stdin and stdout, one JSON message a line.
+    """Speak MCP over stdin and stdout, one JSON message per line.
 
-    It is what POST /mcp of a server says: of the one at --url, of the one that holds the home, or of this process
-    where none does. Then the home is left to others again when nothing has been said for a few seconds.
+    The answers are those of POST /mcp of a server: the server at --url, the server that holds the home, or else this
+    process. In the last case, the home is released after a few idle seconds.
     """
     import asyncio
 
     from skillery.cli.mcp_bridge import McpBridge
-    from skillery.cli.registry_access import Reach
+    from skillery.cli.registry_access import RegistryAccess
 
     async def speak() -> None:
-        reach = Reach(target)
+        access = RegistryAccess(target)
         try:
-            # What is wrong with the settings is told at once, and the first word waits for nothing.
-            async with reach.client():
+            # Connecting now reports errors in the settings at once and makes the first message fast.
+            async with access.client():
                 pass
-            await McpBridge(reach.client, tools).run()
+            await McpBridge(access.client, tools).run()
         finally:
-            await reach.close()
+            await access.close()
 
     asyncio.run(speak())

@@ -1,7 +1,8 @@
-"""From stdin to POST /mcp, and from its answers to stdout.
+"""Bridge from stdin to POST /mcp, and from its responses to stdout.
 
-What is said is not looked into, but for what HTTP has in headers: the version, the method, the name, and the session of
-clients of before 2026-07-28. So a home and a server far away are spoken to alike, in every version that they know.
+Messages are passed through unchanged. The bridge reads only what HTTP needs as headers: version, method, name, and the
+session of clients older than 2026-07-28. The bridge therefore works the same for a home and for a remote server, in
+every protocol version that they support.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ import msgspec
 from skillery.cli.client import Client
 from skillery.errors import StartupError
 
-MOST_LINE = 128 * 1024 * 1024
-"""Bytes of a message: no server takes as much."""
-LEAVE_SECONDS = 5.0
-"""For answers that are under way when stdin ends."""
+MAX_LINE_BYTES = 128 * 1024 * 1024
+"""Limit of a message in bytes. Servers accept less."""
+DRAIN_SECONDS = 5.0
+"""Time for pending responses after stdin ends."""
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
@@ -42,50 +43,50 @@ class _Message(msgspec.Struct):
 
     @property
     def version(self) -> str | None:
-        """Set in what clients of 2026-07-28 and later say."""
+        """The protocol version that clients of 2026-07-28 and later send in each message."""
         meta = self.params.get("_meta")
         version = meta.get(VERSION_KEY) if isinstance(meta, dict) else None
-        # What no header can hold is the server's to refuse.
+        # The server refuses a version that no header can hold.
         return version if isinstance(version, str) and _PLAIN.fullmatch(version) else None
 
 
 class McpBridge:
-    """One client at stdin and stdout. `run` ends when stdin does."""
+    """Bridge for one client at stdin and stdout. `run` ends when stdin ends."""
 
     def __init__(
         self,
-        reach: Callable[[], AbstractAsyncContextManager[Client]],
+        connect: Callable[[], AbstractAsyncContextManager[Client]],
         tools: Sequence[str],
         source: BinaryIO | None = None,
         sink: BinaryIO | None = None,
     ) -> None:
-        self._reach = reach
+        self._connect = connect
         self._address = f"/mcp?tools={quote(','.join(tools), safe=',')}" if tools else "/mcp"
         self._source, self._sink = source or sys.stdin.buffer, sink or sys.stdout.buffer
         self._session: dict[str, str] = {}
-        """Headers of a client that began with a handshake."""
-        self._under_way: dict[str | int | float, asyncio.Task[None]] = {}
+        """Headers of the session, set by a handshake."""
+        self._tasks: dict[str | int | float, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         async for line in self._lines():
-            await self._take(line)
-        if self._under_way:
-            await asyncio.wait(self._under_way.values(), timeout=LEAVE_SECONDS)
-        for task in self._under_way.values():
+            await self._handle(line)
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=DRAIN_SECONDS)
+        for task in self._tasks.values():
             task.cancel()
 
     async def _lines(self) -> AsyncIterator[bytes]:
-        """Read by a thread that ends with the process: nothing interrupts a read of stdin."""
+        """Read lines in a thread that ends with the process, because a read of stdin cannot be interrupted."""
         lines: asyncio.Queue[bytes] = asyncio.Queue(1)
         loop = asyncio.get_running_loop()
 
         def read() -> None:
             line = b"begin"
             while line:
-                line = self._source.readline(MOST_LINE)
+                line = self._source.readline(MAX_LINE_BYTES)
                 try:
                     asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
-                except RuntimeError:  # the loop is closed: nobody listens any more
+                except RuntimeError:  # the loop is closed
                     return
 
         threading.Thread(target=read, name="stdin", daemon=True).start()
@@ -93,31 +94,34 @@ class McpBridge:
             if line.strip():
                 yield line
 
-    async def _take(self, line: bytes) -> None:
+    async def _handle(self, line: bytes) -> None:
         try:
             message = msgspec.json.decode(line, type=_Message)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._say_error(None, PARSE_ERROR, "a line is one JSON-RPC message")
+            self._write_error(None, PARSE_ERROR, "each line must be one JSON-RPC message")
             return
-        if message.method == CANCELLED and self._is_dropped(message):
+        if message.method == CANCELLED and self._cancels_locally(message):
             return
         if message.id is msgspec.UNSET or message.id is None or message.method == INITIALIZE:
-            # In order: what follows a handshake depends on it.
+            # Handled in order, because the messages after a handshake depend on it.
             await self._exchange(message, line)
             return
-        self._under_way[message.id] = task = asyncio.create_task(self._exchange(message, line))
+        self._tasks[message.id] = task = asyncio.create_task(self._exchange(message, line))
         task.add_done_callback(partial(self._ended, message.id))
 
     def _ended(self, request_id: str | int | float, task: asyncio.Task[None]) -> None:
-        if self._under_way.get(request_id) is task:
-            del self._under_way[request_id]
+        if self._tasks.get(request_id) is task:
+            del self._tasks[request_id]
 
-    def _is_dropped(self, message: _Message) -> bool:
-        """Since 2026-07-28 a request is taken back by closing its answer; before, the server is told."""
+    def _cancels_locally(self, message: _Message) -> bool:
+        """Cancel the request and return True, as closing a response cancels a request since 2026-07-28.
+
+        Return False for clients with a handshake: the server must receive their notification.
+        """
         if self._session:
             return False
         request_id = message.params.get("requestId")
-        task = self._under_way.get(request_id) if isinstance(request_id, str | int | float) else None
+        task = self._tasks.get(request_id) if isinstance(request_id, str | int | float) else None
         if task is not None:
             task.cancel()
         return True
@@ -125,51 +129,51 @@ class McpBridge:
     async def _exchange(self, message: _Message, line: bytes) -> None:
         try:
             async with (
-                self._reach() as client,
-                client.knock(self._address, line, self._headers(message)) as response,
+                self._connect() as client,
+                client.post_stream(self._address, line, self._headers(message)) as response,
             ):
-                await self._hand_on(message, response)
+                await self._forward(message, response)
         except StartupError as error:
             if message.id is not msgspec.UNSET:
-                self._say_error(message.id, INTERNAL_ERROR, str(error))
+                self._write_error(message.id, INTERNAL_ERROR, str(error))
 
     def _headers(self, message: _Message) -> dict[str, str]:
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
         if message.version is None:
             return headers | self._session
-        headers |= {"mcp-protocol-version": message.version, "mcp-method": _in_header(message.method)}
+        headers |= {"mcp-protocol-version": message.version, "mcp-method": _header_value(message.method)}
         name = message.params.get(NAMED_BY.get(message.method, ""))
-        return headers | ({"mcp-name": _in_header(name)} if isinstance(name, str) else {})
+        return headers | ({"mcp-name": _header_value(name)} if isinstance(name, str) else {})
 
-    async def _hand_on(self, message: _Message, response: httpx.Response) -> None:
+    async def _forward(self, message: _Message, response: httpx.Response) -> None:
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if kind == "text/event-stream":
             async for line in _lines_of(response):
                 if line.startswith(b"data:") and line[5:].strip():
-                    self._hear(message, response, line[5:].strip())
+                    self._forward_message(message, response, line[5:].strip())
             return
         body = await response.aread()
         if message.id is msgspec.UNSET:
             return
         if kind != "application/json":
-            self._say_error(message.id, INTERNAL_ERROR, f"the server answered HTTP {response.status_code}")
+            self._write_error(message.id, INTERNAL_ERROR, f"the server answered HTTP {response.status_code}")
             return
-        self._hear(message, response, body)
+        self._forward_message(message, response, body)
 
-    def _hear(self, message: _Message, response: httpx.Response, body: bytes) -> None:
+    def _forward_message(self, message: _Message, response: httpx.Response, body: bytes) -> None:
         try:
-            said = msgspec.json.decode(body)
+            answer = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            said = None
-        if not isinstance(said, dict):
-            self._say_error(message.id, INTERNAL_ERROR, f"the server answered HTTP {response.status_code}")
+            answer = None
+        if not isinstance(answer, dict):
+            self._write_error(message.id, INTERNAL_ERROR, f"the server answered HTTP {response.status_code}")
             return
-        if "method" not in said and said.get("id") is None:
-            # It was turned away before anybody read it.
-            said = {"jsonrpc": "2.0", "id": message.id, "error": said.get("error")}
-        if message.method == INITIALIZE and "result" in said:
-            self._begin_session(said["result"], response)
-        self._say(said)
+        if "method" not in answer and answer.get("id") is None:
+            # The server refused the request before it read the id.
+            answer = {"jsonrpc": "2.0", "id": message.id, "error": answer.get("error")}
+        if message.method == INITIALIZE and "result" in answer:
+            self._begin_session(answer["result"], response)
+        self._write(answer)
 
     def _begin_session(self, result: Any, response: httpx.Response) -> None:
         version = result.get("protocolVersion") if isinstance(result, dict) else None
@@ -178,16 +182,19 @@ class McpBridge:
         if session:
             self._session["mcp-session-id"] = session
 
-    def _say_error(self, reply_to: Any, code: int, text: str) -> None:
-        self._say({"jsonrpc": "2.0", "id": reply_to, "error": {"code": code, "message": text}})
+    def _write_error(self, reply_to: Any, code: int, text: str) -> None:
+        self._write({"jsonrpc": "2.0", "id": reply_to, "error": {"code": code, "message": text}})
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _write(self, message: dict[str, Any]) -> None:
         self._sink.write(msgspec.json.encode(message) + b"\n")
         self._sink.flush()
 
 
 async def _lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
-    """httpx would end lines at every character that ends one somewhere, and JSON may hold some of those."""
+    """Split a response at newlines.
+
+    httpx would also split at other line separators, which JSON strings may contain.
+    """
     rest = b""
     async for chunk in response.aiter_bytes():
         *lines, rest = (rest + chunk).split(b"\n")
@@ -196,8 +203,8 @@ async def _lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
     yield rest
 
 
-def _in_header(value: str) -> str:
-    """As it is where a header can hold it, in Base64 between marks otherwise."""
+def _header_value(value: str) -> str:
+    """Return the value unchanged if a header can hold it, otherwise marked and in Base64."""
     if _PLAIN.fullmatch(value) and not value.startswith(_IN_BASE64):
         return value
     return f"{_IN_BASE64}{base64.b64encode(value.encode()).decode()}?="

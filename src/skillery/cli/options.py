@@ -1,4 +1,4 @@
-"""The options that commands share."""
+"""Options that commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Target(NamedTuple):
-    """Which registry a command is about."""
+    """The registry that a command uses."""
 
     home: str | None = None
     config: str | None = None
@@ -25,7 +25,7 @@ class Target(NamedTuple):
     token: str | None = None
 
     def load(self, **flags: Any) -> LoadedSettings:
-        """The settings of this machine. Raises StartupError."""
+        """Load the settings of this machine. Raises StartupError."""
         from skillery.settings import load_settings
 
         return load_settings({"home": self.home, **flags}, config=self.config)
@@ -36,10 +36,10 @@ def json_option(command: F) -> F:
 
 
 def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--home and --config; the command gets them as `target`."""
+    """Add --home and --config. The command receives them as `target`."""
 
-    @click.option("--home", metavar="DIR", help="The home: where the embedded registry lies.")
-    @click.option("--config", metavar="FILE", help="Settings; by default skillery.toml in the home.")
+    @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
+    @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
     @functools.wraps(command)
     def with_target(*, home: str | None, config: str | None, **others: Any) -> Any:
         return command(target=Target(home, config), **others)
@@ -48,21 +48,21 @@ def home_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def token_option(command: F) -> F:
-    """--token; on a command line others can see it, in SKILLERY_TOKEN they can't."""
+    """Add --token. Other users of the machine can see a command line, but not SKILLERY_TOKEN."""
     return click.option(
         "--token",
         metavar="TOKEN",
         envvar="SKILLERY_TOKEN",
-        help="What to show to a server that asks who is calling.  [default: SKILLERY_TOKEN]",
+        help="The token for a server that requires authentication.  [default: SKILLERY_TOKEN]",
     )(command)
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """As home_options, and --url and --token for a server elsewhere."""
+    """Add the options of home_options, and --url and --token for a remote server."""
 
-    @click.option("--home", metavar="DIR", help="The home: where the embedded registry lies.")
-    @click.option("--config", metavar="FILE", help="Settings; by default skillery.toml in the home.")
-    @click.option("--url", metavar="URL", callback=_check_url, help="Talk to the server there instead.")
+    @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
+    @click.option("--config", metavar="FILE", help="The settings file.  [default: skillery.toml in the home]")
+    @click.option("--url", metavar="URL", callback=_check_url, help="Use the server at this address instead.")
     @token_option
     @functools.wraps(command)
     def with_target(*, home: str | None, config: str | None, url: str | None, token: str | None, **others: Any) -> Any:
@@ -72,7 +72,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def user_of_this_machine() -> str:
-    """Who gives a command that works on the home itself, for the record."""
+    """Return the user name for the audit trail of commands that open the home themselves."""
     try:
         return getpass.getuser()[:200]
     except (OSError, KeyError):
@@ -80,14 +80,14 @@ def user_of_this_machine() -> str:
 
 
 def name_and_version(text: str, version: str | None) -> tuple[str, str | None]:
-    """`NAME@SPEC`, or NAME and --version; both at once is wrong usage."""
+    """Split `NAME@SPEC`, or return NAME and --version. Raises UsageError if both give a version."""
     name, at, spec = text.partition("@")
     if at and version is not None:
-        raise click.UsageError(f"'{text}' names a version, and --version another: give one of them")
+        raise click.UsageError(f"'{text}' contains a version and --version gives another: use only one of them")
     return name, (spec if at else version)
 
 
 def _check_url(_ctx: click.Context, _option: click.Parameter, url: str | None) -> str | None:
     if url is not None and not url.lower().startswith(("http://", "https://")):
-        raise click.BadParameter(f"'{url}' is no http:// or https:// address")
+        raise click.BadParameter(f"'{url}' is not an http:// or https:// address")
     return url.rstrip("/").removesuffix("/rpc") if url else None

@@ -1,4 +1,4 @@
-"""What commands print: tables on a terminal, plain text elsewhere, one JSON document with --json."""
+"""Output of commands: tables on a terminal, plain text otherwise, one JSON document with --json."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import msgspec
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 WIDTH = 100
 _SPACE = re.compile(r"\s+")
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def clean(text: object) -> str:
-    """`text` without the characters that could take over a terminal: what a skill says is somebody else's text."""
+    """Return `text` with control characters escaped, because text of skills is untrusted and could control the
+    terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", str(text).replace("\r\n", "\n"))
 
 
@@ -34,9 +35,9 @@ def is_terminal() -> bool:
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-    """A table on a terminal; elsewhere one line a row, its fields parted by tabs.
+    """Print a table on a terminal, otherwise one line per row with fields separated by tabs.
 
-    On a terminal a moment is told to the second, and has a place to wrap at.
+    On a terminal, timestamps are shortened to seconds and can wrap.
     """
     if not is_terminal():
         for row in rows:
@@ -49,14 +50,15 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
 
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")  # half a digest is none
+        table.add_column(column, overflow="fold")  # a truncated digest would be useless
     for row in rows:
-        table.add_row(*(Text(_MOMENT.sub(r"\1 \2Z", clean(field))) for field in row))
+        table.add_row(*(Text(_TIMESTAMP.sub(r"\1 \2Z", clean(field))) for field in row))
     Console().print(table)
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """One `name: value` a line; a value of several lines is indented below its name. What is no text is JSON."""
+    """Print one `name: value` per line. A value of several lines is indented below its name; other types are printed
+    as JSON."""
     for name, value in fields:
         text = clean(value if isinstance(value, str) else _short_json(value)).rstrip("\n")
         if "\n" in text:

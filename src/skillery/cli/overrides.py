@@ -1,4 +1,4 @@
-"""Of folders that are imported together, the later override the earlier: which skills of which folder that concerns."""
+"""Overrides between folders of one import: a skill of a later folder overrides the same skill of an earlier folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skillery.cli.archives import Counting, Folder
+from skillery.cli.archives import Folder, Override
 from skillery.errors import SkilleryError, StartupError
 from skillery.formats.foreign_skill import alias_key, read_foreign_skill
 from skillery.formats.lenient_skill_md import read_skill_md
@@ -15,34 +15,37 @@ from skillery.formats.repairs import Repairs
 from skillery.formats.skill_toml import toml_manifest
 from skillery.importing.finder import SKILL_MD, SKILL_TOML, FoundSkill
 
-_MOST_BYTES = 1024 * 1024
-"""Of a file that says what its skill is called."""
+_MAX_BYTES = 1024 * 1024
+"""Limit of the file that states the name of a skill."""
 
 
 class _Skill(NamedTuple):
     path: str
-    """Where it lies, for a report."""
+    """Path of the skill, for reports."""
     found: FoundSkill
 
 
 def override(folders: Sequence[Folder | None], names: Sequence[str]) -> list[Folder | None]:
-    """Return each folder without what a later one has too. `names` are those of the folders, for a skill at their root.
-    None is an archive, which is not looked into."""
+    """Return each folder without the skills that a later folder overrides.
+
+    `names` are the names of the folders, used for a skill at their root. None stands for an archive, which is not
+    scanned.
+    """
     later: dict[str, _Skill] = {}
-    left: list[Folder | None] = []
+    kept: list[Folder | None] = []
     for folder, name in zip(reversed(folders), reversed(names), strict=True):
-        left.append(_without(folder, name, later) if folder is not None else None)
-    return left[::-1]
+        kept.append(_without(folder, name, later) if folder is not None else None)
+    return kept[::-1]
 
 
 def _without(folder: Folder, name: str, later: dict[str, _Skill]) -> Folder:
-    """Add the other skills of the folder to `later`."""
-    overridden: dict[str, Counting] = {}
+    """Mark overridden skills of the folder, and add its other skills to `later`."""
+    overridden: dict[str, Override] = {}
     own: dict[str, _Skill] = {}
-    for root, stated in _stated(folder, name).items():
+    for root, stated in _stated_names(folder, name).items():
         skill, key = _Skill(str(folder.path / root), folder.finder.skill(root)), alias_key(stated)
         if key in later:
-            overridden[root] = Counting(stated, later[key].path, _is_same(skill.found, later[key].found))
+            overridden[root] = Override(stated, later[key].path, _is_same(skill.found, later[key].found))
         else:
             own.setdefault(key, skill)
     later |= own
@@ -50,7 +53,7 @@ def _without(folder: Folder, name: str, later: dict[str, _Skill]) -> Folder:
 
 
 def _is_same(one: FoundSkill, other: FoundSkill) -> bool:
-    """Whether two skills are one, behind a link or copied."""
+    """Return whether two skills are identical, because of a link or a copy."""
     if one.files.keys() != other.files.keys():
         return False
     pairs = [(entry, other.files[path]) for path, entry in one.files.items()]
@@ -60,32 +63,32 @@ def _is_same(one: FoundSkill, other: FoundSkill) -> bool:
 
 
 def overridden_skills(folder: Folder | None) -> list[dict[str, Any]]:
-    """Return what of a folder is not sent, as the server reports of skills."""
+    """Return reports for the skills of a folder that are not sent, in the form of the server's reports."""
     if folder is None:
         return []
-    left = [
+    reports = [
         {"path": root, "outcome": "merged" if one.is_same else "overridden", "stated": one.stated, "by": one.by}
         for root, one in folder.overridden.items()
     ]
-    return left + [{"path": link.path, "outcome": "merged", "by": link.by or "."} for link in folder.found.merged]
+    return reports + [{"path": link.path, "outcome": "merged", "by": link.by or "."} for link in folder.found.merged]
 
 
-def counting(said: Mapping[str, Any], left: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return what the server said of all skills, with those that it was not sent."""
-    if "total" in said:
-        return {**said, "total": said["total"] + len(left)}
-    if "counts" in said and left:
-        counts = Counter(said["counts"]) + Counter(one["outcome"] for one in left)
-        return {**said, "counts": dict(counts)}
-    return said
+def add_overridden(report: Mapping[str, Any], unsent: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the server's report with the counts of the skills that were not sent."""
+    if "total" in report:
+        return {**report, "total": report["total"] + len(unsent)}
+    if "counts" in report and unsent:
+        counts = Counter(report["counts"]) + Counter(one["outcome"] for one in unsent)
+        return {**report, "counts": dict(counts)}
+    return report
 
 
-def _stated(folder: Folder, name: str) -> dict[str, str]:
-    """By its folder what each skill calls itself, where that can be read."""
+def _stated_names(folder: Folder, name: str) -> dict[str, str]:
+    """Return the name that each skill states, by its root. Unreadable skills are omitted."""
     roots = folder.found.roots
     folders = frozenset(root.rpartition("/")[2] for root in roots)
-    said = {root: _name(folder.finder.skill(root), name, folders) for root in roots}
-    return {root: one for root, one in said.items() if one is not None}
+    stated = {root: _name(folder.finder.skill(root), name, folders) for root in roots}
+    return {root: one for root, one in stated.items() if one is not None}
 
 
 def _name(skill: FoundSkill, archive_name: str, folders: frozenset[str]) -> str | None:
@@ -98,12 +101,12 @@ def _name(skill: FoundSkill, archive_name: str, folders: frozenset[str]) -> str 
         read = read_skill_md(_content(skill, SKILL_MD))
         return read_foreign_skill(read.skill_md, skill.folder or archive_name, folders, Repairs()).stated
     except SkilleryError:
-        # The server says what is wrong with it.
+        # The server reports the fault.
         return None
 
 
 def _content(skill: FoundSkill, path: str) -> bytes:
-    return _bytes(skill.files[path].place, _MOST_BYTES)
+    return _bytes(skill.files[path].place, _MAX_BYTES)
 
 
 def _bytes(place: Path, most: int = -1) -> bytes:

@@ -1,4 +1,4 @@
-"""The part of `skillery doctor` about system programs: which of those that public skills call a run can see."""
+"""`skillery doctor`, system programs: which programs that public skills use are visible to runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHICH = "import shutil\ndef main(args): return {name: shutil.which(name) for nam
 
 
 class SeenProgram(msgspec.Struct, frozen=True):
-    """A program, the Debian package that has it, and its path in a run: None if runs do not see it."""
+    """A program, its Debian package, and its path in a run, or None if runs do not see the program."""
 
     program: str
     package: str
@@ -31,7 +31,7 @@ class SeenProgram(msgspec.Struct, frozen=True):
 
 
 async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
-    """Ask a run in the sandbox, which has been started. Return nothing if no run of Python is possible."""
+    """Look up the programs in a run of the started sandbox. Return an empty list if the sandbox cannot run Python."""
     from skillery.backends import CodeCall, Job, Limits
     from skillery.sandboxing.python_runner.dialogue import NoHost
 
@@ -50,14 +50,15 @@ async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
 
 
 def hidden_link(program: str) -> str:
-    """Return why runs do not see a program that the host has, and the remedy; "" if the host does not have it."""
+    """Return why runs do not see a program of the host, and the remedy. Return "" if the host does not have the
+    program."""
     path = shutil.which(program, path=HOST_PATH)
     if path is None or not Path(path).is_symlink():
         return ""
     target = os.path.realpath(path)
     if target.startswith("/usr/"):
         return f"{path} is a link through a folder that runs do not see: ln -s {target} /usr/local/bin/{program}"
-    return f"{path} is a link to {target}, and runs see programs below /usr: install it there"
+    return f"{path} is a link to {target}, and runs see only programs in /usr: install it there"
 
 
 def print_programs(seen: Sequence[SeenProgram]) -> None:

@@ -1,4 +1,4 @@
-"""`skillery quota`: how much of each quota is used."""
+"""`skillery quota`: use and limit of each quota."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ OF_IDENTITY = ("blobs", "blob_bytes", "runs_per_minute", "concurrent_runs")
 
 
 @click.command()
-@click.option("--identity", metavar="NAME", help="Whose. Another's takes the scope admin.  [default: your own]")
-@click.option("--namespace", metavar="NAMESPACE", help="Of which namespace.  [default: those of your grants]")
+@click.option(
+    "--identity",
+    metavar="NAME",
+    help="The identity; another than your own requires the scope admin.  [default: your own]",
+)
+@click.option("--namespace", metavar="NAMESPACE", help="The namespace.  [default: the namespaces of your grants]")
 @target_options
 @json_option
 def quota(identity: str | None, namespace: str | None, target: Target, as_json: bool) -> None:
-    """Say how much is used, and how much may be."""
+    """Show the use and the limit of each quota."""
     from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(

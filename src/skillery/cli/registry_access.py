@@ -1,4 +1,4 @@
-"""A registry for a command that lives long: held while it is spoken to, and left to others in between."""
+"""Registry access of a long-lived command: the home is held during requests and released in between."""
 
 from __future__ import annotations
 
@@ -12,58 +12,60 @@ from skillery.cli.options import Target
 from skillery.errors import StartupError
 
 LINGER_SECONDS = 5.0
-"""After the last word; opening a home again takes most of a second, and others wait three times as long for it."""
+"""Idle time before the home is released. Opening a home takes most of a second, and other commands wait up to three
+times as long as this for it."""
 
 
-class Reach:
-    """Whoever holds the home when it is spoken to: a server, or this process for as long as it takes. `close` it."""
+class RegistryAccess:
+    """Client of the server that holds the home, or else of this process while requests are active. Call `close` at
+    the end."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._speaking = 0
-        self._letting_go: asyncio.TimerHandle | None = None
+        self._requests = 0
+        self._release_timer: asyncio.TimerHandle | None = None
         self._holder: asyncio.Task[None] | None = None
         self._client: asyncio.Future[Client] | None = None
         self._release = asyncio.Event()
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """Raises StartupError."""
-        self._speaking += 1
-        if self._letting_go is not None:
-            self._letting_go.cancel()
+        """Yield a client. Raises StartupError."""
+        self._requests += 1
+        if self._release_timer is not None:
+            self._release_timer.cancel()
         try:
             if self._client is None:
-                self._begin()
+                self._open()
             assert self._client is not None
             yield await asyncio.shield(self._client)
         except StartupError:
-            # It may have gone: somebody else is looked for next time.
-            self._let_go()
+            # The server may have ended: the next request looks for the holder again.
+            self._release_client()
             raise
         finally:
-            self._speaking -= 1
-            if not self._speaking:
-                self._letting_go = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._let_go)
+            self._requests -= 1
+            if not self._requests:
+                self._release_timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._release_client)
 
     async def close(self) -> None:
-        self._let_go()
+        self._release_client()
         if self._holder is not None:
             await asyncio.wait({self._holder})
 
-    def _begin(self) -> None:
+    def _open(self) -> None:
         client, self._release = asyncio.get_running_loop().create_future(), asyncio.Event()
         self._client = client
         self._holder = asyncio.create_task(self._hold(client, self._release, self._holder))
 
-    def _let_go(self) -> None:
+    def _release_client(self) -> None:
         self._client = None
         self._release.set()
 
     async def _hold(
         self, client: asyncio.Future[Client], release: asyncio.Event, before: asyncio.Task[None] | None
     ) -> None:
-        """What one task opens, the same one closes."""
+        """Open and close the client in one task, as async contexts require."""
         if before is not None:
             await asyncio.wait({before})
         try:

@@ -25,7 +25,7 @@ ENDINGS: dict[str, Language] = {".js": "javascript", ".mjs": "javascript", ".sh"
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """What a run is given: args, and files or blob ids, each with the arg that is to hold its id."""
+    """Inputs of a run: args, and files or blob ids, each with the arg that receives the id."""
 
     args: dict[str, Any]
     blobs: tuple[tuple[str | None, str], ...]
@@ -33,13 +33,13 @@ class Inputs(msgspec.Struct, frozen=True):
 
 def input_options(command: Any) -> Any:
     for option in (
-        click.option("--timeout-ms", type=int, help="Wall clock for the run.  [default: the server's]"),
+        click.option("--timeout-ms", type=int, help="Wall-clock limit of the run.  [default: the server's]"),
         click.option(
             "--blob",
             "blobs",
             multiple=True,
             metavar="[ARG=]FILE",
-            help="Upload FILE (or name a blob by its id) as an input blob; with ARG= that arg is set to its id.",
+            help="Upload FILE (or use a blob by its id) as an input blob; ARG= also sets that arg to the id.",
         ),
         click.option("--args-json", metavar="JSON", help="All args as one object; @FILE reads it from a file."),
         click.option(
@@ -47,7 +47,7 @@ def input_options(command: Any) -> Any:
             "pairs",
             multiple=True,
             metavar="K=V",
-            help="One arg. V is taken as JSON where it is JSON, else as text; K=@FILE is the text of a file.",
+            help="One arg. V is parsed as JSON if possible, otherwise used as text; K=@FILE reads the text of a file.",
         ),
     ):
         command = option(command)
@@ -62,24 +62,29 @@ def input_options(command: Any) -> Any:
 @click.option(
     "--script",
     metavar="PATH",
-    help="Run this file of a skill without an entrypoint, in an empty folder: the skill lies in /skills/NAME, and what "
-    "is left in out/ is kept. What follows NAME are its arguments (after -- where they look like options); --arg K=V "
-    "is for argv, stdin and env.",
+    help="Run this file of a skill without an entrypoint, in an empty folder. The skill is in /skills/NAME, and the "
+    "files in out/ are kept. Arguments follow NAME (after -- if they look like options); use --arg K=V "
+    "for argv, stdin and env.",
 )
 @click.option(
-    "--module", metavar="NAME", help="As --script, for a module: scripts.x runs scripts/x.py as python -m does."
+    "--module", metavar="NAME", help="Like --script for a module: scripts.x runs scripts/x.py like python -m."
 )
 @click.option(
     "--cwd",
     type=click.Choice(["workspace", "skill"]),
-    help="Where the script or module starts: in /workspace, or in the read-only folder of its skill.  "
+    help="The working directory of the script or module: /workspace, or the read-only folder of its skill.  "
     "[default: workspace]",
 )
-@click.option("--stdin", type=click.File("rb"), metavar="FILE", help="What the script reads; - is this command's own.")
+@click.option(
+    "--stdin",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="The stdin of the script; - passes on the stdin of this command.",
+)
 @click.option(
     "--environment",
     metavar="NAME",
-    help="Packages of a skill that declares none; '' is none.  [default: the server's]",
+    help="Environment for a skill that declares no packages; '' means none.  [default: the server's]",
 )
 @file_options
 @target_options
@@ -102,17 +107,19 @@ def run(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Execute a skill in a fresh sandbox."""
+    """Run a skill in a fresh sandbox."""
     from skillery.cli.connection import with_client
 
     name, version = name_and_version(name, version)
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
     is_script = script is not None or module is not None
     if is_script:
-        inputs = msgspec.structs.replace(inputs, args=_of_script(argv, stdin) | inputs.args)
+        inputs = msgspec.structs.replace(inputs, args=_script_args(argv, stdin) | inputs.args)
     elif argv or stdin is not None:
         what = f"'{argv[0]}'" if argv else "--stdin"
-        raise click.UsageError(f"{what} goes with --script PATH or --module NAME; args of an entrypoint are --arg K=V")
+        raise click.UsageError(
+            f"{what} requires --script PATH or --module NAME; pass args of an entrypoint with --arg K=V"
+        )
 
     async def execute(client: Client) -> dict[str, Any]:
         args, blob_ids = await upload_inputs(client, inputs)
@@ -135,23 +142,25 @@ def run(
     _report(with_client(target, execute, sandbox=True), as_json, of_script=is_script)
 
 
-def _of_script(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
+def _script_args(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
     given: dict[str, Any] = {"argv": list(argv)} if argv else {}
     return given if stdin is None else {**given, "stdin": text_in(stdin.read(), stdin.name)}
 
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.File("rb"))
-@click.option("--mount", "mounts", multiple=True, metavar="NAME[@VERSION]", help="A skill that the code may import.")
+@click.option("--mount", "mounts", multiple=True, metavar="NAME[@VERSION]", help="A skill that the code can import.")
 @input_options
 @click.option("--entrypoint", help="The function to call.  [default: main]")
 @click.option(
     "--language",
     type=click.Choice(typing.get_args(Language)),
-    help="What FILE is written in.  [default: by its ending; .js, .mjs, .sh, else python]",
+    help="The language of FILE.  [default: by extension: .js, .mjs, .sh, otherwise python]",
 )
 @click.option(
-    "--environment", metavar="NAME", help="Packages that Python code may import; '' is none.  [default: the server's]"
+    "--environment",
+    metavar="NAME",
+    help="Environment with the packages that Python code can import; '' means none.  [default: the server's]",
 )
 @file_options
 @target_options
@@ -171,7 +180,7 @@ def code(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Run the code in FILE (- is stdin; Python, JavaScript or bash) in a fresh sandbox."""
+    """Run the code in FILE (- reads stdin; Python, JavaScript or bash) in a fresh sandbox."""
     from skillery.cli.connection import with_client
 
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
@@ -198,7 +207,7 @@ def code(
 
 
 def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str]) -> Inputs:
-    """Raises UsageError for what is not of the form that --help gives, and for a file that cannot be read."""
+    """Parse the inputs of a run. Raises UsageError for malformed values and for files that cannot be read."""
     args = _args_object(args_json) if args_json is not None else {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -208,7 +217,7 @@ def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str
     named = tuple(_blob(text) for text in blobs)
     for _, file in named:
         if not file.startswith(BLOB_ID) and not Path(file).is_file():
-            raise click.UsageError(f"--blob: there is no file '{file}'")
+            raise click.UsageError(f"--blob: the file '{file}' does not exist")
     return Inputs(args, named)
 
 
@@ -218,7 +227,7 @@ def _args_object(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise click.UsageError(f"--args-json is no JSON object: {error}") from None
+        raise click.UsageError(f"--args-json is not a JSON object: {error}") from None
 
 
 def _value(text: str) -> Any:
@@ -229,7 +238,7 @@ def _value(text: str) -> Any:
 
 
 def _blob(text: str) -> tuple[str | None, str]:
-    """A file is taken as it is called, also where its name holds an `=`."""
+    """Parse one `--blob`. An existing file has precedence over the split at an `=`."""
     arg, equals, file = text.partition("=")
     if not equals or text.startswith(BLOB_ID) or Path(text).is_file():
         return None, text
@@ -247,11 +256,11 @@ def text_in(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise click.UsageError(f"'{name}' is not UTF-8 text; give binary content with --blob") from None
+        raise click.UsageError(f"'{name}' is not UTF-8 text; pass binary content with --blob") from None
 
 
 async def upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any], list[str]]:
-    """The args, those that name a blob filled in, and the ids of all input blobs."""
+    """Upload the input files. Return the args, with blob ids filled in, and the ids of all input blobs."""
     from skillery.cli.blobs import kind_of, upload_file
 
     args, blob_ids = dict(inputs.args), []
@@ -266,18 +275,18 @@ async def upload_inputs(client: Client, inputs: Inputs) -> tuple[dict[str, Any],
 
 
 def _report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False) -> None:
-    """Print how a run ended; raises Exit where it failed, or the script that it ran did."""
+    """Print the result of a run. Raises Exit if the run or its script failed."""
     failed = answer["status"] != "completed"
-    ended = answer["output"] if of_script and isinstance(answer["output"], dict) else {}
+    result = answer["output"] if of_script and isinstance(answer["output"], dict) else {}
     if as_json:
         print_json(answer)
     elif failed:
         _print_failure(answer)
-    elif "exit_code" in ended:
-        _print_script(answer, ended)
+    elif "exit_code" in result:
+        _print_script(answer, result)
     else:
         _print_success(answer)
-    if failed or ended.get("exit_code"):
+    if failed or result.get("exit_code"):
         raise click.exceptions.Exit(RUN_FAILED)
 
 
@@ -285,7 +294,7 @@ def _print_success(answer: Mapping[str, Any]) -> None:
     fields: list[tuple[str, object]] = [
         ("summary", answer["summary"]),
         ("output", answer["output"] if not isinstance(answer["output"], str) else as_json_text(answer["output"])),
-        *outputs(answer),
+        *output_fields(answer),
     ]
     if answer["logs_preview"]:
         fields.append(("logs", answer["logs_preview"]))
@@ -296,21 +305,21 @@ def _print_success(answer: Mapping[str, Any]) -> None:
     print_fields([*fields, ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms")])
 
 
-def outputs(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Its blobs: those that have a name are files."""
+def output_fields(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the output blobs of a run. Blobs with a path are labelled as files."""
     files = {file["blob_id"]: file for file in answer.get("files", ())}
     others = [("blob", blob_id) for blob_id in answer["output_blobs"] if blob_id not in files]
     return [*(("file", f"{file['path']} {file['blob_id']}") for file in files.values()), *others]
 
 
-def _print_script(answer: Mapping[str, Any], ended: Mapping[str, Any]) -> None:
-    """What it wrote, as it wrote it; the log would be the same once more."""
+def _print_script(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    """Print the output of a script as written. The log is omitted, because it holds the same text."""
     print_fields(
         [
             ("summary", answer["summary"]),
-            *[(name, ended[name]) for name in ("stdout", "stderr") if ended.get(name)],
-            *[("file", f"{file['path']} {file['blob_id']}") for file in ended.get("files", ())],
-            *([("hint", ended["hint"])] if ended.get("hint") else []),
+            *[(name, result[name]) for name in ("stdout", "stderr") if result.get(name)],
+            *[("file", f"{file['path']} {file['blob_id']}") for file in result.get("files", ())],
+            *([("hint", result["hint"])] if result.get("hint") else []),
             *([("degraded", ", ".join(answer["degraded"]))] if answer.get("degraded") else []),
             ("run", f"{answer['run_id']}, {answer['duration_ms']:.0f} ms"),
         ]
@@ -326,6 +335,6 @@ def _print_failure(answer: Mapping[str, Any]) -> None:
         click.echo(clean(error["traceback"]).rstrip("\n"), err=True)
     if answer["logs_preview"]:
         click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=True)
-    for label, value in outputs(answer):
+    for label, value in output_fields(answer):
         click.echo(f"{label}: {clean(value)}", err=True)
     click.echo(f"run: {clean(answer['run_id'])}", err=True)

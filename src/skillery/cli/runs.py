@@ -1,4 +1,4 @@
-"""`skillery runs`: the methods list_runs, get_run and cancel_run, and the log of a run."""
+"""`skillery runs`: the methods list_runs, get_run and cancel_run, and the logs of runs."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ if TYPE_CHECKING:
 
 @click.group()
 def runs() -> None:
-    """Look at runs, and stop them."""
+    """List, show and cancel runs."""
 
 
 @runs.command("list")
 @click.option("--skill", metavar="NAME", help="Only runs of this skill.")
 @click.option("--status", type=click.Choice(["queued", "started", "completed", "failed"]))
 @click.option(
-    "--since", metavar="WHEN", help="Only runs since then: 2026-11-22T10:00:00Z, 2026-11-22, or 90m, 24h, 7d."
+    "--since", metavar="WHEN", help="Only runs since this time: 2026-11-22T10:00:00Z, 2026-11-22, or 90m, 24h, 7d."
 )
-@click.option("--identity", metavar="NAME", help="Only runs of this identity; admins alone see those of others.")
-@click.option("--limit", type=click.IntRange(1, 1000), help="At most so many.  [default: 50]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@click.option(
+    "--identity", metavar="NAME", help="Only runs of this identity; only admins see runs of other identities."
+)
+@click.option("--limit", type=click.IntRange(1, 1000), help="Maximum number of runs.  [default: 50]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
-def list_(target: Target, as_json: bool, **asked: Any) -> None:
+def list_(target: Target, as_json: bool, **filters: Any) -> None:
     """List runs, newest first."""
     from skillery.cli.connection import with_client
 
-    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_runs", **asked))
+    answer: dict[str, Any] = with_client(target, lambda client: client.call("list_runs", **filters))
     if as_json:
         print_json(answer)
         return
     _print_runs(answer["runs"])
     if answer["next_cursor"]:
-        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More runs: --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 def _print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -66,7 +68,7 @@ def _print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
 @target_options
 @json_option
 def show(run_id: str, target: Target, as_json: bool) -> None:
-    """Show a run: how it ended, and what is on record of it."""
+    """Show the stored record of a run and its result."""
     _show("get_run", run_id, target, as_json)
 
 
@@ -75,7 +77,7 @@ def show(run_id: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def cancel(run_id: str, target: Target, as_json: bool) -> None:
-    """Stop a run that waits or is under way."""
+    """Cancel a queued or active run."""
     _show("cancel_run", run_id, target, as_json)
 
 
@@ -93,7 +95,7 @@ def _show(method: str, run_id: str, target: Target, as_json: bool) -> None:
 @click.argument("run_id", metavar="ID")
 @target_options
 def logs(run_id: str, target: Target) -> None:
-    """Write the log of a run to stdout, all of it that was kept; on a terminal without its control characters."""
+    """Write the stored log of a run to stdout, without control characters on a terminal."""
     from skillery.cli.connection import with_client
 
     async def fetch(client: Client) -> bytes:

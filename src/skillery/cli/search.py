@@ -14,10 +14,12 @@ from skillery.cli.output import clean, print_json, print_rows
 @click.command()
 @click.argument("words", metavar="WORD...", nargs=-1, required=True)
 @click.option("--kind", type=click.Choice(["action", "instruction"]), help="Only skills of this kind.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only skills with this tag; several: with all.")
-@click.option("--namespace", help="Only the skills in this namespace and below it.")
-@click.option("--limit", type=click.IntRange(1, 100), help="At most so many.  [default: 20]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="TAG", help="Only skills with this tag; if repeated, skills with all tags."
+)
+@click.option("--namespace", help="Only skills in this namespace and the namespaces below it.")
+@click.option("--limit", type=click.IntRange(1, 100), help="Maximum number of skills.  [default: 20]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
 @target_options
 @json_option
 def search(
@@ -30,14 +32,14 @@ def search(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Find skills by words in their names, tags, descriptions and SKILL.md, the best first.
+    """Search skills, best match first.
 
-    Skills with most of the words are found. Word forms and typos do not matter; the last word may be unfinished.
-    What was found stands between « and ».
+    The search covers names, tags, descriptions and SKILL.md. A skill matches if it contains most of the words. Word
+    forms and typos are tolerated, and the last word may be incomplete. Matches are marked with « and ».
     """
     from skillery.cli.connection import with_client
 
-    asked: dict[str, Any] = {
+    params: dict[str, Any] = {
         "query": " ".join(words),
         "kind": kind,
         "tags": list(tags),
@@ -45,18 +47,18 @@ def search(
         "limit": limit,
         "cursor": cursor,
     }
-    answer: dict[str, Any] = with_client(target, lambda client: client.call("search_skills", **asked))
+    answer: dict[str, Any] = with_client(target, lambda client: client.call("search_skills", **params))
     if as_json:
         print_json(answer)
         return
     columns = ("name", "version", "kind", "snippet")
-    print_rows(columns, [[*(skill[one] for one in columns[:-1]), _shown(skill)] for skill in answer["skills"]])
+    print_rows(columns, [[*(skill[one] for one in columns[:-1]), _snippet(skill)] for skill in answer["skills"]])
     if not answer["skills"]:
-        click.echo("Nothing was found.", err=True)
+        click.echo("No skill found.", err=True)
     if answer["next_cursor"]:
-        click.echo(f"There are more: --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More skills: --cursor {clean(answer['next_cursor'])}", err=True)
 
 
-def _shown(skill: dict[str, Any]) -> str:
+def _snippet(skill: dict[str, Any]) -> str:
     copies = skill.get("copies", 1)
     return str(skill["snippet"]) + (f" ({copies} copies)" if copies > 1 else "")

@@ -1,6 +1,6 @@
-"""`skillery secret`: the values that skills are given, and which skill may have which.
+"""`skillery secret`: set secrets, and grant them to skills.
 
-These commands open the registry's database themselves, also while a server serves it: a value never crosses HTTP.
+These commands open the registry's database themselves, also while a server uses it, so that a value never crosses HTTP.
 """
 
 from __future__ import annotations
@@ -21,26 +21,25 @@ if TYPE_CHECKING:
     from skillery.database import Database
     from skillery.settings import Settings
 
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 
 
 @click.group()
 def secret() -> None:
-    """Secrets: values for skills that declare them and were granted them.
+    """Manage secrets and their grants.
 
-    A value goes in by a prompt or by stdin, and is never shown again.
+    A skill gets the secrets that it declares and has a secret grant for. Values are read from a prompt or from stdin,
+    and are never shown.
     """
 
 
 @secret.command("set")
 @click.argument("name", metavar="NAME")
-@click.option(
-    "--value-from-stdin", is_flag=True, help="Read the value from stdin; a line break at its end is left out."
-)
+@click.option("--value-from-stdin", is_flag=True, help="Read the value from stdin; a final line break is removed.")
 @home_options
 @json_option
 def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> None:
-    """Give a secret its value, in place of the one before. Without a flag it is asked for, unseen."""
+    """Set or replace the value of a secret. Without --value-from-stdin, a hidden prompt asks for the value."""
     from skillery.audit import local_actor
     from skillery.formats.secret_names import parse_secret_name
     from skillery.identity.secret_grants import set_secret
@@ -48,16 +47,17 @@ def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> No
     parse_secret_name(name)
     with _opened(target.load().settings) as (database, secrets):
         if secrets.read_only:
-            secrets.set(name, "")  # refuses, and says where values are set, before one is asked for
+            secrets.set(name, "")  # refuses with a hint where values are set, before the prompt
         value = _value(name, value_from_stdin)
         set_secret(database, secrets, local_actor(user_of_this_machine()), name, value)
-    _say(as_json, {"name": name}, f"{name} is set")
+    _print(as_json, {"name": name}, f"{name} is set")
 
 
 def _value(name: str, from_stdin: bool) -> str:
-    """As it will be in the environment of a run. Raises InvalidParams, which never shows it."""
+    """Read the value as text for an environment variable. Raises InvalidParams, whose message never contains the
+    value."""
     if not from_stdin and not sys.stdin.isatty():
-        raise click.UsageError("there is no terminal to ask at: give the value on stdin with --value-from-stdin")
+        raise click.UsageError("no terminal for a prompt: pass the value on stdin with --value-from-stdin")
     try:
         value = _from_stdin() if from_stdin else click.prompt(f"Value of {name}", hide_input=True, err=True)
         size = len(value.encode())
@@ -66,14 +66,14 @@ def _value(name: str, from_stdin: bool) -> str:
             f"the value of '{name}' is not UTF-8 text", hint="Encode binary values in base64."
         ) from None
     if not value or "\0" in value:
-        raise InvalidParams(f"the value of '{name}' is {'empty' if not value else 'text with a NUL in it'}")
-    if size > MOST_BYTES:
-        raise InvalidParams(f"the value of '{name}' has {size} bytes, at most {MOST_BYTES} are allowed")
+        raise InvalidParams(f"the value of '{name}' is {'empty' if not value else 'text that contains a NUL'}")
+    if size > MAX_BYTES:
+        raise InvalidParams(f"the value of '{name}' has {size} bytes, but at most {MAX_BYTES} are allowed")
     return value
 
 
 def _from_stdin() -> str:
-    text = sys.stdin.buffer.read(MOST_BYTES + 3).decode()
+    text = sys.stdin.buffer.read(MAX_BYTES + 3).decode()
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -81,7 +81,7 @@ def _from_stdin() -> str:
 @home_options
 @json_option
 def list_(target: Target, as_json: bool) -> None:
-    """List the names of all secrets, and to whom each is granted. Values are never shown."""
+    """List the names of all secrets and their grants. Values are never shown."""
     from skillery.identity.secret_grants import list_grants
 
     settings = target.load().settings
@@ -90,14 +90,14 @@ def list_(target: Target, as_json: bool) -> None:
         grants = database.read_now(list_grants)
     names = sorted(with_value | {grant.secret for grant in grants})
     if settings.secrets == "environment":
-        click.echo("Whether there is a value is said of this command's environment, not of a server's.", err=True)
+        click.echo("The column value refers to the environment of this command, not to that of a server.", err=True)
     if as_json:
         by_name = {name: [grant for grant in grants if grant.secret == name] for name in names}
         found = [{"name": name, "has_value": name in with_value, "grants": by_name[name]} for name in names]
         print_json({"backend": settings.secrets, "secrets": found})
         return
     grantees = {name: ", ".join(grant.grantee for grant in grants if grant.secret == name) for name in names}
-    rows = [(name, "yes" if name in with_value else "no", grantees[name] or "nobody") for name in names]
+    rows = [(name, "yes" if name in with_value else "no", grantees[name] or "-") for name in names]
     print_rows(["secret", "value", "granted to"], rows)
 
 
@@ -106,15 +106,15 @@ def list_(target: Target, as_json: bool) -> None:
 @home_options
 @json_option
 def rm(name: str, target: Target, as_json: bool) -> None:
-    """Forget a secret and every grant of it."""
+    """Delete a secret and all its grants."""
     from skillery.audit import local_actor
     from skillery.identity.secret_grants import remove_secret
 
     with _opened(target.load().settings) as (database, secrets):
         removed, revoked = remove_secret(database, secrets, local_actor(user_of_this_machine()), name)
     if not removed and not revoked:
-        raise NotFound(f"there is no secret '{name}'", hint="skillery secret list shows every name.")
-    _say(as_json, {"name": name, "removed": removed, "grants_revoked": revoked}, f"{name} is removed")
+        raise NotFound(f"secret '{name}' does not exist", hint="Run skillery secret list for all names.")
+    _print(as_json, {"name": name, "removed": removed, "grants_revoked": revoked}, f"{name} is removed")
 
 
 @secret.command("grant")
@@ -123,9 +123,9 @@ def rm(name: str, target: Target, as_json: bool) -> None:
 @home_options
 @json_option
 def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
-    """Let a skill have a secret that it declares, or every skill of a namespace ('acme.*').
+    """Grant a declared secret to a skill, or to every skill of a namespace ('acme.*').
 
-    It holds for every version, also for those that are published later.
+    The grant covers all versions, including later ones.
     """
     from skillery.audit import local_actor
     from skillery.formats.secret_names import parse_grantee, parse_secret_name
@@ -139,13 +139,15 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
         has_value = name in secrets.names()
         has_skill = database.read_now(lambda connection: covers_a_skill(connection, grantee))
     if not has_value:
-        click.echo(clean(f"warning: there is no secret '{name}' yet: skillery secret set {name}"), err=True)
+        click.echo(clean(f"warning: secret '{name}' has no value yet: run skillery secret set {name}"), err=True)
     if not has_skill:
-        click.echo(clean(f"warning: there is no skill '{grantee}' yet; it holds once one is published"), err=True)
-    _say(
+        click.echo(
+            clean(f"warning: no skill matches '{grantee}' yet; the grant applies once one is published"), err=True
+        )
+    _print(
         as_json,
         {"name": name, "grantee": grantee, "new": new},
-        f"{name} is granted to {grantee}" + ("" if new else " already"),
+        f"{name} is granted to {grantee}" + ("" if new else " (unchanged)"),
     )
 
 
@@ -155,17 +157,17 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
 @home_options
 @json_option
 def revoke(name: str, grantee: str, target: Target, as_json: bool) -> None:
-    """Take a grant back. Runs that start from now on do not get the secret by it."""
+    """Revoke a secret grant. Runs that start later do not get the secret through this grant."""
     from skillery.audit import local_actor
     from skillery.identity.secret_grants import revoke
 
     actor = local_actor(user_of_this_machine())
     with _opened(target.load().settings) as (database, _):
         database.write_now(lambda connection: revoke(connection, actor, name, grantee))
-    _say(as_json, {"name": name, "grantee": grantee}, f"{name} is no longer granted to {grantee}")
+    _print(as_json, {"name": name, "grantee": grantee}, f"{name} is no longer granted to {grantee}")
 
 
-def _say(as_json: bool, answer: dict[str, Any], line: str) -> None:
+def _print(as_json: bool, answer: dict[str, Any], line: str) -> None:
     if as_json:
         print_json(answer)
     else:
@@ -174,7 +176,7 @@ def _say(as_json: bool, answer: dict[str, Any], line: str) -> None:
 
 @contextlib.contextmanager
 def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
-    """The database at this release's revision, and the backend that the settings choose."""
+    """Open the database at this release's revision, and the backend of secrets from the settings."""
     from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
     from skillery.database import Database

@@ -1,4 +1,4 @@
-"""`skillery serve`."""
+"""`skillery serve`: run the server."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @home_options
-@click.option("--host", metavar="HOST", help="The address to bind.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="0 takes a free one.  [default: 8080]")
+@click.option("--host", metavar="HOST", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="0 chooses a free port.  [default: 8080]")
 @json_option
 def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> None:
     """Serve the registry until Ctrl-C or SIGTERM.
 
-    One line on stdout says where, once requests are answered; the log goes to stderr. The first start with
-    auth = "tokens" and no token yet makes one for an admin and shows it there. SIGTERM lets the runs under way
-    finish up to the setting grace_seconds, and the exit code is then 0.
+    When the server is ready, one line on stdout gives its address. The log goes to stderr. With auth = "tokens" and no
+    token yet, the first start creates an admin token and prints it on stdout. After SIGTERM, active runs have
+    grace_seconds to finish, and the exit code is 0.
     """
-    # While it starts there is nothing to let finish, and a start may be cut off anywhere. An exception would be lost
-    # where the signal falls into a finaliser. Once it serves, the loop has handlers of its own.
+    # A start may be aborted at any point. An exception raised by a signal handler could be lost in a finaliser, so the
+    # handler exits directly. Once the server is up, the event loop replaces this handler.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     import asyncio
 
@@ -47,19 +47,19 @@ def serve(target: Target, host: str | None, port: int | None, as_json: bool) -> 
 def _announce(url: str, token: str | None, settings: Settings, as_json: bool) -> None:
     line = f"Skillery serves at {url} (home {settings.home})"
     if token:
-        line += f"\nThe first admin's token, shown this once: {token}"
+        line += f"\nToken of the first admin, shown only once: {token}"
     if as_json:
         facts = {"url": url, "home": str(settings.home), "pid": os.getpid()}
         line = as_json_text(facts | ({"bootstrap_token": token} if token else {}), indent=-1)
     try:
-        print(line, flush=True)  # noqa: T201 - click.echo would not tell a closed pipe from a failed start
+        print(line, flush=True)  # noqa: T201 - click.echo would not distinguish a closed pipe from a failed start
     except BrokenPipeError:
-        # Whoever started the server has stopped listening; that is no reason to stop serving.
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - stays open as long as the process
+        # The parent process closed the pipe; the server continues.
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - stays open until the process ends
 
 
 def _loop_factory() -> Any:
-    """uvloop answers about twice as many requests a second; it is not there on every system."""
+    """Return the uvloop factory if uvloop is installed. uvloop serves about twice as many requests per second."""
     try:
         import uvloop
     except ImportError:

@@ -20,22 +20,24 @@ if TYPE_CHECKING:
     from skillery.cli.client import Client
     from skillery.publishing import SkillFolder
 
-MOST_AT_ONCE = 1000
-SAID = ("warnings", "verified", "examples", "findings", "permissions_diff")
-"""What `publish` shows of a description."""
+MAX_PAGE = 1000
+PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_diff")
+"""Fields of a description that `publish` prints."""
 
 
 @click.command()
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Say what publishing would say and run the examples; publish nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print what publishing would print and run the examples; publish nothing."
+)
 @target_options
 @json_option
 def publish(folders: Sequence[Path], dry_run: bool, target: Target, as_json: bool) -> None:
     """Publish the skill in each DIR (skill.toml, SKILL.md, code/, resources/).
 
-    What begins with a dot is left out, and what interpreters and editors leave behind (__pycache__, node_modules).
-    Each is published whole or not at all, and one that is refused does not keep the others back. The same bundle again
-    answers as the first time did. The examples in skill.toml are run first, and have to pass.
+    Names that start with a dot are skipped, and so are leftovers of interpreters and editors (__pycache__,
+    node_modules). Each skill is published completely or not at all, and a refused skill does not stop the others.
+    Publishing the same bundle again gives the same answer. The examples in skill.toml run first and must pass.
     """
     from skillery.cli.connection import with_client
 
@@ -67,21 +69,21 @@ async def _all(client: Client, folders: Sequence[Path], send: Send) -> list[dict
 
 
 async def _publish(client: Client, folder: Path) -> dict[str, Any]:
-    skill, asked = _read(folder)
-    created: dict[str, Any] = await client.call("create_skill", **asked)
+    skill, params = _read(folder)
+    created: dict[str, Any] = await client.call("create_skill", **params)
     described = await client.call("describe_skill", name=created["name"], version=created["version"])
-    said = {key: described["skill"][key] for key in SAID if key in described["skill"]}
-    return {**created, **_counts(skill), **said}
+    printed = {key: described["skill"][key] for key in PRINTED_FIELDS if key in described["skill"]}
+    return {**created, **_counts(skill), **printed}
 
 
 async def _check(client: Client, folder: Path) -> dict[str, Any]:
-    skill, asked = _read(folder)
-    checked: dict[str, Any] = await client.call("check_skill", **asked)
+    skill, params = _read(folder)
+    checked: dict[str, Any] = await client.call("check_skill", **params)
     return {**checked, **_counts(skill)}
 
 
 def _read(folder: Path) -> tuple[SkillFolder, dict[str, Any]]:
-    """The skill, and the params that say it."""
+    """Read a skill folder. Return the skill and the params for create_skill."""
     from skillery.publishing import read_skill_folder
 
     skill = read_skill_folder(folder)
@@ -106,7 +108,7 @@ def _print_published(answer: Mapping[str, Any]) -> None:
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["folder"]})
         return
-    click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']}{_became(answer)}"))
+    click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']}{_status_text(answer)}"))
     skipped = f"; skipped {', '.join(answer['skipped'])}" if answer["skipped"] else ""
     click.echo(clean(f"  {answer['files']} files, {answer['size_bytes']} bytes{skipped}"), err=True)
     for line in (*_example_lines(answer), *_finding_lines(answer), *_permission_lines(answer)):
@@ -114,11 +116,13 @@ def _print_published(answer: Mapping[str, Any]) -> None:
     for warning in answer["warnings"]:
         click.echo(clean(f"  warning: {warning}"), err=True)
     if "ok" not in answer and answer["status"] == "draft":
-        click.echo(clean(f"  next: skillery submit {answer['name']}@{answer['version']}, then a reviewer"), err=True)
+        click.echo(
+            clean(f"  next: skillery submit {answer['name']}@{answer['version']}, then ask a reviewer"), err=True
+        )
 
 
-def _became(answer: Mapping[str, Any]) -> str:
-    """What has become of it, or with --dry-run what would."""
+def _status_text(answer: Mapping[str, Any]) -> str:
+    """Return the resulting status of the version. With --dry-run, return the expected status."""
     if "ok" not in answer:
         return "" if answer["status"] == "published" else f" ({answer['status']})"
     return f" would be {answer['status']}" if answer["ok"] else " would be refused"
@@ -127,12 +131,12 @@ def _became(answer: Mapping[str, Any]) -> str:
 def _example_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     examples = answer.get("examples") or ()
     counts = {status: sum(one["status"] == status for one in examples) for status in ("passed", "failed", "not_run")}
-    told = [f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count]
+    parts = [f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count]
     waiting = sum(one["status"] == "waiting" for one in examples)
     if waiting:
-        told.append(f"{waiting} to be run when it is published, because they need permissions")
-    if told:
-        yield f"examples: {', '.join(told)}"
+        parts.append(f"{waiting} that need permissions will run at publication")
+    if parts:
+        yield f"examples: {', '.join(parts)}"
 
 
 def _finding_lines(answer: Mapping[str, Any]) -> Iterator[str]:
@@ -147,17 +151,17 @@ def _permission_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     diff = answer.get("permissions_diff")
     added = [*diff["added"]["network"], *diff["added"]["secrets"]] if diff else []
     if diff and added:
-        since = f"more than {diff['against']}" if diff["against"] else "as its first version"
-        review = "; a reviewer has to approve that" if answer["status"] == "draft" else ""
-        yield f"permissions: it may {since} use {', '.join(added)}{review}"
+        since = f"added since {diff['against']}" if diff["against"] else "of the first version"
+        review = "; a reviewer must approve this" if answer["status"] == "draft" else ""
+        yield f"permissions: {since}: {', '.join(added)}{review}"
 
 
 @click.command("list")
-@click.option("--namespace", help="Only the skills in this namespace and below it.")
+@click.option("--namespace", help="Only skills in this namespace and the namespaces below it.")
 @click.option("--detail", type=click.Choice(["names", "summary"]), default="names", show_default=True)
-@click.option("--limit", type=click.IntRange(1, MOST_AT_ONCE), help="At most so many.  [default: 50]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
-@click.option("--all", "everything", is_flag=True, help="Every page.")
+@click.option("--limit", type=click.IntRange(1, MAX_PAGE), help="Maximum number of skills.  [default: 50]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
+@click.option("--all", "everything", is_flag=True, help="List all pages.")
 @target_options
 @json_option
 def list_(
@@ -169,14 +173,14 @@ def list_(
     target: Target,
     as_json: bool,
 ) -> None:
-    """List the skills, one row each: its latest version."""
+    """List the latest version of each skill, one row each."""
     from skillery.cli.connection import with_client
 
     if everything and limit is not None:
-        raise click.UsageError("--all lists every skill, --limit some: give one of them")
+        raise click.UsageError("--all and --limit exclude each other: use only one of them")
 
     async def pages(client: Client) -> dict[str, Any]:
-        size = MOST_AT_ONCE if everything else limit
+        size = MAX_PAGE if everything else limit
         page: dict[str, Any] = await client.call(
             "list_skills", namespace=namespace, detail=detail, limit=size, cursor=cursor
         )
@@ -194,7 +198,7 @@ def list_(
         return
     _print_skills(answer["skills"], detail)
     if answer["next_cursor"]:
-        click.echo(f"There are more: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More skills: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
@@ -214,7 +218,10 @@ def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
 @target_options
 @json_option
 def describe(name: str, version: str | None, detail: str, target: Target, as_json: bool) -> None:
-    """Show a skill: its manifest, its frontmatter, with --detail full also SKILL.md and the files."""
+    """Show the manifest and frontmatter of a skill.
+
+    --detail full adds SKILL.md and the list of files.
+    """
     from skillery.cli.connection import with_client
 
     name, version = name_and_version(name, version)

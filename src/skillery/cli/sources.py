@@ -1,4 +1,4 @@
-"""The default source of an import: the remote of its repository, otherwise the name of the folder or archive."""
+"""Default source of an import: the remote of the repository, otherwise the name of the folder or archive."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _SCP = re.compile(r"(?:[^@/:]+@)?(?P<host>[^/:]+):(?!//)(?P<path>.+)")
 
 
 def default_source(path: Path) -> str:
-    """Return the source of a folder or an archive if nobody states one.
+    """Return the source of a folder or archive for which no source is given.
 
-    It is the remote `origin` of the repository, with the path of a folder inside the repository:
-    `github.com/anthropics/skills/document-skills`. Otherwise it is the name; that of a folder in a folder with a dot
-    (`.claude/skills`) includes the latter.
+    The source is the remote `origin` of the repository, with the path of the folder inside the repository:
+    `github.com/anthropics/skills/document-skills`. Without a remote, the source is the name. If the parent folder
+    starts with a dot (`.claude/skills`), the name includes the parent.
     """
     full = path.resolve()
-    return _fitting((_remote_source(full) if full.is_dir() else "") or _named(full))
+    return _limited_source((_remote_source(full) if full.is_dir() else "") or _source_of_name(full))
 
 
 def name_of(path: Path) -> str:
-    """Return the name of a folder, or of an archive without its ending."""
-    name = shown(path.resolve().name)
+    """Return the name of a folder, or of an archive without its extension."""
+    name = printable(path.resolve().name)
     ending = next((one for one in ARCHIVE_ENDINGS if name.lower().endswith(one)), "") if path.is_file() else ""
     return name[: len(name) - len(ending)]
 
 
-def shown(text: str) -> str:
-    """Return a file name as text that any client can read."""
+def printable(text: str) -> str:
+    """Return a file name as valid Unicode."""
     return text.encode("utf-8", "replace").decode()
 
 
 def normal_remote(url: str) -> str:
-    """Return a remote's host and path, the same for each protocol; "" for a remote that is a path of this machine."""
+    """Return the host and path of a remote, the same for each protocol. Return "" for a remote that is a local path."""
     scp = _SCP.fullmatch(url)
     if scp is not None:
         host, path = scp["host"], scp["path"]
@@ -74,7 +74,7 @@ def _remote_source(folder: Path) -> str:
 
 
 def _git_folder(git: Path) -> Path:
-    """Return the folder with `config`: `.git` of a worktree or submodule is a file that names another folder."""
+    """Return the folder with `config`. In a worktree or submodule, `.git` is a file that names another folder."""
     if git.is_dir():
         return git
     named = _text(git).strip().removeprefix("gitdir:").strip()
@@ -84,8 +84,8 @@ def _git_folder(git: Path) -> Path:
 
 
 def _origin(git: Path) -> str:
-    """Return the URL of the remote `origin`, "" without one."""
-    # Read by hand: git may be missing, or refuse a repository of another user.
+    """Return the URL of the remote `origin`, or ""."""
+    # Parsed directly: git may be missing, or refuse a repository of another user.
     is_origin = False
     for line in _text(git / "config").splitlines():
         if _SECTION.match(line):
@@ -102,14 +102,14 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _named(path: Path) -> str:
+def _source_of_name(path: Path) -> str:
     parent = path.parent.name
-    prefix = f"{shown(parent)}/" if path.is_dir() and parent.startswith(".") else ""
+    prefix = f"{printable(parent)}/" if path.is_dir() and parent.startswith(".") else ""
     return prefix + (name_of(path) or "root")
 
 
-def _fitting(source: str) -> str:
-    plain = "".join(one if one.isprintable() else "?" for one in shown(source))
+def _limited_source(source: str) -> str:
+    plain = "".join(one if one.isprintable() else "?" for one in printable(source))
     if len(plain) <= MAX_SOURCE:
         return plain
     return f"{plain[: MAX_SOURCE - 17]}~{hashlib.sha256(plain.encode()).hexdigest()[:16]}"

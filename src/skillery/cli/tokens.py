@@ -1,7 +1,7 @@
-"""`skillery token`: who may come in, and what each may do.
+"""`skillery token`: create, list and revoke tokens.
 
-Without --url these commands open the registry's database themselves, also while a server serves it: whoever can write
-the home is its admin anyway.
+Without --url, these commands open the registry's database themselves, also while a server uses it. Any user who can
+write to the home is an admin anyway.
 """
 
 from __future__ import annotations
@@ -26,21 +26,27 @@ COLUMNS = ("id", "name", "kind", "scopes", "namespaces", "status", "expires", "l
 def token() -> None:
     """Tokens for a server with auth = "tokens".
 
-    Without --url the tokens of the home are meant, whether or not a server is running; with --url an admin's token
-    is needed.
+    Without --url, the commands manage the tokens of the home, whether or not a server is running. With --url, an admin
+    token is required.
     """
 
 
 @token.command("create")
-@click.option("--name", required=True, help="Whose it is. Tokens of one name are one identity, with one set of blobs.")
+@click.option(
+    "--name", required=True, help="Name of the identity. Tokens with the same name share one identity and its blobs."
+)
 @click.option(
     "--scope", "scopes", required=True, multiple=True, metavar="SCOPE,…", help="read, run, publish, review, admin."
 )
 @click.option(
-    "--namespace", "namespaces", multiple=True, metavar="NAMESPACE.*,…", help="Where it may publish; '*' is everywhere."
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="NAMESPACE.*,…",
+    help="Namespaces for publishing; '*' means all.",
 )
-@click.option("--expires", default="", metavar="TIME", help="After how long: 90d, 12h, never.  [default: never]")
-@click.option("--agent", is_flag=True, help="It is an agent's, not a person's.")
+@click.option("--expires", default="", metavar="TIME", help="Lifetime: 90d, 12h, never.  [default: never]")
+@click.option("--agent", is_flag=True, help="The token belongs to an agent, not to a person.")
 @target_options
 @json_option
 def create(
@@ -52,36 +58,36 @@ def create(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Make a token and show it, this once.
+    """Create a token and print it once.
 
-    Without --namespace it publishes nowhere, whatever its scopes; with the scope review and no --namespace it reviews
-    everything.
+    Without --namespace, the token cannot publish, whatever its scopes. With the scope review and without --namespace,
+    it can review everything.
     """
-    asked: dict[str, Any] = {
+    params: dict[str, Any] = {
         "name": name,
-        "scopes": [scope for scope in _listed(scopes) if scope],
-        "namespaces": _listed(namespaces),
+        "scopes": [scope for scope in _split_values(scopes) if scope],
+        "namespaces": _split_values(namespaces),
         "kind": "agent" if agent else "person",
         "expires": expires,
     }
-    created = _asked(target, "create_token", asked) if target.url else _created_here(target, asked)
+    created = _call_server(target, "create_token", params) if target.url else _create_in_home(target, params)
     if as_json:
         print_json(created)
         return
     click.echo(clean(created["token"]))
-    until = f", until {created['expires_at']}" if created["expires_at"] else ", for ever"
+    until = f", until {created['expires_at']}" if created["expires_at"] else ", without expiry"
     where = " ".join(created["namespaces"])
     may = f"{', '.join(created['scopes'])}{f' in {where}' if where else ''}"
     click.echo(clean(f"{created['id']}: {created['name']} ({created['kind']}) may {may}{until}."), err=True)
     if "publish" in created["scopes"] and not where:
-        click.echo("It can publish nothing yet: that takes --namespace.", err=True)
+        click.echo("The token cannot publish anything: add --namespace.", err=True)
     if "review" in created["scopes"] and "read" not in created["scopes"]:
-        click.echo("It can read nothing of what it reviews: that takes --scope read as well.", err=True)
-    click.echo("Keep it now: it is not shown again.", err=True)
+        click.echo("The token cannot read the versions it reviews: add --scope read.", err=True)
+    click.echo("Store the token now: it is not shown again.", err=True)
 
 
-def _listed(given: tuple[str, ...]) -> list[str]:
-    """Given once with commas between, or more than once."""
+def _split_values(given: tuple[str, ...]) -> list[str]:
+    """Split the values at commas. The option may also be repeated."""
     return [one.strip() for text in given for one in text.split(",")]
 
 
@@ -89,8 +95,8 @@ def _listed(given: tuple[str, ...]) -> list[str]:
 @target_options
 @json_option
 def list_(target: Target, as_json: bool) -> None:
-    """List every token, without its secret; those that expired or were revoked too."""
-    found = _asked(target, "list_tokens", {}) if target.url else _listed_here(target)
+    """List all tokens, including expired and revoked ones, without their secrets."""
+    found = _call_server(target, "list_tokens", {}) if target.url else _list_in_home(target)
     if as_json:
         print_json(found)
         return
@@ -117,52 +123,55 @@ def list_(target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def revoke(token_id: str, target: Target, as_json: bool) -> None:
-    """Make a token no longer good, for ever. Its identity's runs and blobs stay."""
-    revoked = _asked(target, "revoke_token", {"id": token_id}) if target.url else _revoked_here(target, token_id)
+    """Revoke a token permanently. The runs and blobs of its identity stay."""
+    if target.url:
+        revoked = _call_server(target, "revoke_token", {"id": token_id})
+    else:
+        revoked = _revoke_in_home(target, token_id)
     if as_json:
         print_json(revoked)
     else:
         click.echo(clean(f"{revoked['id']} ({revoked['name']}) is revoked"))
 
 
-def _asked(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
+def _call_server(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
     from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))
     return answer
 
 
-def _created_here(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
+def _create_in_home(target: Target, params: dict[str, Any]) -> dict[str, Any]:
     from skillery.audit import local_actor
     from skillery.identity.tokens import create_token
 
-    with opened(target) as database:
+    with open_home_database(target) as database:
         actor = local_actor(user_of_this_machine())
-        return _plain(database.write_now(lambda connection: create_token(connection, actor, **asked)))
+        return _plain(database.write_now(lambda connection: create_token(connection, actor, **params)))
 
 
-def _listed_here(target: Target) -> dict[str, Any]:
+def _list_in_home(target: Target) -> dict[str, Any]:
     from skillery.identity.tokens import list_tokens
 
-    with opened(target) as database:
+    with open_home_database(target) as database:
         return _plain({"tokens": database.read_now(list_tokens)})
 
 
-def _revoked_here(target: Target, token_id: str) -> dict[str, Any]:
+def _revoke_in_home(target: Target, token_id: str) -> dict[str, Any]:
     from skillery.audit import local_actor
     from skillery.formats.tokens import REMEMBERED_SECONDS
     from skillery.identity.tokens import revoke_token
 
-    with opened(target) as database:
+    with open_home_database(target) as database:
         actor = local_actor(user_of_this_machine())
         revoked = database.write_now(lambda connection: revoke_token(connection, actor, token_id))
-    # Servers may remember it for so long; when the command ends it is good nowhere.
+    # Servers cache tokens for this long. After the wait, the token is invalid everywhere.
     time.sleep(REMEMBERED_SECONDS)
     return _plain(revoked)
 
 
 def _plain(answer: Any) -> dict[str, Any]:
-    """As it would have come from a server."""
+    """Return the answer as a server would send it."""
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(answer)
@@ -170,8 +179,8 @@ def _plain(answer: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def opened(target: Target) -> Iterator[Database]:
-    """The database of the home, at this release's revision."""
+def open_home_database(target: Target) -> Iterator[Database]:
+    """Open the database of the home at this release's revision."""
     from skillery.cli.connection import show_log
     from skillery.cli.database import migrated
     from skillery.database import Database

@@ -15,28 +15,28 @@ from skillery.cli.files import download_files, file_options, read_files, upload_
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json, print_rows
-from skillery.cli.run import ENDINGS, input_options, outputs, read_inputs, text_in, text_of, upload_inputs
+from skillery.cli.run import ENDINGS, input_options, output_fields, read_inputs, text_in, text_of, upload_inputs
 
 if TYPE_CHECKING:
     from skillery.cli.client import Client
 
-MOST_AT_ONCE = 1000
+MAX_PAGE = 1000
 session_option = click.option(
-    "--session", metavar="TEXT", help="Which session's tools.  [default: the one without a name]"
+    "--session", metavar="TEXT", help="The session of the tools.  [default: the unnamed session]"
 )
 
 
 @click.group()
 def tool() -> None:
-    """Tools that skills offer, and tools of one's own."""
+    """Use the tools of skills, and define tools."""
 
 
 @tool.command("list")
 @click.argument("skill", metavar="[SKILL[@VERSION]]", required=False)
 @session_option
-@click.option("--limit", type=click.IntRange(1, MOST_AT_ONCE), help="At most so many.  [default: 50]")
-@click.option("--cursor", help="Go on where an answer with this next_cursor ended.")
-@click.option("--all", "everything", is_flag=True, help="All of them, page after page.")
+@click.option("--limit", type=click.IntRange(1, MAX_PAGE), help="Maximum number of tools.  [default: 50]")
+@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
+@click.option("--all", "everything", is_flag=True, help="List all pages.")
 @target_options
 @json_option
 def list_(
@@ -48,12 +48,12 @@ def list_(
     target: Target,
     as_json: bool,
 ) -> None:
-    """List the tools that skills offer, or those of SKILL."""
+    """List the tools of all skills, or of SKILL."""
     from skillery.cli.connection import with_client
 
     if everything and limit is not None:
-        raise click.UsageError("--all lists every tool, --limit some: give one of them")
-    size = MOST_AT_ONCE if everything else limit
+        raise click.UsageError("--all and --limit exclude each other: use only one of them")
+    size = MAX_PAGE if everything else limit
 
     async def pages(client: Client) -> dict[str, Any]:
         page: dict[str, Any] = await client.call("list_tools", skill=skill, session=session, limit=size, cursor=cursor)
@@ -69,7 +69,7 @@ def list_(
         return
     print_rows(["name", "skill", "version", "parameters", "description"], [_row(one) for one in answer["tools"]])
     if answer["next_cursor"]:
-        click.echo(f"There are more: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
+        click.echo(f"More tools: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 def _row(one: Mapping[str, Any]) -> list[str]:
@@ -87,7 +87,7 @@ def _row(one: Mapping[str, Any]) -> list[str]:
 @click.option(
     "--environment",
     metavar="NAME",
-    help="Packages of a skill that declares none; '' is none.  [default: the server's]",
+    help="Environment for a skill that declares no packages; '' means none.  [default: the server's]",
 )
 @file_options
 @target_options
@@ -105,7 +105,7 @@ def call(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Call a tool in a fresh sandbox, and print its result."""
+    """Call a tool in a fresh sandbox and print its result."""
     from skillery.cli.connection import with_client
 
     inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
@@ -152,11 +152,11 @@ def _print_error(answer: Mapping[str, Any]) -> None:
 
 
 def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
-    """Beside the result, so that this alone can be piped on."""
+    """Print logs, blobs and the run. They go to stderr, so that stdout holds only the result."""
     skill = answer["skill"]
     if answer["logs_preview"]:
         click.echo(f"{click.style('logs:', bold=True)}\n{clean(answer['logs_preview']).rstrip()}", err=err)
-    for label, value in outputs(answer):
+    for label, value in output_fields(answer):
         click.echo(f"{label}: {clean(value)}", err=err)
     of = f"{skill['name']} {skill['version']}" if skill else "a tool of this session"
     click.echo(f"of {clean(of)}{', run ' + clean(answer['run_id']) if answer['run_id'] else ''}", err=err)
@@ -165,14 +165,14 @@ def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
 @tool.command("define")
 @click.argument("name", metavar="NAME")
 @click.argument("file", metavar="FILE", type=click.File("rb"))
-@click.option("--description", required=True, help="What it does: agents choose by it.")
-@click.option("--parameters", metavar="JSON", help="Its parameters as in tools.json; @FILE reads them from a file.")
-@click.option("--persistent", is_flag=True, help="Keep it as a skill that others can use.")
-@click.option("--namespace", help="Where it is kept.  [default: none, or where you may publish]")
+@click.option("--description", required=True, help="Purpose of the tool; agents choose tools by it.")
+@click.option("--parameters", metavar="JSON", help="The parameters as in tools.json; @FILE reads them from a file.")
+@click.option("--persistent", is_flag=True, help="Store the tool as a skill that others can use.")
+@click.option("--namespace", help="The namespace to store the tool in.  [default: none, or the one you may publish in]")
 @click.option(
     "--language",
     type=click.Choice(typing.get_args(Language)),
-    help="What FILE is written in.  [default: by its ending; .py, .js, .mjs, .sh; else JavaScript where that runs]",
+    help="The language of FILE.  [default: by extension: .py, .js, .mjs, .sh; otherwise JavaScript if available]",
 )
 @session_option
 @target_options
@@ -189,7 +189,7 @@ def define(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Define a tool; FILE (- is stdin) holds the body of its function, which gets `args`."""
+    """Define a tool. FILE (- reads stdin) holds the body of its function, which receives `args`."""
     from skillery.cli.connection import with_client
 
     code = text_in(file.read(), file.name)
@@ -220,7 +220,7 @@ def define(
 @target_options
 @json_option
 def remove(name: str, session: str | None, target: Target, as_json: bool) -> None:
-    """Remove a tool that was defined."""
+    """Remove a defined tool."""
     from skillery.cli.connection import with_client
 
     async def remove_tool(client: Client) -> dict[str, Any]:

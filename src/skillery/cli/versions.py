@@ -1,4 +1,4 @@
-"""`skillery versions`: those of a skill, and what waits for a review."""
+"""`skillery versions`: list the versions of skills, and the versions in review."""
 
 from __future__ import annotations
 
@@ -15,26 +15,33 @@ STATUSES = ["draft", "in_review", "published", "deprecated", "yanked", "rejected
 
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--status", type=click.Choice(STATUSES), help="Only these: in_review is what waits for a reviewer.")
-@click.option("--namespace", help="Only versions in this namespace and below it.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many.  [default: all]")
+@click.option(
+    "--status",
+    type=click.Choice(STATUSES),
+    help="Only versions with this status; in_review lists those awaiting a reviewer.",
+)
+@click.option("--namespace", help="Only versions in this namespace and the namespaces below it.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of versions.  [default: all]")
 @target_options
 @json_option
 def versions(
     name: str | None, status: str | None, namespace: str | None, limit: int | None, target: Target, as_json: bool
 ) -> None:
-    """List the versions of the skill NAME, or of all skills; the one published last comes first."""
+    """List the versions of a skill, or of all skills.
+
+    The most recently published version comes first.
+    """
     from skillery.cli.client import Client
     from skillery.cli.connection import with_client
 
-    asked = {"name": name, "status": status, "namespace": namespace}
+    params = {"name": name, "status": status, "namespace": namespace}
 
     async def pages(client: Client) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         cursor = None
         while limit is None or len(found) < limit:
             rows = 1000 if limit is None else min(1000, limit - len(found))
-            page = await client.call("list_versions", **asked, limit=rows, cursor=cursor)
+            page = await client.call("list_versions", **params, limit=rows, cursor=cursor)
             found += page["versions"]
             cursor = page["next_cursor"]
             if cursor is None:

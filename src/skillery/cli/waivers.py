@@ -1,4 +1,4 @@
-"""`skillery waiver`: findings that shall keep no version of a skill back."""
+"""`skillery waiver`: waive findings so that they do not block publishing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ COLUMNS = ("id", "skill", "rule", "file", "version", "status", "until", "by", "r
 
 @click.group()
 def waiver() -> None:
-    """Waivers: what before_publish plugins find and reviewers let pass."""
+    """Manage waivers of findings.
+
+    A waiver accepts a finding of a before_publish plugin.
+    """
 
 
 @waiver.command("add")
 @click.argument("name", metavar="NAME")
 @click.argument("rule", metavar="RULE")
-@click.option("--reason", required=True, help="Why, for everybody who reads the skill.")
-@click.option("--until", metavar="TIME", help="2027-01-31, a time, or how long: 90d.  [default: for ever]")
+@click.option("--reason", required=True, help="The reason, visible to all readers of the skill.")
+@click.option("--until", metavar="TIME", help="Expiry: 2027-01-31, a time, or a duration such as 90d.  [default: none]")
 @click.option("--file", metavar="PATH", help="Only findings in this file of the skill.")
 @click.option("--version", help="Only this exact version.")
 @target_options
@@ -36,13 +39,13 @@ def add(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Let versions of the skill NAME be published in spite of findings of RULE."""
-    asked = {"name": name, "rule": rule, "reason": reason, "until": until, "file": file, "version": version}
-    made = _asked(target, "waive_finding", asked)
+    """Allow versions of the skill NAME to be published despite findings of RULE."""
+    params = {"name": name, "rule": rule, "reason": reason, "until": until, "file": file, "version": version}
+    made = _call(target, "waive_finding", params)
     if as_json:
         print_json(made)
     else:
-        until_when = f"until {made['until']}" if made["until"] else "for ever"
+        until_when = f"until {made['until']}" if made["until"] else "without expiry"
         click.echo(clean(f"{made['id']}: {made['rule']} is waived for {made['name']} {until_when}"))
 
 
@@ -51,7 +54,7 @@ def add(
 @target_options
 @json_option
 def list_(name: str | None, target: Target, as_json: bool) -> None:
-    """List the waivers of the skill NAME, or of every skill that you review; those that are over too."""
+    """List the waivers of the skill NAME, or of all skills that you review, including expired ones."""
     from skillery.cli.client import Client
     from skillery.cli.connection import with_client
 
@@ -93,15 +96,15 @@ def list_(name: str | None, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rm(waiver_id: str, target: Target, as_json: bool) -> None:
-    """Make a waiver no longer good. What was published under it stays."""
-    revoked = _asked(target, "revoke_waiver", {"id": waiver_id})
+    """Revoke a waiver. Versions published under it stay."""
+    revoked = _call(target, "revoke_waiver", {"id": waiver_id})
     if as_json:
         print_json(revoked)
     else:
         click.echo(clean(f"{revoked['id']} ({revoked['rule']} of {revoked['name']}) is revoked"))
 
 
-def _asked(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
+def _call(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
     from skillery.cli.connection import with_client
 
     answer: dict[str, Any] = with_client(target, lambda client: client.call(method, **params))

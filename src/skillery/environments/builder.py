@@ -1,5 +1,5 @@
-"""One environment from its lock: its wheels fetched and unpacked in the sandbox, its files linked, and only then its
-name."""
+"""Build of an environment from its lock: wheels are fetched and unpacked in the sandbox, linked, and then renamed
+into place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skillery.environments.downloads import Fetched, Incoming, Progress, build_w
 from skillery.environments.errors import BuildFailed, not_written
 from skillery.environments.jobs import Jobs, Stopped, workers
 from skillery.environments.sources import Sources
-from skillery.environments.trees import Tree, Trees, TreeWriter, key_of, link, settle, too_large
+from skillery.environments.trees import Tree, Trees, TreeWriter, key_of, link, rename_into_place, too_large
 from skillery.environments.uv_errors import cleaned, job_failure
 from skillery.environments.wheels import MOST_FILES, read_wheel
 from skillery.errors import SkilleryError
@@ -24,30 +24,31 @@ from skillery.formats.requirements import InvalidLock, Pin, read_lock
 from skillery.formats.wording import printable
 
 MIB = 1024 * 1024
-PACKAGES, ABOUT = "packages", "environment.json"
+PACKAGES, METADATA_FILE = "packages", "environment.json"
 
 
 class Built(msgspec.Struct, frozen=True):
-    """What is known of an environment, written beside its packages."""
+    """Metadata of an environment, stored next to its packages."""
 
     trees: tuple[str, ...]
     size_bytes: int
     own_bytes: int = 0
-    """What it takes beside its trees: folders, and copies where the disk has no links."""
+    """Disk use in addition to the trees: folders, and copies if the disk does not support links."""
 
 
 class _Build(NamedTuple):
-    """What one build works with."""
+    """State of one build."""
 
     aside: Path
     progress: Progress
     make_room: Callable[[int, frozenset[str]], None]
     found: dict[str, str]
-    """Package -> key of its tree."""
+    """Key of the tree by package."""
 
 
 class Builder:
-    """Builds below one folder: `incoming` is what has no name yet, and goes with the next start."""
+    """Build environments in one folder. The subfolder `incoming` holds unfinished data, which the next start
+    removes."""
 
     def __init__(self, folder: Path, jobs: Jobs, sources: Sources, seconds: float, max_mb: int) -> None:
         self._incoming = folder / "incoming"
@@ -57,10 +58,10 @@ class Builder:
         self._seconds = seconds
         self._max_mb = max_mb
         self.busy: list[dict[str, str]] = []
-        """The trees that builds under way count on."""
+        """Trees in use by active builds."""
 
     def tidy(self) -> None:
-        """Blocking: what a killed build left goes."""
+        """Remove the leftovers of a killed build. Blocking."""
         shutil.rmtree(self._incoming, ignore_errors=True)
 
     async def build(
@@ -70,23 +71,25 @@ class Builder:
         progress: Progress,
         make_room: Callable[[int, frozenset[str]], None],
         *,
-        anew: bool = False,
+        force: bool = False,
     ) -> Built:
-        """`target` is there afterwards, whole; after an error or a cancelling nothing is. `make_room` is called,
-        blocking, with the bytes that are to come and the trees that must stay. `anew`: nothing that is there counts.
-        Raises BuildFailed."""
+        """Build the environment of a lock in `target`. Raises BuildFailed.
+
+        `target` is complete afterwards; after an error or a cancellation, it does not exist. `make_room` is called from
+        a thread with the required bytes and the trees that must stay. `force` ignores existing trees.
+        """
         build = _Build(self._incoming / secrets.token_hex(16), progress, make_room, {})
         self.busy.append(build.found)
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._build(build, read_lock(lock), target, anew=anew)
+                return await self._build(build, read_lock(lock), target, force=force)
         except TimeoutError:
             raise BuildFailed(
-                f"installing took longer than {self._seconds:g} s (the setting packages.build_seconds), "
+                f"the installation took longer than {self._seconds:g} s (the setting packages.build_seconds), "
                 f"while {progress.step}"
             ) from None
         except InvalidLock as error:
-            raise BuildFailed(f"its lock {error.message}") from None
+            raise BuildFailed(f"the lock {error.message}") from None
         except SkilleryError as error:
             raise BuildFailed(error.message, passing=True) from None
         except OSError as error:
@@ -95,16 +98,16 @@ class Builder:
             self.busy.remove(build.found)
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, build.aside, ignore_errors=True))
 
-    async def _build(self, build: _Build, pins: Sequence[Pin], target: Path, *, anew: bool) -> Built:
+    async def _build(self, build: _Build, pins: Sequence[Pin], target: Path, *, force: bool) -> Built:
         build.aside.mkdir(parents=True)
         build.progress.total = len(pins)
-        if not anew:
+        if not force:
             build.found.update({pin.name: key for pin in pins if (key := self.trees.find(pin.hashes))})
         build.progress.done = len(build.found)
         missing = [pin for pin in pins if pin.name not in build.found]
         if missing:
-            await self._bring(build, missing)
-        build.progress.step = "putting them together"
+            await self._fetch_missing(build, missing)
+        build.progress.step = "linking the packages"
         return await asyncio.to_thread(self._put_together, build, target)
 
     def _put_together(self, build: _Build, target: Path) -> Built:
@@ -118,32 +121,32 @@ class Builder:
         own = link([self.trees.files(key) for key in keys], made / PACKAGES).size_bytes
         build.make_room(own, frozenset(keys))
         built = Built(keys, size, own)
-        (made / ABOUT).write_bytes(msgspec.json.encode(built))
-        settle(made, target, self._incoming)
+        (made / METADATA_FILE).write_bytes(msgspec.json.encode(built))
+        rename_into_place(made, target, self._incoming)
         return built
 
     # -- what is not there yet ---------------------------------------------------------------------------------------
 
-    async def _bring(self, build: _Build, pins: Sequence[Pin]) -> None:
-        """What has come is unpacked while the next is fetched."""
-        build.progress.step = "asking the package index"
+    async def _fetch_missing(self, build: _Build, pins: Sequence[Pin]) -> None:
+        """Fetch and unpack the packages. Fetched files are unpacked while later files are fetched."""
+        build.progress.step = "querying the package index"
         incoming = Incoming(pins, build.aside, self._max_mb, build.progress)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(fetch(self._jobs, self._sources, pins, incoming, self._seconds))
                 while (fetched := await incoming.whole.get()) is not None:
-                    group.create_task(self._take(build, fetched))
+                    group.create_task(self._add_package(build, fetched))
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
-        lacking = next((pin for pin in pins if pin.name not in build.found), None)
-        if lacking is not None:
-            raise BuildFailed(f"{lacking.name} {lacking.version} did not come")
+        missing_pin = next((pin for pin in pins if pin.name not in build.found), None)
+        if missing_pin is not None:
+            raise BuildFailed(f"{missing_pin.name} {missing_pin.version} was not delivered by the sandbox")
 
-    async def _take(self, build: _Build, fetched: Fetched) -> None:
+    async def _add_package(self, build: _Build, fetched: Fetched) -> None:
         package = f"{fetched.pin.name} {fetched.pin.version}"
         if not fetched.is_wheel:
             if not self._sources.is_built(fetched.pin.name):
-                raise BuildFailed(f"{package} has no wheel, and is not built from source here")
+                raise BuildFailed(f"{package} has no wheel, and this server does not build it from source")
             build.progress.step = f"building {package} from source"
             wheel = await build_wheel(self._jobs, fetched, build.aside, self._max_mb, self._seconds, build.progress)
             fetched.path.unlink()
@@ -169,7 +172,7 @@ class Builder:
         except Stopped as stopped:
             raise job_failure(what, stopped) from None
         if answer.told:
-            raise self._unfit(wheel.package, what, answer.told)
+            raise self._unpack_error(wheel.package, what, answer.told)
         await asyncio.to_thread(self._keep, build, fetched, writer, aside)
 
     def _keep(self, build: _Build, fetched: Fetched, writer: TreeWriter, aside: Path) -> None:
@@ -180,17 +183,17 @@ class Builder:
         self.trees.keep(aside, key)
         build.found[fetched.pin.name] = key
 
-    def _unfit(self, package: str, what: str, told: dict[str, object]) -> BuildFailed:
+    def _unpack_error(self, package: str, what: str, told: dict[str, object]) -> BuildFailed:
         detail = printable(str(told.get("detail", "")), 200)
         match told.get("reason"):
             case "too_large":
                 return too_large(self._max_mb, package)
             case "too_many_files":
-                return BuildFailed(f"{package} has {detail} files, at most {MOST_FILES} are allowed")
+                return BuildFailed(f"{package} has {detail} files, but at most {MOST_FILES} are allowed")
             case "no_file":
-                return BuildFailed(f"{package} has '{detail}', which is a link or no file at all")
+                return BuildFailed(f"{package} has '{detail}', which is not a regular file")
             case "encrypted":
                 return BuildFailed(f"{package} has '{detail}', which is encrypted")
             case "no_archive":
-                return BuildFailed(f"{package} is no wheel, or a damaged one")
+                return BuildFailed(f"{package} is not a valid wheel")
         return BuildFailed(f"{what}: {cleaned(detail, 200)}")

@@ -1,4 +1,4 @@
-"""From what a skill declares to a lock: exact versions, and the hashes of the files that may be installed."""
+"""Locks: exact versions and file hashes for the dependencies that a skill declares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skillery.environments.jobs import Jobs, Stopped
 from skillery.environments.lock_rows import find_lock, keep_lock
 from skillery.environments.package_choice import Choice, choose, offered_by
 from skillery.environments.sources import Sources, base_python, this_python
-from skillery.environments.uv_errors import check_yanked, elsewhere, not_locked, unresolvable, why_not
+from skillery.environments.uv_errors import check_yanked, foreign_hosts_error, locking_error, unresolvable, uv_error
 from skillery.errors import (
     InvalidBundle,
     PackageIndexUnavailable,
@@ -30,8 +30,8 @@ from skillery.formats.requirements import LOCK, InvalidLock, Pin, normalised, re
 _COMPILE = ("pip", "compile", "-", "--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url")
 
 
-class Ran(msgspec.Struct, frozen=True):
-    """What became of uv."""
+class UvResult(msgspec.Struct, frozen=True):
+    """Result of uv."""
 
     code: int
     out: str
@@ -43,7 +43,7 @@ class Turn(Protocol):
 
 
 class Turns(Protocol):
-    """Whose lock is made next: callers take turns, whoever has asked for how many."""
+    """Fair queue of callers that need a lock. Callers alternate, however many locks each of them requests."""
 
     async def enter(self, caller: str, size: int) -> Turn: ...
 
@@ -52,12 +52,13 @@ NOT_LOCKED = "the dependencies could not be locked"
 
 
 class Locks:
-    """Makes locks and verifies given ones, each for a caller, "" for the server itself."""
+    """Create and verify locks for a caller. The caller "" is the server itself."""
 
     def __init__(
         self, database: Database, jobs: Jobs, sources: Sources, seconds: float, reuse_for: timedelta, turns: Turns
     ) -> None:
-        """`seconds` is what resolving may take. For `reuse_for` the same dependencies get the same lock."""
+        """Create the service. `seconds` limits the resolution. For `reuse_for`, the same dependencies get the same
+        lock."""
         self._turns = turns
         self._database = database
         self._jobs = jobs
@@ -65,14 +66,14 @@ class Locks:
         self._seconds = seconds
         self._reuse_for = reuse_for
 
-    async def make(self, requirements: Sequence[str], caller: str = "", *, anew: bool = False) -> bytes:
-        """The file `requirements.lock`; with `anew` not the one of before.
+    async def make(self, requirements: Sequence[str], caller: str = "", *, force: bool = False) -> bytes:
+        """Return the content of `requirements.lock`. `force` ignores a stored lock.
 
         Raises UnresolvableDependencies, Refused, PackagesNotOffered, PackageIndexUnavailable.
         """
         self._check_sources()
         key, now = self._sources.key(requirements), datetime.now(UTC)
-        made_after = now if anew else now - self._reuse_for
+        made_after = now if force else now - self._reuse_for
         lock = await self._database.read(partial(find_lock, key=key, made_after=made_after))
         if lock is None:
             lock = _with_head(await self._resolve(requirements, caller))
@@ -81,13 +82,16 @@ class Locks:
         return lock
 
     async def choose(self, modules: Sequence[Providers]) -> list[Choice]:
-        """Return for each module the package to lock for it, or why there is none."""
+        """Return for each module the package to lock, or the reason why no package fits."""
         offered = await asyncio.to_thread(offered_by, self._sources)
         return [choose(self._sources, offered, one) for one in modules]
 
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None:
-        """Raises InvalidBundle where the lock is none, does not pin all that is needed or lets in files that the
-        sources do not have; else as `make`."""
+        """Verify a given lock.
+
+        Raises InvalidBundle if the lock is invalid, misses a required pin or allows files that the sources do not have.
+        Other errors are those of `make`.
+        """
         try:
             pins = await asyncio.to_thread(read_lock, lock)
         except InvalidLock as error:
@@ -102,51 +106,53 @@ class Locks:
             resolved = await self._resolve(wanted, caller)
         except UnresolvableDependencies as error:
             _refuse(
-                f"cannot be had here: {error.message.rstrip('.')}",
+                f"cannot be installed here: {error.message.rstrip('.')}",
                 reason=error.data["reason"],
                 package=error.data["package"],
             )
         found = {pin.name: pin for pin in read_lock(resolved)}
         missing = next((name for name in found if name not in {pin.name for pin in pins}), None)
         if missing is not None:
-            _refuse(f"does not pin {missing}, which the others need")
+            _refuse(f"does not pin {missing}, which other packages need")
         for pin in pins:
-            strange = pin.name in found and pin.hashes - found[pin.name].hashes
-            if strange:
-                _refuse(f"pins {pin.name} {pin.version} to a file that the package index of this server does not have")
+            unknown = pin.name in found and pin.hashes - found[pin.name].hashes
+            if unknown:
+                _refuse(f"pins {pin.name} {pin.version} to a file that is not in the package index of this server")
 
     async def _resolve(self, requirements: Sequence[str], caller: str) -> bytes:
         arguments = [*_COMPILE, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
-        asked = "".join(f"{one}\n" for one in await asyncio.to_thread(normalised, requirements))
-        turn = await self._turns.enter(caller, len(asked))
+        stdin = "".join(f"{one}\n" for one in await asyncio.to_thread(normalised, requirements))
+        turn = await self._turns.enter(caller, len(stdin))
         try:
-            answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": asked}, seconds=self._seconds)
+            answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": stdin}, seconds=self._seconds)
         except Stopped as stopped:
-            raise self._too_long() if stopped.kind == "TimeoutError" else not_locked(NOT_LOCKED, stopped) from None
+            raise self._too_long() if stopped.kind == "TimeoutError" else locking_error(NOT_LOCKED, stopped) from None
         finally:
             turn.leave()
-        ran = msgspec.convert(answer.told, Ran)
+        ran = msgspec.convert(answer.told, UvResult)
         if ran.code != 0:
-            raise elsewhere(answer.refused) if answer.refused else why_not(ran.err, requirements, NOT_LOCKED)
+            raise foreign_hosts_error(answer.refused) if answer.refused else uv_error(ran.err, requirements, NOT_LOCKED)
         check_yanked(ran.err, requirements)
         try:
             read_lock(ran.out.encode())
         except InvalidLock as error:
-            raise unresolvable("unsatisfiable", "", requirements, f"their lock {error.message}") from None
+            raise unresolvable(
+                "unsatisfiable", "", requirements, f"the lock of the dependencies {error.message}"
+            ) from None
         return ran.out.encode()
 
     def _too_long(self) -> PackageIndexUnavailable:
         return PackageIndexUnavailable(
             f"{NOT_LOCKED} within {self._seconds:g} s",
-            hint="Nothing was stored. Try again, or pin them closer; the setting is packages.lock_seconds.",
+            hint="Nothing was stored. Try again, or pin more; the limit is the setting packages.lock_seconds.",
         )
 
     def _check_sources(self) -> None:
         if not self._sources.are_there:
             raise PackagesNotOffered(
-                "this server has no packages: neither a package index nor a wheelhouse is configured",
-                hint="Its admin can set packages.index_urls, for instance to https://pypi.org/simple, or "
-                "packages.wheelhouse; or do without [runtime] dependencies.",
+                "this server offers no packages: neither a package index nor a wheelhouse is configured",
+                hint="The admin can set packages.index_urls, for instance to https://pypi.org/simple, or "
+                "packages.wheelhouse; or omit [runtime] dependencies.",
             )
 
     def _check_allowed(self, pins: Sequence[Pin]) -> None:
@@ -155,7 +161,7 @@ class Locks:
             more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
             raise Refused(
                 f"{findings[0].message}{more}",
-                hint="Do without it, or ask the server's admin; nothing was stored.",
+                hint="Remove the dependency, or ask the admin of the server; nothing was stored.",
                 findings=findings,
             )
 
@@ -169,7 +175,7 @@ def _refuse(message: str, line: int | None = None, **data: str) -> NoReturn:
         raise_problems(
             InvalidBundle,
             [Problem(f"{LOCK} {message}", path=LOCK, file=LOCK, line=line)],
-            hint=f"Leave {LOCK} out: the dependencies are then locked when the version is published.",
+            hint=f"Omit {LOCK}: the dependencies are then locked when the version is published.",
         )
     except InvalidBundle as error:
         error.data |= data

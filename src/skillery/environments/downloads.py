@@ -1,4 +1,4 @@
-"""The files of a lock, brought here through the sandbox and held against its hashes once more."""
+"""Files of a lock: fetched through the sandbox and verified again against the hashes of the lock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUILD_DISK_MB = 4096
 
 
 class Fetched(NamedTuple):
-    """A file whose hash the lock has."""
+    """A fetched file with a hash from the lock."""
 
     pin: Pin
     sha256: str
@@ -40,10 +40,10 @@ class Fetched(NamedTuple):
 
 
 class Progress:
-    """How far a build is: its step in words, and how many packages are there of how many."""
+    """Progress of a build: the present step in words, and the number of finished packages."""
 
     def __init__(self) -> None:
-        self.step = "waiting for its turn"
+        self.step = "waiting for a build slot"
         self.done = 0
         self.total = 0
 
@@ -56,12 +56,12 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class Incoming(Receiver):
-    """Files as they are handed out, one after the other, each put where it is queued once it is whole."""
+    """Receiver of files, one after the other. Each complete file is put into the queue `whole`."""
 
     def __init__(
         self, pins: Sequence[Pin], aside: Path, max_mb: int, progress: Progress, *, unlocked: bool = False
     ) -> None:
-        """`unlocked`: what was built has a hash that nobody has said before."""
+        """Create a receiver. `unlocked` accepts any hash, because a built wheel has no locked hash."""
         self._pins = {pin.name: pin for pin in pins}
         self._aside = aside
         self._left = max_mb * MIB
@@ -73,7 +73,7 @@ class Incoming(Receiver):
         self._progress = progress
         self.max_mb = max_mb
         self.whole: asyncio.Queue[Fetched | None] = asyncio.Queue()
-        """None behind the last."""
+        """Complete files; None marks the end."""
 
     def take(self, kind: str, piece: bytes) -> None:
         match kind:
@@ -87,16 +87,16 @@ class Incoming(Receiver):
             case "x/end" if self._file is not None and self._begun is not None:
                 self._end(self._begun, self._file)
             case _:
-                raise BuildFailed("the sandbox handed out what nobody asked for")
+                raise BuildFailed("the sandbox returned unexpected data")
 
     def _begin(self, head: bytes) -> None:
-        """A file; or once more the one that broke off."""
+        """Start a file, or restart the file whose transfer was interrupted."""
         try:
             self._begun = begun = msgspec.json.decode(head, type=Begin)
         except msgspec.MsgspecError:
-            raise BuildFailed("the sandbox handed out what nobody asked for") from None
+            raise BuildFailed("the sandbox returned unexpected data") from None
         if begun.name not in self._pins:
-            raise BuildFailed(f"{printable(begun.name, 100)} is not in the lock, or came twice")
+            raise BuildFailed(f"{printable(begun.name, 100)} is not in the lock, or was delivered twice")
         if self._file is not None:
             self._file.close()
             Path(self._file.name).unlink()
@@ -117,18 +117,18 @@ class Incoming(Receiver):
         self._loop.call_soon_threadsafe(self.whole.put_nowait, fetched)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Mark the end of the queue."""
         if self._file is not None:
             self._file.close()
         self.whole.put_nowait(None)
 
 
 def other_file(package: str) -> str:
-    return f"{package}: the file that the index has is not the one that was locked (its hash differs)"
+    return f"{package}: the file of the index is not the one that was locked (the hash differs)"
 
 
 async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Incoming, seconds: float) -> None:
-    """Each file of them comes to `incoming.whole`, then None. Raises BuildFailed."""
+    """Fetch the file of each pin into `incoming.whole`, followed by None. Raises BuildFailed."""
     args = {
         "pins": [{"name": pin.name, "version": pin.version, "hashes": bare(pin)} for pin in pins],
         "tags": supported_tags(),
@@ -148,7 +148,7 @@ async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Inc
     try:
         answer = await jobs.run("fetch", args, seconds=seconds, receiver=incoming)
     except Stopped as stopped:
-        raise job_failure("its packages could not be fetched", stopped) from None
+        raise job_failure("the packages could not be fetched", stopped) from None
     finally:
         incoming.close()
     if answer.told:
@@ -158,7 +158,7 @@ async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Inc
 async def build_wheel(
     jobs: Jobs, source: Fetched, aside: Path, max_mb: int, seconds: float, progress: Progress
 ) -> Fetched:
-    """The wheel that a source archive comes to. Raises BuildFailed."""
+    """Build a wheel from a source archive. Raises BuildFailed."""
     package = f"{source.pin.name} {source.pin.version}"
     incoming = Incoming([source.pin], aside, max_mb, progress, unlocked=True)
     args = {
@@ -177,7 +177,7 @@ async def build_wheel(
         raise _failure(answer.told, answer.refused, incoming)
     built = incoming.whole.get_nowait()
     if built is None:
-        raise BuildFailed(f"{package} could not be built from source: nothing came of it")
+        raise BuildFailed(f"{package} could not be built from source: the build produced no wheel")
     return built._replace(sha256=source.sha256)
 
 
@@ -187,7 +187,7 @@ def bare(pin: Pin) -> list[str]:
 
 @cache
 def supported_tags() -> list[str]:
-    """Of this interpreter on this machine, the best first."""
+    """Return the tags of this interpreter on this machine, best first."""
     return [str(tag) for tag in sys_tags()]
 
 
@@ -197,7 +197,7 @@ def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: Incoming)
     if refused and reason in {"away", "uv"}:
         hosts = ", ".join(refused[:3])
         return BuildFailed(
-            f"{package or 'a package'} lies at {hosts}, where packages may not come from "
+            f"{package or 'a package'} is stored at {hosts}, which is not an allowed host "
             "(the setting packages.file_hosts)"
         )
     match reason:
@@ -206,12 +206,12 @@ def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: Incoming)
         case "no_wheel":
             return BuildFailed(f"{package} has no wheel for this server")
         case "source":
-            return BuildFailed(f"{package} has no wheel, and nothing is built from source here")
+            return BuildFailed(f"{package} has no wheel, and this server does not build packages from source")
         case "too_large":
             return too_large(incoming.max_mb, package)
         case "away":
             return BuildFailed(
-                f"{package} could not be fetched, after several tries: the package index cannot be reached",
+                f"{package} could not be fetched after several attempts: the package index cannot be reached",
                 passing=True,
             )
         case "build":
@@ -219,4 +219,4 @@ def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: Incoming)
         case "uv":
             message, passing = uv_failure(detail)
             return BuildFailed(message, passing=passing)
-    return BuildFailed("its packages could not be fetched")
+    return BuildFailed("the packages could not be fetched")

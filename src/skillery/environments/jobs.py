@@ -1,5 +1,7 @@
-"""Work on packages as jobs of the server's own sandbox: what others have written is read, fetched, built and unpacked
-there and nowhere else."""
+"""Jobs on packages in the server's own sandbox.
+
+Untrusted packages are read, fetched, built and unpacked only in the sandbox.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +31,20 @@ from skillery.errors import (
 INSIDE = Path(__file__).parent / "inside"
 TASKS = {"lock": "getting", "fetch": "getting", "build": "getting", "unpack": "unpacking"}
 MOST_PIECE = 64 * 1024 * 1024
-"""Of what is handed out at once: bounded memory, whatever the inside does."""
+"""Limit of one piece of output, which bounds the memory of the server."""
 MEMORY_MB = 2048
 PROCESSES = 256
 UNBOUNDED = 1 << 30
-"""Where the host counts for itself."""
+"""No limit, because the host counts."""
 
 UNNAMED = "is not in permissions.network"
-"""What the way out says of a host that is not in `Job.network`."""
+"""Part of the egress proxy's reason for a host that is not in `Job.network`."""
 
 Task = Literal["lock", "fetch", "build", "unpack"]
 
 
 class Stopped(Exception):
-    """The job did not come to its end: what ended it, and the hosts that it was not let through to."""
+    """Raised when a job fails, with the failure and the hosts that the egress proxy refused."""
 
     def __init__(self, kind: str, message: str, refused: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -52,7 +54,7 @@ class Stopped(Exception):
 
 
 class JobResult(NamedTuple):
-    """The answer of the code inside, and the hosts that the proxy refused."""
+    """Answer of the code in the sandbox, and the hosts that the egress proxy refused."""
 
     told: dict[str, Any]
     refused: tuple[str, ...]
@@ -60,22 +62,23 @@ class JobResult(NamedTuple):
 
 class Receiver(Protocol):
     def take(self, kind: str, piece: bytes) -> None:
-        """Blocking, one at a time. Raises BuildFailed, OSError: that ends the job."""
+        """Receive a piece of output. Called in a thread, one call at a time. Raises BuildFailed or OSError to end
+        the job."""
         ...
 
 
-class NothingComes:
+class NoOutput:
     def take(self, kind: str, piece: bytes) -> None:
-        raise BuildFailed(f"the sandbox handed out what nobody asked for ({len(piece)} bytes, {kind[:20]})")
+        raise BuildFailed(f"the sandbox returned unexpected data ({len(piece)} bytes, {kind[:20]})")
 
 
 class Jobs:
-    """A few at once, apart from the queue of runs."""
+    """Run a few jobs at a time, apart from the queue of runs."""
 
     def __init__(self, sandbox: Sandbox, sources: Sources, at_once: int) -> None:
         self._sandbox = sandbox
         self._sources = sources
-        self._turns = asyncio.Semaphore(at_once)
+        self._slots = asyncio.Semaphore(at_once)
 
     async def run(
         self,
@@ -87,11 +90,13 @@ class Jobs:
         given: Mapping[str, Path] | None = None,
         disk_mb: int = 1024,
     ) -> JobResult:
-        """Raises Stopped, BuildFailed as the receiver does, PackagesNotOffered, Unavailable. Cancelling it ends the
-        job."""
+        """Run a job. A cancellation ends the job.
+
+        Raises Stopped, PackagesNotOffered, Unavailable, and BuildFailed from the receiver.
+        """
         job = self._job(task, args, given or {}, seconds, disk_mb)
-        host = _Host(receiver or NothingComes())
-        async with self._turns:
+        host = _Host(receiver or NoOutput())
+        async with self._slots:
             await self._start(job)
             outcome = await self._sandbox.run(job, host)
         if host.problem is not None:
@@ -108,7 +113,7 @@ class Jobs:
         tools = {} if alone else {"uv": find_uv(), **({"ca": bundle} if (bundle := ca_bundle()) else {})}
         return Job(
             run_id=f"packages_{secrets.token_hex(8)}",
-            call=CodeCall(text_of(TASKS[task]), task),
+            call=CodeCall(source_of(TASKS[task]), task),
             args=msgspec.json.encode({**args, "wheelhouse": wheelhouse is not None}),
             blobs=tuple(BlobMount(name, path) for name, path in {**tools, **given}.items()),
             packages=() if wheelhouse is None else (PackageMount("wheelhouse", wheelhouse),),
@@ -133,20 +138,20 @@ class Jobs:
         try:
             await self._sandbox.start()
         except StartupError as error:
-            raise Unavailable(f"packages are handled in the sandbox, which cannot be started: {error}") from None
+            raise Unavailable(f"the sandbox for packages cannot be started: {error}") from None
         needed = (
             {"python", "blobs"} | ({"network"} if job.network else set()) | ({"packages"} if job.packages else set())
         )
-        lacking = sorted(needed - self._sandbox.capabilities)
-        if lacking:
+        missing = sorted(needed - self._sandbox.capabilities)
+        if missing:
             raise PackagesNotOffered(
-                f"this server has no packages: its sandbox lacks '{lacking[0]}'",
-                hint="Its admin can choose another one with the setting 'sandbox'.",
+                f"this server offers no packages: the sandbox does not support '{missing[0]}'",
+                hint="The admin can choose another sandbox with the setting 'sandbox'.",
             )
 
 
 class _Host:
-    """What the code inside can ask for: to hand something out."""
+    """Host functions for a job: only output is possible."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -164,13 +169,13 @@ class _Host:
             except OSError as error:
                 self.problem = not_written(error)
         if self.problem is not None:
-            raise TooLarge(self.problem.message)  # whatever it is called: nothing more is taken
+            raise TooLarge(self.problem.message)  # the type does not matter: the job ends
 
     async def read_blob(self, blob_id: str) -> bytes:
         raise BlobNotFound(f"no blob {blob_id}")
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        raise NotAllowed(f"this job calls no skill, not even {skill}")
+        raise NotAllowed(f"this job cannot call skills, such as {skill}")
 
 
 class _Piece:
@@ -195,7 +200,7 @@ class _Piece:
 
 
 def _refused(uses: Sequence[NetworkUse]) -> tuple[str, ...]:
-    """Those that nobody named, as the setting packages.file_hosts would."""
+    """Return the refused hosts, in the form of the setting packages.file_hosts."""
     unnamed = [use for use in uses if not use.allowed and use.port and UNNAMED in use.reason]
     return tuple(
         f"{'http' if use.port == 80 else 'https'}://{use.host}" + ("" if use.port in {80, 443} else f":{use.port}")
@@ -204,7 +209,7 @@ def _refused(uses: Sequence[NetworkUse]) -> tuple[str, ...]:
 
 
 @cache
-def text_of(module: str) -> str:
+def source_of(module: str) -> str:
     return (INSIDE / f"{module}.py").read_text("utf-8")
 
 
@@ -213,20 +218,20 @@ def workers() -> int:
 
 
 def find_uv() -> Path:
-    """The program that the extra `packages` installs. Raises PackagesNotOffered."""
+    """Return the path of uv, which the extra `packages` installs. Raises PackagesNotOffered."""
     try:
         from uv import find_uv_bin
 
         return Path(find_uv_bin())
     except (ImportError, FileNotFoundError):
         raise PackagesNotOffered(
-            "this server has no uv, which locks packages",
-            hint="Its admin can install it: pip install 'skillery[packages]'.",
+            "uv is missing on this server, so packages cannot be locked",
+            hint="The admin can install uv: pip install 'skillery[packages]'.",
         ) from None
 
 
 def ca_bundle() -> Path | None:
-    """The certificates that this server trusts, where they are one file."""
+    """Return the file of trusted certificates, or None if the certificates are not in one file."""
     paths = ssl.get_default_verify_paths()
     named = [os.environ.get("SSL_CERT_FILE", ""), paths.cafile or "", paths.openssl_cafile, _certifi()]
     return next((Path(path) for path in named if path and Path(path).is_file()), None)

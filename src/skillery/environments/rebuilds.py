@@ -1,4 +1,4 @@
-"""Environments that an admin wants built anew: what was there stays until the new one is whole."""
+"""Rebuilds of environments, requested by an admin. The present installation stays until the new one is complete."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from skillery.environments.store import Environments
 from skillery.errors import SkilleryError
 
 log = logging.getLogger(__name__)
-STOPPED = "the server was stopped while it built"
+STOPPED = "the server was stopped during the rebuild"
 
 
 class Rebuilds:
-    """Those that this server has under way."""
+    """Active rebuilds of this server."""
 
     def __init__(
         self,
@@ -44,21 +44,24 @@ class Rebuilds:
         self._environments = environments
         self._named = named
         self._server = server
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """What a killed server had under way has failed."""
+        """Record the rebuilds that a killed server left running as failed."""
         await self._database.write(partial(end_left_over, server=self._server, now=datetime.now(UTC)))
 
     async def close(self) -> None:
-        tasks = list(self._under_way)
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def begin(self, identity: Identity, subject: str) -> None:
-        """Of a named environment, for all servers: lock it anew, install that, and give it the name. Of the SHA-256 of
-        a lock, for this server: install it anew. Nothing where that is under way. Raises EnvironmentNotFound."""
+        """Start a rebuild, unless one is running. Raises EnvironmentNotFound.
+
+        A named environment is locked again for all servers, and the new lock is installed and stored. The SHA-256 of a
+        lock is installed again on this server only.
+        """
         one = self._named.defined.get(subject)
         content = None if one else await asyncio.to_thread(content_of, self._database, self._storage, subject)
         if one is None and content is None:
@@ -67,31 +70,32 @@ class Rebuilds:
         if not await self._database.write(partial(begin, now=datetime.now(UTC))):
             return
         work = self._rebuild_named(identity, one) if one else self._rebuild_lock(identity, subject, content or b"")
-        task = asyncio.create_task(self._ended(subject, work))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task = asyncio.create_task(self._record_end(subject, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _ended(self, subject: str, work: Coroutine[None, None, str]) -> None:
-        """A failure, or a server that stops, is written down; what has succeeded wrote so with what it changed."""
+    async def _record_end(self, subject: str, work: Coroutine[None, None, str]) -> None:
+        """Await the rebuild and record a failure or a stop of the server. A successful rebuild records its own end,
+        in the transaction of its result."""
         message = STOPPED
         try:
             message = await work
         except SkilleryError as error:
             message = error.message
         except Exception:
-            log.exception("the environment '%s' could not be built anew", subject)
-            message = "the server's log says why"
+            log.exception("the environment '%s' could not be rebuilt", subject)
+            message = "see the log of the server"
         finally:
             if message:
-                log.warning("the environment '%s' could not be built anew: %s", subject, message)
+                log.warning("the environment '%s' could not be rebuilt: %s", subject, message)
                 ended = partial(end_rebuild, subject=subject, message=message, now=datetime.now(UTC))
                 await asyncio.shield(self._database.write(ended))
 
     async def _rebuild_named(self, identity: Identity, one: Named) -> str:
-        """Why it failed; "" where it did not."""
+        """Rebuild a named environment. Return the reason of a failure, or ""."""
         before = await self._named.read(one)
         try:
-            content = await self._locks.make(one.dependencies, anew=True)
+            content = await self._locks.make(one.dependencies, force=True)
         except SkilleryError as error:
             return not_locked(one, error).message
         found = await self._environments.rebuild(content)

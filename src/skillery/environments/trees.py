@@ -1,4 +1,4 @@
-"""Wheels as folders: each unpacked once, and its files shared by every environment that has it."""
+"""Trees: wheels unpacked once into folders, whose files all environments share."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from skillery.environments.errors import BuildFailed
 from skillery.environments.wheels import MOST_FILES, Wheel, is_left_out
 from skillery.formats.wording import printable
 
-FILES, ABOUT = "files", "tree.json"
+FILES, METADATA_FILE = "files", "tree.json"
 LONGEST_HEAD = 16 * 1024
 LARGEST_CODE = 64 * 1024 * 1024
 BLOCK = 4096
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """What is known of one, written beside its files."""
+    """Metadata of one tree, stored next to its files."""
 
     package: str
     size_bytes: int
-    """On the disk."""
+    """Size on the disk."""
 
 
 class Trees:
-    """A folder for each wheel, by the SHA-256 that the lock has of it; what has a name is whole."""
+    """One folder per wheel, named by the SHA-256 from the lock. A named folder is complete."""
 
-    def __init__(self, folder: Path, away: Path) -> None:
+    def __init__(self, folder: Path, trash: Path) -> None:
         self._folder = folder
-        self._away = away
+        self._trash = trash
         self._known: dict[str, Tree] = {}
 
     def find(self, hashes: Iterable[str]) -> str | None:
-        """The key of the one that there is."""
+        """Return the key of an existing tree with one of the hashes, or None."""
         keys = (key_of(one) for one in sorted(hashes))
         return next((key for key in keys if (self._folder / key).is_dir()), None)
 
@@ -53,73 +53,75 @@ class Trees:
     def about(self, key: str) -> Tree:
         known = self._known.get(key)
         if known is None:
-            known = msgspec.json.decode((self._folder / key / ABOUT).read_bytes(), type=Tree)
+            known = msgspec.json.decode((self._folder / key / METADATA_FILE).read_bytes(), type=Tree)
             self._known[key] = known
         return known
 
     def all(self) -> dict[str, Tree]:
-        """Those that there are."""
+        """Return all trees by key."""
         found = {}
         for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 found[folder.name] = self.about(folder.name)
         return found
 
-    def keep(self, aside: Path, key: str) -> None:
-        """Give it its name, in place of one that is there."""
-        settle(aside, self._folder / key, self._away)
+    def keep(self, staging: Path, key: str) -> None:
+        """Rename an unpacked wheel to its key. An existing tree is replaced."""
+        rename_into_place(staging, self._folder / key, self._trash)
         self._known.pop(key, None)
 
-    def is_older(self, key: str, moment: float) -> bool:
+    def is_older(self, key: str, time: float) -> bool:
         with contextlib.suppress(FileNotFoundError):
-            return (self._folder / key).stat().st_mtime < moment
+            return (self._folder / key).stat().st_mtime < time
         return False
 
-    def take_away(self, key: str) -> Path | None:
-        """Environments that have its files keep them."""
+    def move_away(self, key: str) -> Path | None:
+        """Move a tree to the trash for removal. Environments that share its files keep them."""
         self._known.pop(key, None)
-        return take_away(self._folder / key, self._away)
+        return move_away(self._folder / key, self._trash)
 
 
 def key_of(sha256: str) -> str:
     return f"{sha256.removeprefix('sha256:')}-{sys.implementation.cache_tag}"
 
 
-# -- from aside to a name, and away --------------------------------------------------------------------------------
+# -- rename into place, and removal ----------------------------------------------------------------------------------
 
 
-def settle(aside: Path, target: Path, away: Path) -> None:
-    """On the disk before it has its name: a power cut must not leave one with holes."""
-    sync(aside)
+def rename_into_place(staging: Path, target: Path, trash: Path) -> None:
+    """Sync a folder to the disk and then rename it, so that a power failure cannot leave a named but incomplete
+    folder."""
+    sync(staging)
     target.parent.mkdir(parents=True, exist_ok=True)
-    old = take_away(target, away)
-    aside.rename(target)
+    old = move_away(target, trash)
+    staging.rename(target)
     remove(old)
 
 
-def take_away(folder: Path, away: Path) -> Path | None:
-    """Its name goes at once, so that nobody finds half of it: where it is now, None where there was nothing."""
-    going = away / secrets.token_hex(16)
-    away.mkdir(parents=True, exist_ok=True)
+def move_away(folder: Path, trash: Path) -> Path | None:
+    """Rename a folder for removal, so that no reader finds a part of it. Return the new path, or None if it does not
+    exist."""
+    moved = trash / secrets.token_hex(16)
+    trash.mkdir(parents=True, exist_ok=True)
     try:
-        return folder.rename(going)
+        return folder.rename(moved)
     except FileNotFoundError:
         return None
 
 
 def remove(taken: Path | None) -> None:
-    """Blocking, perhaps for long: what was taken away."""
+    """Remove a folder that was moved to the trash. Blocking, possibly for long."""
     if taken is not None:
         shutil.rmtree(taken, ignore_errors=True)
 
 
 def sync(folder: Path) -> None:
-    """Everything of the file system that it lies on."""
+    """Sync the file system of a folder."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
             raise OSError(ctypes.get_errno(), "syncfs")
-    except AttributeError:  # a system without it
+    except AttributeError:  # system without syncfs
         os.sync()
     finally:
         os.close(descriptor)
@@ -129,16 +131,18 @@ def on_disk(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-# -- writing one ---------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------------------------
 
 
 class TreeWriter:
-    """Takes the files of a wheel as the sandbox hands them out: those that its list has, with the content that its list
-    has, and what its modules compile to. Nothing else is written."""
+    """Write the files of a wheel as the sandbox delivers them.
 
-    def __init__(self, wheel: Wheel, aside: Path, max_bytes: int, max_mb: int) -> None:
+    Accepted are only files in the wheel's RECORD with the content recorded there, and the compiled code of its modules.
+    """
+
+    def __init__(self, wheel: Wheel, staging: Path, max_bytes: int, max_mb: int) -> None:
         self._wheel = wheel
-        self._aside = aside
+        self._staging = staging
         self._left = max_bytes
         self._max_mb = max_mb
         self._size = 0
@@ -146,7 +150,7 @@ class TreeWriter:
         self._seen: set[str] = set()
         self._made: set[str] = set()
         self._streams: dict[str, _Stream] = {}
-        make_folder(aside / FILES)
+        make_folder(staging / FILES)
 
     def take(self, kind: str, piece: bytes) -> None:
         if kind not in self._streams and len(self._streams) >= 64:
@@ -154,24 +158,24 @@ class TreeWriter:
         self._streams.setdefault(kind, _Stream(self)).take(piece)
 
     def finish(self) -> Tree:
-        """Raises BuildFailed where something is missing."""
+        """Complete the tree. Raises BuildFailed if a file is missing."""
         if any(stream.is_open for stream in self._streams.values()):
-            raise self._broken("half a file")
+            raise self._broken("an incomplete file")
         missing = next((name for name in self._wheel.files if name not in self._seen), None)
         if missing is not None:
-            raise BuildFailed(f"{self._wheel.package} lacks its file '{printable(missing, 128)}'")
+            raise BuildFailed(f"{self._wheel.package} does not contain its file '{printable(missing, 128)}'")
         tree = Tree(self._wheel.package, self._size)
-        (self._aside / ABOUT).write_bytes(msgspec.json.encode(tree))
+        (self._staging / METADATA_FILE).write_bytes(msgspec.json.encode(tree))
         return tree
 
     def begin(self, head: bytes) -> tuple[_File | None, int]:
-        """What the next bytes are, and how many; None for what is left out."""
+        """Return the file for the next bytes, and their number. The file is None if the bytes are to be skipped."""
         try:
             what, name, size, executable = msgspec.json.decode(head, type=tuple[str, str, int, bool])
         except msgspec.MsgspecError:
-            raise self._broken("no head") from None
+            raise self._broken("an invalid head") from None
         if size < 0:
-            raise self._broken("a size below nothing")
+            raise self._broken("a negative size")
         if what == "file" and is_left_out(name):
             return None, size
         found = self._wheel.files.get(name)
@@ -191,7 +195,7 @@ class TreeWriter:
         cached = f"{folder}/__pycache__/" if folder else "__pycache__/"
         path = f"{cached}{file.removesuffix('.py')}.{sys.implementation.cache_tag}.pyc"
         if not target.endswith(".py") or size > LARGEST_CODE:
-            raise self._broken("code of no module")
+            raise self._broken("code without a module")
         return None if target.startswith("bin/") else _File(self._open(path), self._wheel.package, name, 0o444, "", "")
 
     def _count(self, size: int) -> None:
@@ -204,7 +208,7 @@ class TreeWriter:
             raise BuildFailed(f"{self._wheel.package} has more than {MOST_FILES} files and folders")
 
     def _open(self, target: str) -> BinaryIO:
-        path = self._aside / FILES / target
+        path = self._staging / FILES / target
         folder = target.rpartition("/")[0]
         if folder not in self._made:
             for _ in range(make_folder(path.parent)):
@@ -220,7 +224,7 @@ class TreeWriter:
 
 
 class _File:
-    """One file on its way to the disk, held against its hash."""
+    """A file that is written and hashed."""
 
     def __init__(self, file: BinaryIO, package: str, name: str, mode: int, kind: str, value: str) -> None:
         self._file = file
@@ -241,13 +245,13 @@ class _File:
         found = base64.urlsafe_b64encode(self._hash.digest()).rstrip(b"=").decode() if self._hash else self._value
         if found != self._value.rstrip("="):
             raise BuildFailed(
-                f"{self._package} was published with a damaged file, or it was changed: "
-                f"'{printable(self._name, 128)}' (its hash is not the one of its list of files)"
+                f"{self._package} contains a damaged or changed file: "
+                f"'{printable(self._name, 128)}' (the hash differs from the list of files)"
             )
 
 
 class _Stream:
-    """Files one after the other, each behind a line that says what it is."""
+    """A stream of files, each after a line with its name and size."""
 
     def __init__(self, writer: TreeWriter) -> None:
         self._writer = writer
@@ -289,13 +293,15 @@ class _Stream:
 
 
 def too_large(max_mb: int, package: str = "") -> BuildFailed:
-    """`package` is the one with which it was too much, where that is known."""
+    """Return the failure for an environment that is too large. `package` is the package that exceeded the limit, if
+    known."""
     since = f"with {package} " if package else ""
-    return BuildFailed(f"{since}its packages take more than {max_mb} MiB (the setting packages.max_mb)")
+    return BuildFailed(f"{since}the packages take more than {max_mb} MiB (the setting packages.max_mb)")
 
 
 def make_folder(path: Path) -> int:
-    """With what is missing above it, for everybody to read whatever the server's umask is. How many were missing."""
+    """Create a folder and its parents, readable for all users whatever the umask. Return the number of created
+    folders."""
     if path.is_dir():
         return 0
     missing = [path]
@@ -308,24 +314,27 @@ def make_folder(path: Path) -> int:
     return len(missing)
 
 
-# -- an environment of several --------------------------------------------------------------------------------------
+# -- linking ---------------------------------------------------------------------------------------------------------
 
 
 class Linked(NamedTuple):
     links: int
     copies: int
     size_bytes: int
-    """Of its own: folders, and the copies."""
+    """Size of the environment's own folders and copies."""
 
 
 def link(trees: Iterable[Path], target: Path) -> Linked:
-    """Blocking: one folder with the files of all; of two files with one name that of the first tree, with its code."""
+    """Link the files of all trees into one folder. Blocking.
+
+    If two trees have a file of the same name, the first tree provides the file and its compiled code.
+    """
     links = copies = size = 0
     owners: dict[str, int] = {}
     make_folder(target)
     for number, tree in enumerate(trees):
         for folder, names in walk(tree):
-            if folder and _same_folder(target / folder):
+            if folder and _make_new_folder(target / folder):
                 size += BLOCK
             for name in names:
                 path = f"{folder}/{name}" if folder else name
@@ -339,7 +348,7 @@ def link(trees: Iterable[Path], target: Path) -> Linked:
 
 
 def _source_of(path: str) -> str:
-    """Of code the module that it was compiled from."""
+    """Return the module that a file of compiled code belongs to, or the path itself."""
     folder, _, name = path.rpartition("/")
     if not name.endswith(".pyc") or not (folder == "__pycache__" or folder.endswith("/__pycache__")):
         return path
@@ -348,7 +357,7 @@ def _source_of(path: str) -> str:
 
 
 def walk(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Folders from above, relative to the root, each with its files; those of a folder come before what is below."""
+    """Yield each folder, relative to the root, with its files. A folder comes before its subfolders."""
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -362,8 +371,8 @@ def walk(root: Path) -> Iterator[tuple[str, list[str]]]:
         yield folder, names
 
 
-def _same_folder(path: Path) -> bool:
-    """Whether it is a new one."""
+def _make_new_folder(path: Path) -> bool:
+    """Create a folder. Return False if it exists."""
     try:
         path.mkdir()
         path.chmod(0o755)
@@ -375,7 +384,7 @@ def _same_folder(path: Path) -> bool:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """False where it was copied, for want of links."""
+    """Link a file. Return False if the file was copied, because the disk does not support links."""
     try:
         os.link(source, target, follow_symlinks=False)
     except FileExistsError:

@@ -1,6 +1,6 @@
-"""HTTP connections: bounds on the size and the time of each phase, and on the number of connections.
+"""HTTP connections: limits on the size and duration of each phase, and on the number of connections.
 
-uvicorn parses requests and writes answers. It bounds neither a head nor what follows a body, and closes no slow client.
+uvicorn parses requests and writes responses. uvicorn limits neither heads nor trailers, and closes no slow client.
 """
 
 from skillery.app.connections.admission import Admission, ConnectionCount

@@ -1,4 +1,4 @@
-"""How many connections the server keeps, in total and from one address, and which one makes room for a new one."""
+"""Admission of connections: limits in total and per address, and the choice of a connection to close for a new one."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from skillery.app.connections.notes import Notes
 from skillery.formats.addresses import network_of
 
 MOST_HEAD_BYTES = 32 * 1024 * 1024
-"""What all heads together may hold in memory before their end."""
+"""Limit of the memory of all unfinished heads together."""
 
 
 class Client(Protocol):
-    """A connection, as far as admission needs it."""
+    """Interface of a connection for admission."""
 
     def evict(self) -> None:
-        """Close the connection now, without an answer."""
+        """Close the connection immediately, without a response."""
 
 
 class ConnectionCount:
-    """Count open connections: all of them, and those of each address.
+    """Count open connections, in total and per address.
 
-    One process has one counter. Several worker processes need a counter in shared memory with these same methods, so
-    that `max_connections` and `max_connections_per_address` count over all workers.
+    One process has one counter. Several worker processes need a counter in shared memory with the same methods, so that
+    `max_connections` and `max_connections_per_address` count over all workers.
     """
 
     def __init__(self) -> None:
@@ -46,14 +46,14 @@ class ConnectionCount:
 
 
 class Admission:
-    """Admit connections up to the bounds.
+    """Admit connections up to the limits.
 
-    If a bound is met, the connection that has had no request under way for the longest time is closed. If all have a
-    request under way, the new connection is refused. Counts an IPv6 client by its /64.
+    At a limit, the connection that has been idle for the longest time is closed. If every connection has an active
+    request, the new connection is refused. An IPv6 client counts by its /64.
 
-    most: bound of `count.total`, 0 is none.
-    most_of_address: bound of `count.of(address)`, 0 is none; it does not hold for addresses that `is_exempt`.
-    ceiling: bound of the connections of this process, from its limit on descriptors.
+    most: limit of `count.total`; 0 means none.
+    most_of_address: limit of `count.of(address)`; 0 means none. Addresses with `is_exempt` are not limited.
+    ceiling: limit of the connections of this process, from its limit on descriptors.
     """
 
     def __init__(
@@ -73,19 +73,22 @@ class Admission:
         self._is_exempt = is_exempt
         self.notes = notes or Notes()
         self._address_of: dict[Client, str] = {}
-        # Dictionaries keep their order: the first has been idle for the longest time.
+        # Dictionaries keep their insertion order: the first client has been idle for the longest time.
         self._idle: dict[Client, None] = {}
         self._idle_of: dict[str, dict[Client, None]] = {}
         self._heads: dict[Client, int] = {}
         self._head_bytes = 0
 
     def open(self, client: Client, host: str) -> bool:
-        """Admit `client`, or return False: then it must be closed. `host` is the address of its TCP peer."""
+        """Admit `client`, or return False; the caller must then close the connection. `host` is the address of the
+        TCP peer."""
         address = network_of(host)
         crowded = self._is_crowded(host, address)
-        if crowded and not self._make_room(self._idle_of.get(address, {}), address, "its address has too many"):
+        if crowded and not self._make_room(
+            self._idle_of.get(address, {}), address, "too many connections from this address"
+        ):
             return False
-        if self._is_full() and not self._make_room(self._idle, address, "the server has too many"):
+        if self._is_full() and not self._make_room(self._idle, address, "too many connections to the server"):
             return False
         self._address_of[client] = address
         self._count.add(address)
@@ -93,16 +96,17 @@ class Admission:
         return True
 
     def hold(self, client: Client, size: int) -> None:
-        """Note that the unfinished head of `client` holds `size` bytes. Evict the oldest heads if all hold too much."""
+        """Record that the unfinished head of `client` holds `size` bytes. Evict the oldest heads if the total is too
+        large."""
         if client not in self._address_of:
             return
         self._head_bytes += size - self._heads.get(client, 0)
         self._heads[client] = size
         while self._head_bytes > MOST_HEAD_BYTES:
-            self._evict(next(iter(self._heads)), "unfinished heads take too much memory, and its was the oldest")
+            self._evict(next(iter(self._heads)), "unfinished heads take too much memory, and this head was the oldest")
 
     def work(self, client: Client) -> None:
-        """Protect `client` from eviction: a request is under way."""
+        """Protect `client` from eviction, because a request is active."""
         self._head_bytes -= self._heads.pop(client, 0)
         if client not in self._idle:
             return
@@ -114,13 +118,13 @@ class Admission:
             del self._idle_of[address]
 
     def rest(self, client: Client) -> None:
-        """Allow the eviction of `client`: no request is under way."""
+        """Allow the eviction of `client`, because no request is active."""
         if client in self._address_of and client not in self._idle:
             self._idle[client] = None
             self._idle_of.setdefault(self._address_of[client], {})[client] = None
 
     def close(self, client: Client) -> None:
-        """Forget `client`. Do nothing for a client that was refused or is forgotten already."""
+        """Remove `client`. Do nothing for a client that was refused or removed before."""
         if client in self._address_of:
             self.work(client)
             self._count.remove(self._address_of.pop(client))
@@ -134,9 +138,9 @@ class Admission:
     def _make_room(self, idle: dict[Client, None], address: str, reason: str) -> bool:
         oldest = next(iter(idle), None)
         if oldest is None:
-            self.notes.note(address, f"{reason}, and a request is under way on each")
+            self.notes.note(address, f"{reason}, all with active requests")
             return False
-        self._evict(oldest, f"{reason}, and it had no request under way for the longest time")
+        self._evict(oldest, f"{reason}, and this connection was idle for the longest time")
         return True
 
     def _evict(self, client: Client, reason: str) -> None:

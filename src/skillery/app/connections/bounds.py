@@ -1,4 +1,4 @@
-"""The bounds of one connection."""
+"""Limits of one connection."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
     head_bytes: int = 64 * KIB
     head_seconds: float = 30
-    """From connecting, later from the first byte of the head, until the end of the head."""
+    """Time from connecting, later from the first byte of a head, to the end of the head."""
     headers: int = 256
-    """Headers of one request. Each takes about a hundred bytes of memory, however short it is."""
+    """Headers per request. Each header takes about a hundred bytes of memory, however short."""
     framing_bytes: int = 16 * KIB
     framing_seconds: float = 10
-    """Chunk sizes, chunk extensions and trailers: all that follows a byte of the body and is no body itself."""
+    """Limits of chunk sizes, chunk extensions and trailers: everything after a byte of the body that is not body."""
     pipelined: int = 16
-    """Requests that wait for the answer of an earlier one."""
+    """Requests that wait for the response to an earlier request."""
     window_seconds: float = 90
     least_bytes_per_second: int = KIB
-    """A body that is read, and an answer that waits to be sent, keep this rate over each window."""
+    """Least rate over each window, for a body that is read and for a response that is sent."""
     linger_bytes: int = 16 * MIB
     linger_seconds: float = 10
-    """Input that is discarded after the last answer, so that a client that is still sending can read this answer."""
+    """Input discarded after the last response, so that a client that is still sending can read the response."""
 
     @property
     def least_bytes(self) -> float:
-        """The fewest bytes in one window."""
+        """The least number of bytes in one window."""
         return self.least_bytes_per_second * self.window_seconds

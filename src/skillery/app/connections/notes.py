@@ -1,4 +1,4 @@
-"""Log lines about refused and closed connections: at most one a minute for each address."""
+"""Log lines about refused and closed connections: at most one line per address and minute."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from skillery.formats.addresses import network_of
 log = logging.getLogger(__name__)
 MINUTE = 60.0
 MOST_ADDRESSES = 100
-"""Addresses with a line of their own in one minute. All others share one line."""
+"""Limit of addresses with their own line per minute. All others share one line."""
 OTHERS = "other addresses"
 
 
 class Notes:
-    """Log why connections were refused or closed. Keep at most MOST_ADDRESSES addresses in memory."""
+    """Log the reasons of refused and closed connections. Keep at most MOST_ADDRESSES addresses in memory."""
 
     def __init__(self) -> None:
         self._unsaid: dict[str, int] = {}
-        """Address that had a line within the last minute -> closings since then."""
+        """Closings since the last line, by address. Contains the addresses with a line in the last minute."""
         self._ends: dict[str, float] = {}
-        """Address -> when its minute ends, oldest first."""
+        """End of the minute by address, oldest first."""
 
     def note(self, host: str, reason: str) -> None:
-        """Log the reason, or count it if this address or network had a line within the last minute."""
+        """Log the reason, or count the closing if the address or network had a line in the last minute."""
         self._forget_ended()
         address = network_of(host) or "an unknown address"
         if address not in self._ends and len(self._ends) >= MOST_ADDRESSES:

@@ -1,4 +1,4 @@
-"""The HTTP protocol of uvicorn, with bounds on each phase of a connection."""
+"""HTTP protocol of uvicorn, with limits on each phase of a connection."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from skillery.app.connections.timers import Timer
 from skillery.app.connections.transport import ClosingTransport
 
 PIECE_BYTES = 8 * 1024
-"""Input is parsed in pieces, and sizes are checked between them: the parser joins the parts of a header."""
+"""Input is parsed in pieces, and sizes are checked in between, because the parser joins the parts of a header."""
 HEADER_BYTES = 100
-"""What a header takes in memory besides its own bytes."""
+"""Memory of a header in addition to its own bytes."""
 BODY_PIECE_BYTES = 64 * 1024
-"""The same for a body whose length is known: there is no more to it than its bytes."""
+"""Piece size for a body of known length, which contains no framing."""
 INVALID = "Invalid HTTP request received."
 
 
 class _TooMuch(Exception):
-    """Raised in the parser to stop it. Its message is the answer."""
+    """Raised in the parser to stop parsing. The message is the response."""
 
 
 class Connection(HttpToolsProtocol):
-    """One HTTP/1 connection. In each phase the application works on a request, or a timer runs:
+    """One HTTP/1 connection. In each phase, the application works on a request or a timer runs.
 
-    - head: from connecting, later from the first byte of a head. Between requests uvicorn's keep-alive timer runs.
-    - framing: chunk sizes, chunk extensions and trailers. Trailers are discarded: they never become headers.
-    - body: a least rate, while the application has not paused reading and has not begun to answer.
-    - answer: a least rate, while the client does not read.
-    - closing: `ClosingTransport`. A request whose body was not read to its end is the last of its connection.
+    - head: from connecting, later from the first byte of a head. Between requests, uvicorn's keep-alive timer runs.
+    - framing: chunk sizes, chunk extensions and trailers. Trailers are discarded and never become headers.
+    - body: a least rate, unless the application paused reading or began to respond.
+    - response: a least rate while the client does not read.
+    - closing: `ClosingTransport`. A request whose body was not read completely is the last of its connection.
     """
 
     _line: ClosingTransport
@@ -44,19 +44,19 @@ class Connection(HttpToolsProtocol):
         self._admission = admission
         self._bounds = bounds
         self._unanswered: deque[RequestResponseCycle] = deque()
-        """Requests in the order of their answers. uvicorn knows the newest only."""
+        """Requests in the order of their responses. uvicorn knows only the newest."""
         self._in_head = True
-        self._is_deaf = False
-        """Whether input is ignored until the requests before it are answered."""
-        self._may_stay = False
-        """Whether the connection may be kept after the request that is read now."""
+        self._ignores_input = False
+        """Whether input is ignored until earlier requests are answered."""
+        self._may_keep_alive = False
+        """Whether the connection may stay open after the current request."""
         self._head_bytes = self._framing_bytes = self._body_bytes = 0
         self._has_length = False
-        """Whether the request has a Content-Length. With Transfer-Encoding, the parser refuses it."""
+        """Whether the request has a Content-Length. The parser refuses it together with Transfer-Encoding."""
         self._after_size = False
-        """Whether a chunk size was the last that the parser found."""
-        self._moved = False
-        """Whether a piece of input brought the body forward."""
+        """Whether the last parsed item is a chunk size."""
+        self._has_body_bytes = False
+        """Whether the last piece of input contained body bytes."""
         self._was_paused = False
         self._problem = INVALID
         self._head_timer = Timer(self.loop, bounds.head_seconds, self._end_slow_head)
@@ -68,9 +68,9 @@ class Connection(HttpToolsProtocol):
             transport,
             self.loop,
             self._bounds,
-            is_unread=lambda: self._is_deaf or not self._in_head,
+            is_unread=lambda: self._ignores_input or not self._in_head,
             on_closing=self._stop,
-            on_slow=lambda: self._note("its client did not read the answer"),
+            on_slow=lambda: self._note("the client did not read the response"),
         )
         super().connection_made(self._line)
         if self._admission.open(self, self._host):
@@ -91,7 +91,7 @@ class Connection(HttpToolsProtocol):
         self._line.abort()
 
     def shutdown(self) -> None:
-        self._may_stay = False
+        self._may_keep_alive = False
         if self._line.lingers:
             self._line.abort()
         super().shutdown()
@@ -102,18 +102,18 @@ class Connection(HttpToolsProtocol):
             self._line.discard(len(data))
             return
         rest = memoryview(data)
-        while rest and not self._is_deaf and not self.transport.is_closing():
-            taken = self._take(rest[: BODY_PIECE_BYTES if self._has_length and not self._in_head else PIECE_BYTES])
+        while rest and not self._ignores_input and not self.transport.is_closing():
+            taken = self._feed(rest[: BODY_PIECE_BYTES if self._has_length and not self._in_head else PIECE_BYTES])
             rest = rest[taken:]
-        if self._is_deaf:
-            # The application resumes reading whenever it asks for more of its body.
+        if self._ignores_input:
+            # The application resumes reading when it requests more of its body.
             self.flow.pause_reading()
         elif not self.transport.is_closing():
             self._start_timers()
 
-    def _take(self, piece: memoryview) -> int:
-        """Parse a piece, and return how much of it was parsed."""
-        self._moved = False
+    def _feed(self, piece: memoryview) -> int:
+        """Parse a piece and return the number of bytes parsed."""
+        self._has_body_bytes = False
         if self._in_head:
             self._head_bytes += len(piece)
         try:
@@ -134,9 +134,9 @@ class Connection(HttpToolsProtocol):
         return len(piece)
 
     def _decline_upgrade(self) -> None:
-        """Take the head that was just parsed for one without `Upgrade` (RFC 9110 §7.8).
+        """Parse the head again without `Upgrade` (RFC 9110 §7.8).
 
-        The parser believes that such a request has no body. It would take its body for the next request.
+        The parser assumes that such a request has no body and would parse the body as the next request.
         """
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         lines += [
@@ -145,19 +145,19 @@ class Connection(HttpToolsProtocol):
             if name != b"upgrade"
         ]
         self.parser = httptools.HttpRequestParser(self)
-        # As uvicorn has it: what follows a request with `Connection: close` does not take its answer away.
+        # Same setting as in uvicorn: input after a request with `Connection: close` does not cancel the response.
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
 
     def _check_sizes(self, size: int) -> None:
-        # The piece that ends a head may hold body too: only a head that is still open is too long.
+        # The piece that ends a head may also contain body: only an unfinished head can be too long.
         if self._in_head:
             if self._head_bytes > self._bounds.head_bytes:
                 self._give_up("The headers of this request are too long.")
             elif self._head_bytes and not self._unanswered:
                 self._admission.hold(self, self._head_bytes + HEADER_BYTES * len(self.headers or ()))
             return
-        self._framing_bytes = 0 if self._moved else self._framing_bytes + size
+        self._framing_bytes = 0 if self._has_body_bytes else self._framing_bytes + size
         if self._framing_bytes > self._bounds.framing_bytes:
             self._give_up("The chunk extensions or trailers of this request are too long.")
 
@@ -166,18 +166,18 @@ class Connection(HttpToolsProtocol):
             self._time_head()
             return
         self._body_timer.start()
-        if self._moved and not self._after_size:
+        if self._has_body_bytes and not self._after_size:
             self._framing_timer.stop()
         elif not self.flow.read_paused:
             self._framing_timer.start()
 
     def _time_head(self) -> None:
-        # A head that comes while an earlier request is answered has its time from the end of this answer.
+        # For a head that arrives during an earlier response, the time starts at the end of that response.
         if self._head_bytes and not self._unanswered:
             self._unset_keepalive_if_required()
             self._head_timer.start()
 
-    # What the parser finds.
+    # Callbacks of the parser.
     def on_message_begin(self) -> None:
         if len(self._unanswered) > self._bounds.pipelined:
             self._refuse("Too many requests wait on this connection.")
@@ -198,12 +198,12 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         super().on_headers_complete()
-        self._in_head, self._moved, self._after_size = False, True, False
+        self._in_head, self._has_body_bytes, self._after_size = False, True, False
         self._head_timer.stop()
         self._admission.work(self)
         self._unanswered.append(self.cycle)
-        # uvicorn reads this when an answer begins: one that begins before the end of the body closes the connection.
-        self._may_stay, self.cycle.keep_alive = self.cycle.keep_alive, False
+        # uvicorn reads keep_alive when a response begins: a response before the end of the body closes the connection.
+        self._may_keep_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
         self._has_length = any(name == b"content-length" for name, _ in self.headers)
         self._framing_bytes = self._body_bytes = 0
         self._was_paused = self.flow.read_paused
@@ -212,13 +212,13 @@ class Connection(HttpToolsProtocol):
         self._after_size = True
 
     def on_body(self, body: bytes) -> None:
-        self._moved, self._after_size = True, False
+        self._has_body_bytes, self._after_size = True, False
         self._body_bytes += len(body)
         super().on_body(body)
         self._was_paused = self._was_paused or self.flow.read_paused
 
     def on_chunk_complete(self) -> None:
-        self._moved, self._after_size = True, False
+        self._has_body_bytes, self._after_size = True, False
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -227,14 +227,14 @@ class Connection(HttpToolsProtocol):
         self._body_timer.stop()
         self._framing_timer.stop()
         if not self.cycle.response_started:
-            self.cycle.keep_alive = self._may_stay
+            self.cycle.keep_alive = self._may_keep_alive
         super().on_message_complete()
 
     def _refuse(self, problem: str) -> None:
         self._problem = problem
         raise _TooMuch
 
-    # What is answered.
+    # Callbacks of the response.
     def on_response_complete(self) -> None:
         self._unanswered.popleft()
         super().on_response_complete()
@@ -250,22 +250,22 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
         self._line.unwatch_sending()
 
-    # Where a connection cannot go on.
+    # End of a connection.
     def _give_up(self, problem: str) -> None:
-        """Close after bytes that make no request: with an answer 400, or after the answers to earlier requests."""
+        """Close the connection after invalid bytes: with a response 400, or after the responses to earlier requests."""
         self._note(problem)
         broken = None if self._in_head else self._drop_newest()
         if self._unanswered:
             self._unanswered[-1].keep_alive = False
-            self._is_deaf = True
+            self._ignores_input = True
         elif broken is not None and broken.response_started:
             self.transport.close()
         else:
-            self._is_deaf = True
+            self._ignores_input = True
             self.send_400_response(problem)
 
     def _drop_newest(self) -> RequestResponseCycle:
-        """Give up the request whose body is broken, and return it."""
+        """Drop the request with the broken body and return it."""
         broken = self.cycle
         self._unanswered.remove(broken)
         self.pipeline = deque(waiting for waiting in self.pipeline if waiting[0] is not broken)
@@ -277,19 +277,19 @@ class Connection(HttpToolsProtocol):
         cycle.message_event.set()
 
     def _end_slow_head(self) -> None:
-        # Browsers connect ahead, and load balancers look whether a port is open.
+        # No log line for empty connections: browsers connect ahead, and load balancers probe the port.
         if self._head_bytes:
-            self._note("its head did not come in time")
+            self._note("the head did not arrive in time")
         self.transport.close()
 
     def _end_slow_framing(self) -> None:
-        self._note("the trailers of its request did not come in time")
+        self._note("the trailers of the request did not arrive in time")
         self._line.abort()
 
     def _measure_body(self) -> None:
         is_awaited = not (self.cycle.response_started or self.cycle.waiting_for_100_continue or self._was_paused)
         if is_awaited and self._body_bytes < self._bounds.least_bytes:
-            self._note("the body of its request came too slowly")
+            self._note("the body of the request arrived too slowly")
             self._line.abort()
             return
         self._body_bytes, self._was_paused = 0, self.flow.read_paused

@@ -1,4 +1,4 @@
-"""A transport that closes in order: the last answer reaches its client, and a client cannot delay the end for ever."""
+"""Transport with an orderly close: the client receives the last response, but cannot delay the end indefinitely."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from skillery.app.connections.timers import Timer
 
 
 class ClosingTransport(asyncio.Transport):
-    """Wrap the transport of one connection. All that is not about its end goes straight to the wrapped transport.
+    """Wrap the transport of one connection. Methods that do not concern closing are forwarded.
 
-    If the client is still sending when `close` is called, `close` lingers: it ends the answer, discards input for a
-    while and closes then. Closing at once would make the kernel reset the connection, and a reset can take the answer
-    from a client that has not read it yet (RFC 9112 §9.6).
+    If the client is still sending when `close` is called, the transport lingers: it ends the response, discards input
+    for a while and then closes. An immediate close would make the kernel reset the connection, and a reset can discard
+    a response that the client has not read yet (RFC 9112 §9.6).
 
-    is_unread: whether input is expected that no request will take.
+    is_unread: whether input is expected that no request will read.
     on_closing: called once, when the connection starts to close.
     on_slow: called before a connection is closed because its client does not read.
     """
@@ -66,18 +66,18 @@ class ClosingTransport(asyncio.Transport):
         self._wrapped.abort()
 
     def lost(self) -> None:
-        """Note that the connection is gone."""
+        """Stop the timers of a lost connection."""
         self._sending.stop()
         self._lingering.stop()
 
     def discard(self, size: int) -> None:
-        """Count `size` bytes of input that came while this transport lingers."""
+        """Count `size` bytes of input discarded while this transport lingers."""
         self._discarded += size
         if self._discarded > self._bounds.linger_bytes:
             self.abort()
 
     def watch_sending(self) -> None:
-        """From now on the client takes what was written at the least rate, until `unwatch_sending`."""
+        """Require the least rate of reading from the client, until `unwatch_sending`."""
         self._sent = self._taken()
         self._sending.start()
 
@@ -92,15 +92,15 @@ class ClosingTransport(asyncio.Transport):
         self._lingering.start()
 
     def _end_lingering(self) -> None:
-        # A long answer may still be on its way. `_measure` takes care of a client that does not read it.
+        # A long response may still be in transit. `_measure` handles a client that does not read it.
         if self._wrapped.get_write_buffer_size():
             self._lingering.start()
         else:
             self.abort()
 
     def _taken(self) -> int:
-        """Bytes that the client's system has acknowledged."""
-        # The kernel takes megabytes at a time for a client with a fast network, however slowly the client reads.
+        """Return the number of bytes that the client's system has acknowledged."""
+        # The kernel buffers megabytes for a client with a fast network, however slowly the client reads.
         return self._written - self._wrapped.get_write_buffer_size() - _in_kernel(self._wrapped)
 
     def _measure(self) -> None:
@@ -112,7 +112,7 @@ class ClosingTransport(asyncio.Transport):
         else:
             self.watch_sending()
 
-    # What uvicorn asks of a transport.
+    # Methods that uvicorn calls on a transport.
     def is_closing(self) -> bool:
         return self._is_closing or self._wrapped.is_closing()
 
@@ -139,7 +139,7 @@ class ClosingTransport(asyncio.Transport):
 
 
 def _in_kernel(transport: asyncio.Transport) -> int:
-    """Return the bytes in the kernel's send queue (SIOCOUTQ of tcp(7)), 0 where the kernel does not say."""
+    """Return the bytes in the kernel's send queue (SIOCOUTQ of tcp(7)), or 0 if the kernel does not report them."""
     try:
         queued = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
     except (OSError, ValueError):

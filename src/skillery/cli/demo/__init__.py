@@ -1,4 +1,4 @@
-"""`skillery demo`: a server, and the protocol's workflow walked on it with a real client and real input."""
+"""`skillery demo`: start a server and run the protocol's workflow on it, with a real client and real input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
     from skillery.cli.demo.background import Server
-    from skillery.cli.demo.steps import Shown, Step, Walk
+    from skillery.cli.demo.steps import Exchange, Step, Walk
 
 WIDTH = 100
 
@@ -21,13 +21,15 @@ WIDTH = 100
 @click.command()
 @home_options
 @token_option
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="By default a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="The port.  [default: a free port]"
+)
 @json_option
 def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
-    """Serve, and walk the protocol's workflow step by step on a real CSV.
+    """Run the protocol's workflow on a new server.
 
-    The server stays up in the background; the last lines say where it answers and how to stop it. Where a server holds
-    the home already, that one is used.
+    Each step uses a real CSV. The server continues in the background. The last lines give its address and the command
+    that stops it. If a server already holds the home, that server is used.
     """
     import asyncio
 
@@ -39,24 +41,26 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
     if not as_json:
         _title(f"Skillery serves at {server.url}", f"home {server.home}, log {server.log}")
     try:
-        shown = asyncio.run(_walk(server, token, as_json))
+        exchanges = asyncio.run(_walk(server, token, as_json))
     except BaseException:
         server.stop_if_ours()
         raise
     if as_json:
-        steps = [{"step": step.title, "request": one.request, "answer": one.answer} for step, one in shown]
+        steps = [{"step": step.title, "request": one.request, "answer": one.answer} for step, one in exchanges]
         print_json({**_facts(server), "steps": steps})
         return
     _print_end(server)
 
 
 def _own_token(auth: str, target: Target) -> str | None:
-    """Where the server will ask for one: the demo has the home, so it may make itself one. Before the server starts,
-    whose first token would else be in a log."""
+    """Create a token if the server will require one. The demo holds the home and may create it.
+
+    The token is created before the server starts, because a first start would write the bootstrap token to a log.
+    """
     if auth != "tokens":
         return None
     from skillery.audit import local_actor
-    from skillery.cli.tokens import opened
+    from skillery.cli.tokens import open_home_database
     from skillery.identity.tokens import create_token
 
     make = partial(
@@ -67,12 +71,12 @@ def _own_token(auth: str, target: Target) -> str | None:
         namespaces=["demo.*"],
         expires="1h",
     )
-    with opened(target) as database:
+    with open_home_database(target) as database:
         return database.write_now(make).token
 
 
-async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[Step, Shown]]:
-    """Every step in order. Raises CheckFailed at the first whose answer is not as it should be."""
+async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[Step, Exchange]]:
+    """Run all steps in order. Raises CheckFailed at the first wrong answer."""
     from skillery.cli.client import client_of
     from skillery.cli.demo.steps import STEPS, Walk, sample_csv
 
@@ -83,14 +87,14 @@ async def _walk(server: Server, token: str | None, quiet: bool) -> list[tuple[St
         for number, step in enumerate(STEPS, start=1):
             if not quiet:
                 _title(f"{number}. {step.title}")
-            shown = await _take(number, step, walk)
+            exchange = await _take(number, step, walk)
             if not quiet:
-                _print_step(shown)
-            done.append((step, shown))
+                _print_step(exchange)
+            done.append((step, exchange))
         return done
 
 
-async def _take(number: int, step: Step, walk: Walk) -> Shown:
+async def _take(number: int, step: Step, walk: Walk) -> Exchange:
     try:
         return await step.take(walk)
     except CheckFailed as error:
@@ -115,15 +119,15 @@ def _title(text: str, detail: str = "") -> None:
         click.echo(f"   {detail}")
 
 
-def _print_step(shown: Shown) -> None:
-    click.echo(f"   {click.style('→', fg='yellow')} {_short(shown.request)}")
-    for line in shown.answer.splitlines():
+def _print_step(exchange: Exchange) -> None:
+    click.echo(f"   {click.style('→', fg='yellow')} {_short(exchange.request)}")
+    for line in exchange.answer.splitlines():
         click.echo(f"   {click.style('←', fg='green')} {_short(line)}")
 
 
 def _print_end(server: Server) -> None:
-    _title("Every step did what it should.")
-    click.echo(f"   The server goes on at {server.url} (pid {server.pid}, log {server.log}).")
+    _title("All steps succeeded.")
+    click.echo(f"   The server continues at {server.url} (pid {server.pid}, log {server.log}).")
     click.echo("   Call it yourself:")
     click.echo(f"     {_curl(server.url)}")
     click.echo(f"   Stop it: kill {server.pid}")

@@ -1,4 +1,4 @@
-"""A server that outlives the command which started it."""
+"""A background server that outlives the command that started it."""
 
 from __future__ import annotations
 
@@ -32,23 +32,21 @@ class Server:
         self._ours = ours
 
     def stop_if_ours(self) -> None:
-        """Stop it where this command started it; somebody else's server is left alone."""
+        """Stop the server if this command started it."""
         if self._ours:
             os.kill(self.pid, signal.SIGTERM)
 
     async def wait_until_ready(self, client: Client) -> None:
-        """Until database, storage and sandbox work. Raises StartupError where they do not."""
+        """Wait until database, storage and sandbox work. Raises StartupError after START_SECONDS."""
         deadline = time.monotonic() + START_SECONDS
         while not await client.is_ready():
             if time.monotonic() > deadline:
-                raise StartupError(
-                    f"the server at {self.url} is not ready; {self.log} and `skillery doctor` say what does not work"
-                )
+                raise StartupError(f"the server at {self.url} is not ready; see {self.log}, or run `skillery doctor`")
             await asyncio.sleep(0.2)
 
 
 def find_or_start(home: Path, port: int, config: str | None) -> Server:
-    """The server that holds `home`, else a new one in a session of its own. Raises StartupError."""
+    """Return the server that holds `home`, or start one in a new session. Raises StartupError."""
     holder = holder_of(home)
     if holder is not None and holder.url:
         return Server(home, holder.url, holder.pid, ours=False)
@@ -69,7 +67,7 @@ def _wait_for_url(home: Path, child: subprocess.Popen[bytes]) -> Server:
         if child.poll() is not None:
             raise StartupError(f"the server did not start: {_last_line(home / LOG)}")
         time.sleep(0.05)
-    raise StartupError(f"the server does not answer after {START_SECONDS:.0f} s; {home / LOG} says what it does")
+    raise StartupError(f"the server did not answer within {START_SECONDS:.0f} s; see {home / LOG}")
 
 
 def _start(home: Path, port: int, config: str | None) -> subprocess.Popen[bytes]:

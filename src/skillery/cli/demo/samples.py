@@ -1,4 +1,4 @@
-"""What the demo sends: code that composes two skills, and a skill to publish."""
+"""Samples for the demo: code that composes two skills, and a skill to publish."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ FILES = [{"path": "code/main.py", "content": CODE}]
 
 
 def sum_by(rows: Iterable[Mapping[str, Any]], column: str, top: int) -> list[list[Any]]:
-    """What the published skill has to answer, counted here."""
+    """Return the expected answer of the published skill, computed locally."""
     sums: dict[str, float] = {}
     for row in rows:
         text = str(row["total"] or "").strip()

@@ -1,4 +1,4 @@
-"""The steps of the demo: what each asks of the server, and what the answer has to be."""
+"""Steps of the demo: the request of each step, and the check of its answer."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SAMPLE = "resources/orders.csv"
 CHUNK_BYTES = 256 * 1024
 
 
-class Shown(NamedTuple):
-    """A step in short, for a person."""
+class Exchange(NamedTuple):
+    """Short text of a request and its answer."""
 
     request: str
     answer: str
 
 
 class Walk:
-    """What the steps share: the client, the input, and what earlier steps learned."""
+    """State that the steps share: the client, the input, and results of earlier steps."""
 
     def __init__(self, client: Client, sample: Path) -> None:
         self.client = client
@@ -41,72 +41,72 @@ class Walk:
 
 class Step(NamedTuple):
     title: str
-    take: Callable[[Walk], Awaitable[Shown]]
+    take: Callable[[Walk], Awaitable[Exchange]]
 
 
 def sample_csv() -> Path:
-    """The CSV that comes with a bundled skill. Raises StartupError where this installation lacks it."""
+    """Return the CSV of a bundled skill. Raises StartupError if the installation does not contain it."""
     for folder in bundled_folders():
         if folder.name == PROFILE and (folder / SAMPLE).is_file():
             return folder / SAMPLE
     raise StartupError(f"the bundled skill {PROFILE} is missing from this installation; install Skillery again")
 
 
-async def load_guide(walk: Walk) -> Shown:
+async def load_guide(walk: Walk) -> Exchange:
     answer = await walk.client.call("load_skills_protocol_guide")
-    _expect(GUIDE_TITLE in answer["content"], "the guide does not hold its title")
+    _expect(GUIDE_TITLE in answer["content"], "the guide does not contain its title")
     headings = [line for line in answer["content"].splitlines() if line.startswith("#")]
-    return Shown("load_skills_protocol_guide", "\n".join([f"{len(answer['content'])} characters:", *headings]))
+    return Exchange("load_skills_protocol_guide", "\n".join([f"{len(answer['content'])} characters:", *headings]))
 
 
-async def list_skills(walk: Walk) -> Shown:
+async def list_skills(walk: Walk) -> Exchange:
     answer = await walk.client.call("list_skills", limit=1000)
     rows = answer["skills"]
     names = {row["name"] for row in rows}
     _expect({PROFILE, QUERY} <= names, f"the bundled skills are not listed, only {sorted(names)}")
-    return Shown("list_skills", "\n".join(f"{row['name']} {row['version']}  {row['description']}" for row in rows))
+    return Exchange("list_skills", "\n".join(f"{row['name']} {row['version']}  {row['description']}" for row in rows))
 
 
-async def describe_skill(walk: Walk) -> Shown:
+async def describe_skill(walk: Walk) -> Exchange:
     answer = await walk.client.call("describe_skill", name=PROFILE)
     inputs = answer["skill"]["manifest"]["inputs"]
     _expect("csv_blob" in inputs, f"{PROFILE} declares no input csv_blob")
-    return Shown(
+    return Exchange(
         f"describe_skill name={PROFILE}",
         "\n".join(f"{name}: {one['type']}  {one.get('description', '')}" for name, one in inputs.items()),
     )
 
 
-async def read_file(walk: Walk) -> Shown:
+async def read_file(walk: Walk) -> Exchange:
     answer = await walk.client.call("read_skill_file", name=PROFILE, path="SKILL.md")
-    _expect("csv_blob" in answer["content"], "SKILL.md does not say how to call the skill")
+    _expect("csv_blob" in answer["content"], "SKILL.md does not explain how to call the skill")
     lines = [line for line in answer["content"].splitlines() if line.strip() and not line.startswith("---")]
-    return Shown(f"read_skill_file name={PROFILE} path=SKILL.md", "\n".join([*lines[3:6], "…"]))
+    return Exchange(f"read_skill_file name={PROFILE} path=SKILL.md", "\n".join([*lines[3:6], "…"]))
 
 
-async def upload_blob(walk: Walk) -> Shown:
+async def upload_blob(walk: Walk) -> Exchange:
     answer = await walk.client.upload(_chunks(walk.sample), "text/csv")
     size = walk.sample.stat().st_size
-    _expect(answer["size_bytes"] == size, f"the server took {answer['size_bytes']} of {size} bytes")
+    _expect(answer["size_bytes"] == size, f"the server stored {answer['size_bytes']} of {size} bytes")
     walk.blob_id = answer["blob_id"]
     rows = len(_data_rows(walk.sample))
-    return Shown(f"POST /blobs  ({walk.sample.name}, {rows} rows)", f"{walk.blob_id}, {size} bytes")
+    return Exchange(f"POST /blobs  ({walk.sample.name}, {rows} rows)", f"{walk.blob_id}, {size} bytes")
 
 
-async def execute_skill(walk: Walk) -> Shown:
+async def execute_skill(walk: Walk) -> Exchange:
     answer = await walk.client.call("execute_skill", name=PROFILE, args={"csv_blob": walk.blob_id})
     output = _completed(answer)
     read = output["rows"] + output["malformed_rows"]
     rows = len(_data_rows(walk.sample))
-    _expect(read == rows, f"{PROFILE} read {read} rows, the file has {rows}")
+    _expect(read == rows, f"{PROFILE} read {read} rows, but the file has {rows}")
     columns = ", ".join(f"{column['name']} {column['type']}" for column in output["columns"])
-    return Shown(
+    return Exchange(
         f"execute_skill name={PROFILE} args={{csv_blob: {walk.blob_id}}}",
         f"{_timed(answer)}: {answer['summary']}\n{columns}",
     )
 
 
-async def compose_skills(walk: Walk) -> Shown:
+async def compose_skills(walk: Walk) -> Exchange:
     answer = await walk.client.call(
         "run_code",
         language="python",
@@ -116,36 +116,36 @@ async def compose_skills(walk: Walk) -> Shown:
         input_blobs=[walk.blob_id],
     )
     output = _completed(answer)
-    _expect(output["report"] in answer["output_blobs"], "the report is not among the blobs that the run wrote")
+    _expect(output["report"] in answer["output_blobs"], "the report is not among the output blobs of the run")
     blob = await walk.client.call("read_blob", blob_id=output["report"], mode="full")
     report = msgspec.json.decode(blob["content"])
     counted = {label: sum(group["orders"] for group in report[label]) for label in output["labels"]}
-    _expect(len(set(counted.values())) == 1, f"each grouping has to count every row once, but they count {counted}")
+    _expect(len(set(counted.values())) == 1, f"each grouping must count every row once, but the counts are {counted}")
     best = [f"best {label}: {as_json(report[label][0], -1)}" for label in output["labels"]]
-    return Shown(
+    return Exchange(
         f"run_code mount_skills=[{PROFILE}, {QUERY}]  ({len(samples.COMPOSITION.splitlines())} lines of Python)",
         "\n".join([f"{_timed(answer)}: {answer['summary']}", f"{output['report']}:", *best]),
     )
 
 
-async def create_skill(walk: Walk) -> Shown:
+async def create_skill(walk: Walk) -> Exchange:
     answer = await walk.client.call(
         "create_skill", manifest=samples.MANIFEST, skill_md=samples.SKILL_MD, files=samples.FILES
     )
     _expect(answer["name"] == samples.NAME, f"published as {answer['name']}")
-    return Shown(
+    return Exchange(
         f"create_skill  ({samples.NAME}: skill.toml, SKILL.md, code/main.py)",
         f"{answer['name']} {answer['version']} {answer['status']}, {answer['digest'][:19]}…",
     )
 
 
-async def execute_created(walk: Walk) -> Shown:
+async def execute_created(walk: Walk) -> Exchange:
     args = {"csv_blob": walk.blob_id, "by": "country", "top": 3}
     answer = await walk.client.call("execute_skill", name=samples.NAME, version=samples.VERSION, args=args)
     output = _completed(answer)
     expected = samples.sum_by(_rows_as_dicts(walk.sample), "country", 3)
-    _expect(output["top"] == expected, f"{samples.NAME} answered {output['top']}, the file says {expected}")
-    return Shown(
+    _expect(output["top"] == expected, f"{samples.NAME} answered {output['top']}, expected {expected}")
+    return Exchange(
         f"execute_skill name={samples.NAME} args={{by: country, top: 3}}",
         f"{_timed(answer)}: {answer['summary']}\n{as_json(output['top'], -1)}",
     )
@@ -170,7 +170,7 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 def _completed(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The output of a run. Raises CheckFailed with the run's own reason where it failed."""
+    """Return the output of a run. Raises CheckFailed with the run's error if the run failed."""
     error = answer.get("error") or {}
     _expect(answer["status"] == "completed", f"the run failed: {error.get('type')}: {error.get('message')}")
     _expect(isinstance(answer["output"], dict), f"the run answered {as_json(answer['output'], -1)[:200]}")
