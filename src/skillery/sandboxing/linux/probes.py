@@ -18,7 +18,7 @@ from skillery.sandboxing.linux.interpreter import HERE, base_python
 from skillery.sandboxing.linux.plan import Filters, is_beneath, make_plan, prefixes, tree_limits
 from skillery.sandboxing.python_runner import languages
 
-TRY = "import sys; sys.path.append('.'); from cell import trying; trying.main(sys.argv[1])"
+TRY = "import sys; sys.path.append('.'); from cell import host_tests; host_tests.main(sys.argv[1])"
 NO_OP = Job(
     run_id="run_0",
     call=CodeCall("def main(args): return True", "main"),
