@@ -229,13 +229,13 @@ GOOD = "frames==1.5 --hash=sha256:" + "0" * 64 + "\n"
     ("lock", "words"),
     [
         (GOOD.replace("1.5", "1.0").replace("frames", "figures"), "does not pin frames"),
-        (GOOD, "which the others need"),
+        (GOOD, "which other packages need"),
         (GOOD.replace("1.5", "2.0"), "pins frames at 2.0"),
         ("frames==1.5\n", "without a hash"),
         ("--index-url https://user:secret@example.org\n" + GOOD, "which is not of the form"),
         (GOOD + GOOD, "pins frames twice"),
-        (GOOD + "ghost==1.0 --hash=sha256:" + "0" * 64, "no package ghost is known here"),
-        (GOOD + "figures==2.0 --hash=sha256:" + "0" * 64, "does not have"),
+        (GOOD + "ghost==1.0 --hash=sha256:" + "0" * 64, "the package ghost is unknown here"),
+        (GOOD + "figures==2.0 --hash=sha256:" + "0" * 64, "is not in the package index"),
     ],
 )
 def test_a_given_lock_that_does_not_fit_is_refused(packages_rpc: Rpc, new_name: str, lock: str, words: str) -> None:

@@ -506,10 +506,10 @@ GOOD = '[packages]\nwheelhouse = "."\n[environments.data]\ndependencies = ["nump
         (GOOD.replace('"numpy>=2,<3"', ""), ["environments.data.dependencies", "is empty"]),
         (GOOD.replace('["numpy>=2,<3"]', '"numpy"'), ["environments.data.dependencies", "'numpy'", "array"]),
         (GOOD.replace('dependencies = ["numpy>=2,<3"]', ""), ["environments.data", "dependencies"]),
-        (GOOD + 'preload = ["os; import x"]', ["environments.data.preload", "no name of a module"]),
+        (GOOD + 'preload = ["os; import x"]', ["environments.data.preload", "not a module name"]),
         (GOOD + "prelaod = []", ["unknown setting 'prelaod'", "[environments.data]", "preload"]),
         (GOOD + 'description = "' + "x" * 301 + '"', ["environments.data.description", "300"]),
-        (GOOD.replace("data", "Data"), ["'Data'", "small letters"]),
+        (GOOD.replace("data", "Data"), ["'Data'", "lower-case letters"]),
         (
             GOOD + 'default = true\n[environments.b]\ndependencies = ["a"]\ndefault = true',
             ["environments.data.default"],

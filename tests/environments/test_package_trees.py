@@ -70,18 +70,18 @@ def test_pieces_may_break_anywhere(sizes: list[int]) -> None:
     [
         (head("file", "../evil", 1) + b"x", "is not in its list"),
         (head("file", "own/c.py", 1) + b"x", "is not in its list"),
-        (head("file", "own/b.txt", 4) + b"TEXT", "damaged file"),
-        (head("file", "own/b.txt", 3) + b"tex", "damaged file"),
+        (head("file", "own/b.txt", 4) + b"TEXT", "damaged or changed file"),
+        (head("file", "own/b.txt", 3) + b"tex", "damaged or changed file"),
         (head("file", "own/b.txt", 4) + b"text" + head("file", "own/b.txt", 4) + b"text", "twice"),
-        (head("code", "own/b.txt", 1) + b"x", "code of no module"),
+        (head("code", "own/b.txt", 1) + b"x", "code without a module"),
         (head("code", "own/a.py", 1) + b"x" + head("code", "own/a.py", 1) + b"x", "twice"),
         (head("link", "own/a.py", 1) + b"x", "twice"),
-        (head("file", "own/b.txt", -1), "a size below nothing"),
+        (head("file", "own/b.txt", -1), "a negative size"),
         (head("file", "own/b.txt", 2 * MIB), "packages.max_mb"),
         (b"x" * 100_000, "a head that is too long"),
-        (b"[1, 2]\n", "no head"),
-        (whole()[:-1], "half a file"),
-        (head("file", "own/a.py", 6) + b"X = 1\n", "lacks its file"),
+        (b"[1, 2]\n", "an invalid head"),
+        (whole()[:-1], "an incomplete file"),
+        (head("file", "own/a.py", 6) + b"X = 1\n", "does not contain its file"),
     ],
 )
 def test_what_is_not_as_the_list_has_it_is_refused(aside: Path, stream: bytes, words: str) -> None:
@@ -137,7 +137,7 @@ def test_an_endless_list_of_files_is_not_read(tmp_path: Path, rows: str) -> None
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("own-1.0.dist-info/RECORD", rows)
 
-    with pytest.raises(BuildFailed, match="list of over"):
+    with pytest.raises(BuildFailed, match="list of more than"):
         read_wheel(path, PIN)
 
 

@@ -212,7 +212,7 @@ def test_scripts_of_an_imported_skill_find_their_packages(packages: Server, new_
     [
         ("frames>=9\n", "cannot be met"),
         ("frames<2\nfigures<1\n", "cannot be met"),
-        ("nobody-has-this\n", "no package nobody-has-this"),
+        ("nobody-has-this\n", "the package nobody-has-this is unknown"),
         ("elsewhere\n", "has no wheel"),
         ("forbidden\n", "is denied here"),
     ],
@@ -252,7 +252,7 @@ def test_a_server_without_packages_imports_without(rpc: Rpc, new_name: str) -> N
     skill = imported(rpc, new_name, **{"scripts/show.py": SHOW, "requirements.txt": "pandas\n"})
 
     assert (skill["outcome"], codes(skill)) == ("published", {"no_packages"})
-    assert "it needs pandas, and its scripts run without: this server has no packages" in skill["repairs"][0]["message"]
+    assert "it needs pandas, and its scripts run without: this server offers no packages" in skill["repairs"][0]["message"]
     assert (
         imported(rpc, new_name, **{"scripts/show.py": SHOW, "requirements.txt": "pandas\n"})["outcome"] == "unchanged"
     )

@@ -82,11 +82,11 @@ class Builder:
                 return await self._build(build, read_lock(lock), target, anew=anew)
         except TimeoutError:
             raise BuildFailed(
-                f"installing took longer than {self._seconds:g} s (the setting packages.build_seconds), "
+                f"the installation took longer than {self._seconds:g} s (the setting packages.build_seconds), "
                 f"while {progress.step}"
             ) from None
         except InvalidLock as error:
-            raise BuildFailed(f"its lock {error.message}") from None
+            raise BuildFailed(f"the lock {error.message}") from None
         except SkilleryError as error:
             raise BuildFailed(error.message, passing=True) from None
         except OSError as error:
@@ -104,7 +104,7 @@ class Builder:
         missing = [pin for pin in pins if pin.name not in build.found]
         if missing:
             await self._bring(build, missing)
-        build.progress.step = "putting them together"
+        build.progress.step = "linking the packages"
         return await asyncio.to_thread(self._put_together, build, target)
 
     def _put_together(self, build: _Build, target: Path) -> Built:
@@ -126,7 +126,7 @@ class Builder:
 
     async def _bring(self, build: _Build, pins: Sequence[Pin]) -> None:
         """What has come is unpacked while the next is fetched."""
-        build.progress.step = "asking the package index"
+        build.progress.step = "querying the package index"
         incoming = Incoming(pins, build.aside, self._max_mb, build.progress)
         try:
             async with asyncio.TaskGroup() as group:
@@ -137,13 +137,13 @@ class Builder:
             raise several.exceptions[0] from None
         lacking = next((pin for pin in pins if pin.name not in build.found), None)
         if lacking is not None:
-            raise BuildFailed(f"{lacking.name} {lacking.version} did not come")
+            raise BuildFailed(f"{lacking.name} {lacking.version} was not delivered by the sandbox")
 
     async def _take(self, build: _Build, fetched: Fetched) -> None:
         package = f"{fetched.pin.name} {fetched.pin.version}"
         if not fetched.is_wheel:
             if not self._sources.is_built(fetched.pin.name):
-                raise BuildFailed(f"{package} has no wheel, and is not built from source here")
+                raise BuildFailed(f"{package} has no wheel, and this server does not build it from source")
             build.progress.step = f"building {package} from source"
             wheel = await build_wheel(self._jobs, fetched, build.aside, self._max_mb, self._seconds, build.progress)
             fetched.path.unlink()
@@ -186,11 +186,11 @@ class Builder:
             case "too_large":
                 return too_large(self._max_mb, package)
             case "too_many_files":
-                return BuildFailed(f"{package} has {detail} files, at most {MOST_FILES} are allowed")
+                return BuildFailed(f"{package} has {detail} files, but at most {MOST_FILES} are allowed")
             case "no_file":
-                return BuildFailed(f"{package} has '{detail}', which is a link or no file at all")
+                return BuildFailed(f"{package} has '{detail}', which is not a regular file")
             case "encrypted":
                 return BuildFailed(f"{package} has '{detail}', which is encrypted")
             case "no_archive":
-                return BuildFailed(f"{package} is no wheel, or a damaged one")
+                return BuildFailed(f"{package} is not a valid wheel")
         return BuildFailed(f"{what}: {cleaned(detail, 200)}")

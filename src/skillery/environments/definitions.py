@@ -44,13 +44,15 @@ class Defined:
 
     def __init__(self, named: Sequence[Named] = ()) -> None:
         if len(named) > MOST_ENVIRONMENTS:
-            raise StartupError(f"there are {len(named)} settings [environments.<name>], at most {MOST_ENVIRONMENTS}")
+            raise StartupError(
+                f"there are {len(named)} settings [environments.<name>], but at most {MOST_ENVIRONMENTS} are allowed"
+            )
         for one in named:
             _check(one)
         defaults = [one.name for one in named if one.default]
         if len(defaults) > 1:
             names = " and ".join(f"environments.{name}.default" for name in defaults[:2])
-            raise StartupError(f"settings {names} are both true: one environment at most is the default")
+            raise StartupError(f"settings {names} are both true: at most one environment can be the default")
         self._named: Mapping[str, Named] = {one.name: one for one in named}
 
     @property
@@ -69,11 +71,11 @@ class Defined:
     def near(self, name: str) -> str:
         """For whoever asked for one that there is not."""
         if not self._named:
-            return "This server has no named environments: leave 'environment' out."
+            return "This server has no named environments: omit 'environment'."
         near = nearest(name, self._named)
         suggestion = f" Did you mean '{near}'?" if near else ""
         there = ", ".join(f"'{one}'" for one in self._named)
-        return f"{'There is' if len(self._named) == 1 else 'There are'} {there}.{suggestion}"
+        return f"Available: {there}.{suggestion}"
 
     def chosen(self, name: str | None, language: Language) -> Named | None:
         """What code is given: by name, "" for none; None is the default, for Python. Raises InvalidParams."""
@@ -83,12 +85,12 @@ class Defined:
             return None
         found = self._named.get(name)
         if found is None:
-            message = f"there is no environment {quoted(name)}"
+            message = f"the environment {quoted(name)} does not exist"
             raise InvalidParams(message, hint=self.near(name), param="environment", environments=list(self._named))
         if language != "python":
             raise InvalidParams(
-                f"the environment '{name}' has packages for Python, and the language of the code is {language}",
-                hint="Leave 'environment' out, or write Python.",
+                f"the environment '{name}' has packages for Python, but the language of the code is {language}",
+                hint="Omit 'environment', or use Python.",
                 param="environment",
             )
         return found
@@ -98,8 +100,8 @@ def _check(one: Named) -> None:
     setting = f"environments.{one.name}"
     if not _NAME.fullmatch(one.name):
         raise StartupError(
-            f"setting 'environments' has {one.name!r}: a name has small letters, digits and '-' between them, "
-            f"begins with a letter, and has at most {LONGEST_NAME} characters"
+            f"setting 'environments' has {one.name!r}: a name consists of lower-case letters, digits and inner '-', "
+            f"starts with a letter, and has at most {LONGEST_NAME} characters"
         )
     if not one.dependencies:
         raise StartupError(f"setting '{setting}.dependencies' is empty: write packages, such as ['numpy>=2,<3']")
@@ -109,12 +111,10 @@ def _check(one: Named) -> None:
             _refuse(f"{setting}.dependencies", text, problem)
     for module in one.preload:
         if not _MODULE.fullmatch(module) or len(module) > LONGEST:
-            _refuse(
-                f"{setting}.preload", module, "is no name of a module; expected is one such as 'numpy' or 'os.path'"
-            )
+            _refuse(f"{setting}.preload", module, "is not a module name; use a name such as 'numpy' or 'os.path'")
     for key, entries in (("dependencies", one.dependencies), ("preload", one.preload)):
         if len(entries) > MOST:
-            raise StartupError(f"setting '{setting}.{key}' has {len(entries)} entries, at most {MOST} are allowed")
+            raise StartupError(f"setting '{setting}.{key}' has {len(entries)} entries, but at most {MOST} are allowed")
     if len(one.description) > MOST_DESCRIPTION or not one.description.isprintable():
         raise StartupError(
             f"setting '{setting}.description' is {one.description[:60]!r}…: one line of at most {MOST_DESCRIPTION} "

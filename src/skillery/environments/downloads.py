@@ -43,7 +43,7 @@ class Progress:
     """How far a build is: its step in words, and how many packages are there of how many."""
 
     def __init__(self) -> None:
-        self.step = "waiting for its turn"
+        self.step = "waiting for a build slot"
         self.done = 0
         self.total = 0
 
@@ -87,16 +87,16 @@ class Incoming(Receiver):
             case "x/end" if self._file is not None and self._begun is not None:
                 self._end(self._begun, self._file)
             case _:
-                raise BuildFailed("the sandbox handed out what nobody asked for")
+                raise BuildFailed("the sandbox returned unexpected data")
 
     def _begin(self, head: bytes) -> None:
         """A file; or once more the one that broke off."""
         try:
             self._begun = begun = msgspec.json.decode(head, type=Begin)
         except msgspec.MsgspecError:
-            raise BuildFailed("the sandbox handed out what nobody asked for") from None
+            raise BuildFailed("the sandbox returned unexpected data") from None
         if begun.name not in self._pins:
-            raise BuildFailed(f"{printable(begun.name, 100)} is not in the lock, or came twice")
+            raise BuildFailed(f"{printable(begun.name, 100)} is not in the lock, or was delivered twice")
         if self._file is not None:
             self._file.close()
             Path(self._file.name).unlink()
@@ -124,7 +124,7 @@ class Incoming(Receiver):
 
 
 def other_file(package: str) -> str:
-    return f"{package}: the file that the index has is not the one that was locked (its hash differs)"
+    return f"{package}: the file of the index is not the one that was locked (the hash differs)"
 
 
 async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Incoming, seconds: float) -> None:
@@ -148,7 +148,7 @@ async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Inc
     try:
         answer = await jobs.run("fetch", args, seconds=seconds, receiver=incoming)
     except Stopped as stopped:
-        raise job_failure("its packages could not be fetched", stopped) from None
+        raise job_failure("the packages could not be fetched", stopped) from None
     finally:
         incoming.close()
     if answer.told:
@@ -177,7 +177,7 @@ async def build_wheel(
         raise _failure(answer.told, answer.refused, incoming)
     built = incoming.whole.get_nowait()
     if built is None:
-        raise BuildFailed(f"{package} could not be built from source: nothing came of it")
+        raise BuildFailed(f"{package} could not be built from source: the build produced no wheel")
     return built._replace(sha256=source.sha256)
 
 
@@ -197,7 +197,7 @@ def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: Incoming)
     if refused and reason in {"away", "uv"}:
         hosts = ", ".join(refused[:3])
         return BuildFailed(
-            f"{package or 'a package'} lies at {hosts}, where packages may not come from "
+            f"{package or 'a package'} is stored at {hosts}, which is not an allowed host "
             "(the setting packages.file_hosts)"
         )
     match reason:
@@ -206,12 +206,12 @@ def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: Incoming)
         case "no_wheel":
             return BuildFailed(f"{package} has no wheel for this server")
         case "source":
-            return BuildFailed(f"{package} has no wheel, and nothing is built from source here")
+            return BuildFailed(f"{package} has no wheel, and this server does not build packages from source")
         case "too_large":
             return too_large(incoming.max_mb, package)
         case "away":
             return BuildFailed(
-                f"{package} could not be fetched, after several tries: the package index cannot be reached",
+                f"{package} could not be fetched after several attempts: the package index cannot be reached",
                 passing=True,
             )
         case "build":
@@ -219,4 +219,4 @@ def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: Incoming)
         case "uv":
             message, passing = uv_failure(detail)
             return BuildFailed(message, passing=passing)
-    return BuildFailed("its packages could not be fetched")
+    return BuildFailed("the packages could not be fetched")

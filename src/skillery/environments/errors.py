@@ -19,5 +19,5 @@ class BuildFailed(Exception):
 
 def not_written(error: OSError) -> BuildFailed:
     if error.errno in FULL:
-        return BuildFailed("the server has no space left for it", passing=True)
+        return BuildFailed("the server has no space left on its disk", passing=True)
     return BuildFailed(f"the files could not be written: {os.strerror(error.errno or 0)}", passing=True)

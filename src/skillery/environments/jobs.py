@@ -66,7 +66,7 @@ class Receiver(Protocol):
 
 class NothingComes:
     def take(self, kind: str, piece: bytes) -> None:
-        raise BuildFailed(f"the sandbox handed out what nobody asked for ({len(piece)} bytes, {kind[:20]})")
+        raise BuildFailed(f"the sandbox returned unexpected data ({len(piece)} bytes, {kind[:20]})")
 
 
 class Jobs:
@@ -133,15 +133,15 @@ class Jobs:
         try:
             await self._sandbox.start()
         except StartupError as error:
-            raise Unavailable(f"packages are handled in the sandbox, which cannot be started: {error}") from None
+            raise Unavailable(f"the sandbox for packages cannot be started: {error}") from None
         needed = (
             {"python", "blobs"} | ({"network"} if job.network else set()) | ({"packages"} if job.packages else set())
         )
         lacking = sorted(needed - self._sandbox.capabilities)
         if lacking:
             raise PackagesNotOffered(
-                f"this server has no packages: its sandbox lacks '{lacking[0]}'",
-                hint="Its admin can choose another one with the setting 'sandbox'.",
+                f"this server offers no packages: the sandbox does not support '{lacking[0]}'",
+                hint="The admin can choose another sandbox with the setting 'sandbox'.",
             )
 
 
@@ -170,7 +170,7 @@ class _Host:
         raise BlobNotFound(f"no blob {blob_id}")
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        raise NotAllowed(f"this job calls no skill, not even {skill}")
+        raise NotAllowed(f"this job cannot call skills, such as {skill}")
 
 
 class _Piece:
@@ -220,8 +220,8 @@ def find_uv() -> Path:
         return Path(find_uv_bin())
     except (ImportError, FileNotFoundError):
         raise PackagesNotOffered(
-            "this server has no uv, which locks packages",
-            hint="Its admin can install it: pip install 'skillery[packages]'.",
+            "uv is missing on this server, so packages cannot be locked",
+            hint="The admin can install uv: pip install 'skillery[packages]'.",
         ) from None
 
 

@@ -102,18 +102,18 @@ class Locks:
             resolved = await self._resolve(wanted, caller)
         except UnresolvableDependencies as error:
             _refuse(
-                f"cannot be had here: {error.message.rstrip('.')}",
+                f"cannot be installed here: {error.message.rstrip('.')}",
                 reason=error.data["reason"],
                 package=error.data["package"],
             )
         found = {pin.name: pin for pin in read_lock(resolved)}
         missing = next((name for name in found if name not in {pin.name for pin in pins}), None)
         if missing is not None:
-            _refuse(f"does not pin {missing}, which the others need")
+            _refuse(f"does not pin {missing}, which other packages need")
         for pin in pins:
             strange = pin.name in found and pin.hashes - found[pin.name].hashes
             if strange:
-                _refuse(f"pins {pin.name} {pin.version} to a file that the package index of this server does not have")
+                _refuse(f"pins {pin.name} {pin.version} to a file that is not in the package index of this server")
 
     async def _resolve(self, requirements: Sequence[str], caller: str) -> bytes:
         arguments = [*_COMPILE, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
@@ -132,21 +132,23 @@ class Locks:
         try:
             read_lock(ran.out.encode())
         except InvalidLock as error:
-            raise unresolvable("unsatisfiable", "", requirements, f"their lock {error.message}") from None
+            raise unresolvable(
+                "unsatisfiable", "", requirements, f"the lock of the dependencies {error.message}"
+            ) from None
         return ran.out.encode()
 
     def _too_long(self) -> PackageIndexUnavailable:
         return PackageIndexUnavailable(
             f"{NOT_LOCKED} within {self._seconds:g} s",
-            hint="Nothing was stored. Try again, or pin them closer; the setting is packages.lock_seconds.",
+            hint="Nothing was stored. Try again, or pin more; the limit is the setting packages.lock_seconds.",
         )
 
     def _check_sources(self) -> None:
         if not self._sources.are_there:
             raise PackagesNotOffered(
-                "this server has no packages: neither a package index nor a wheelhouse is configured",
-                hint="Its admin can set packages.index_urls, for instance to https://pypi.org/simple, or "
-                "packages.wheelhouse; or do without [runtime] dependencies.",
+                "this server offers no packages: neither a package index nor a wheelhouse is configured",
+                hint="The admin can set packages.index_urls, for instance to https://pypi.org/simple, or "
+                "packages.wheelhouse; or omit [runtime] dependencies.",
             )
 
     def _check_allowed(self, pins: Sequence[Pin]) -> None:
@@ -155,7 +157,7 @@ class Locks:
             more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
             raise Refused(
                 f"{findings[0].message}{more}",
-                hint="Do without it, or ask the server's admin; nothing was stored.",
+                hint="Remove the dependency, or ask the admin of the server; nothing was stored.",
                 findings=findings,
             )
 
@@ -169,7 +171,7 @@ def _refuse(message: str, line: int | None = None, **data: str) -> NoReturn:
         raise_problems(
             InvalidBundle,
             [Problem(f"{LOCK} {message}", path=LOCK, file=LOCK, line=line)],
-            hint=f"Leave {LOCK} out: the dependencies are then locked when the version is published.",
+            hint=f"Omit {LOCK}: the dependencies are then locked when the version is published.",
         )
     except InvalidBundle as error:
         error.data |= data

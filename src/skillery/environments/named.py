@@ -128,7 +128,7 @@ class NamedEnvironments:
             self._failed[one.name] = (not_locked(one, error), time.monotonic() + again)
         except Exception:
             log.exception("the environment '%s' could not be locked", one.name)
-            failure = Failure(FAILED, f"the environment '{one.name}' could not be locked: the server's log says why")
+            failure = Failure(FAILED, f"the environment '{one.name}' could not be locked: see the log of the server")
             self._failed[one.name] = (failure, time.monotonic() + AGAIN_SECONDS)
 
     # -- in the background -------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class NamedEnvironments:
         except SkilleryError as error:
             log.debug("the environment '%s': %s", one.name, error.message)
         except Exception:
-            log.exception("the environment '%s' could not be seen to", one.name)
+            log.exception("the environment '%s' could not be locked or installed", one.name)
         return False
 
 

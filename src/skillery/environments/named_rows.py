@@ -97,7 +97,7 @@ def end_rebuild(connection: Connection, subject: str, message: str, now: datetim
 def end_left_over(connection: Connection, server: str, now: datetime) -> None:
     """What this server had under way when it was stopped."""
     own = (environment_rebuilds.c.server == server) & (environment_rebuilds.c.state == "running")
-    values = {"state": "failed", "message": "the server was stopped while it built", "ended_at": now}
+    values = {"state": "failed", "message": "the server was stopped during the rebuild", "ended_at": now}
     connection.execute(update(environment_rebuilds).where(own).values(**values))
 
 

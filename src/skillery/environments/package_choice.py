@@ -33,7 +33,7 @@ def choose(sources: Sources, offered: frozenset[str] | None, providers: Provider
     admin made, and vouch for a name.
     """
     if not sources.are_there:
-        return Choice("", "this server has no packages (the settings packages.index_urls and packages.wheelhouse)")
+        return Choice("", "this server offers no packages (the settings packages.index_urls and packages.wheelhouse)")
     refused = {name: _refusal(sources, name) for name in providers.packages}
     fit = [name for name in providers.packages if not refused[name] and (offered is None or name in offered)]
     if not fit:

@@ -145,7 +145,7 @@ class Showing:
     async def installed(self, identity: Identity, key: bytes, limit: int, cursor: str) -> EnvironmentPage:
         """All that servers have or have tried to, by their locks. Raises NotAllowed, InvalidCursor."""
         if not access.is_admin(identity):
-            raise NotAllowed("only an admin lists what is installed", hint="Leave 'installed' out.", scope="admin")
+            raise NotAllowed("only admins can list installed environments", hint="Omit 'installed'.", scope="admin")
         bound_to = ("list_environments", "installed")
         after = read_cursor(key, bound_to, cursor, 1)[0] if cursor else ""
         return await self._database.read(partial(self._page, key=key, bound_to=bound_to, after=after, limit=limit))
@@ -261,8 +261,8 @@ def content_of(database: Database, storage: Storage, sha256: str) -> bytes | Non
 
 def environment_not_found(subject: str, defined: Defined) -> EnvironmentNotFound:
     shown = quoted(subject)
-    what = f"no lock {shown}" if _LOCK.fullmatch(subject) else f"no environment {shown}"
-    return EnvironmentNotFound(f"there is {what}", hint=defined.near(subject), name=subject[:80])
+    what = f"the lock {shown}" if _LOCK.fullmatch(subject) else f"the environment {shown}"
+    return EnvironmentNotFound(f"{what} does not exist", hint=defined.near(subject), name=subject[:80])
 
 
 def _states_of(connection: Connection, digests: Iterable[str], server: str) -> dict[str, list[OnServer]]:

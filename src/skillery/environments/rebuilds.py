@@ -23,7 +23,7 @@ from skillery.environments.store import Environments
 from skillery.errors import SkilleryError
 
 log = logging.getLogger(__name__)
-STOPPED = "the server was stopped while it built"
+STOPPED = "the server was stopped during the rebuild"
 
 
 class Rebuilds:
@@ -79,11 +79,11 @@ class Rebuilds:
         except SkilleryError as error:
             message = error.message
         except Exception:
-            log.exception("the environment '%s' could not be built anew", subject)
-            message = "the server's log says why"
+            log.exception("the environment '%s' could not be rebuilt", subject)
+            message = "see the log of the server"
         finally:
             if message:
-                log.warning("the environment '%s' could not be built anew: %s", subject, message)
+                log.warning("the environment '%s' could not be rebuilt: %s", subject, message)
                 ended = partial(end_rebuild, subject=subject, message=message, now=datetime.now(UTC))
                 await asyncio.shield(self._database.write(ended))
 

@@ -82,7 +82,7 @@ class Sources(msgspec.Struct, frozen=True):
             if any(fnmatchcase(name, pattern) for pattern in self.denied):
                 yield Finding(RULE, f"the package {name} is denied here (the setting packages.denied)")
             elif self.allowed and not any(fnmatchcase(name, pattern) for pattern in self.allowed):
-                yield Finding(RULE, f"the package {name} is not among those that the setting packages.allowed has")
+                yield Finding(RULE, f"the package {name} is not in the setting packages.allowed")
 
     def key(self, requirements: Iterable[str]) -> str:
         """What the same question is known by: the same requirements, of the same sources, for the same machine."""
@@ -114,7 +114,7 @@ def address_problem(address: str) -> str | None:
     if not isinstance(found, str):
         return None
     if "IP address" in found:
-        return "names an IP address; give the host a name, for instance in /etc/hosts, and write that"
+        return "names an IP address; give the host a name, for instance in /etc/hosts, and use that name"
     return found
 
 
@@ -139,6 +139,6 @@ def this_python() -> str:
 def check_python(requires: str) -> None:
     """Raises InvalidManifest where the interpreter of this server is none of those that are asked for."""
     if requires and not fits_this_python(requires):
-        message = f"{REQUIRES_PYTHON} is '{requires}', and this server runs Python {python_version()}"
-        hint = "Ask for a version that includes it, or publish on a server with another Python."
+        message = f"{REQUIRES_PYTHON} is '{requires}', but this server runs Python {python_version()}"
+        hint = "Widen the range, or publish on a server with another Python."
         raise_problems(InvalidManifest, [Problem(message, REQUIRES_PYTHON)], hint=hint)

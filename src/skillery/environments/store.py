@@ -94,17 +94,17 @@ class Environments:
             await asyncio.wait({task}, timeout=seconds)
             if not task.done():
                 so_far = f"after {round(seconds, 1):g} s{self._how_far(sha256)}"
-                message = f"its packages were still being installed {so_far}; try again"
+                message = f"the packages were still being installed {so_far}; try again"
                 return Failure(NOT_READY, message)
         return self.find(sha256) or self._why_not(sha256)
 
     def _how_far(self, sha256: str) -> str:
         progress = self._progress.get(sha256)
-        return f" ({progress.step}; {progress.done} of {progress.total} packages are there)" if progress else ""
+        return f" ({progress.step}; {progress.done} of {progress.total} packages are installed)" if progress else ""
 
     def _why_not(self, sha256: str) -> Failure:
         failed = self._failed.get(sha256)
-        return failed[0] if failed else Failure(FAILED, "its packages could not be installed")
+        return failed[0] if failed else Failure(FAILED, "the packages could not be installed")
 
     def begin(self, lock: bytes) -> asyncio.Task[Failure | None] | None:
         """See to it that the environment is built; None where it is there, or has just failed."""
@@ -156,11 +156,11 @@ class Environments:
             built = await self._built(sha256, lock, progress, anew=anew)
         except BuildFailed as error:
             log.warning("the packages of lock %s could not be installed: %s", sha256[:12], error.message)
-            failure = Failure(FAILED, f"its packages could not be installed: {error.message}")
+            failure = Failure(FAILED, f"the packages could not be installed: {error.message}")
             return await self._note_failure(sha256, failure, error.message, passing=error.passing)
         except Exception:
             log.exception("the packages of lock %s could not be installed", sha256[:12])
-            failure = Failure(FAILED, "its packages could not be installed: the reason is in the server's log")
+            failure = Failure(FAILED, "the packages could not be installed: see the log of the server")
             return await self._note_failure(sha256, failure, failure.message)
         await asyncio.to_thread(self._settled, sha256)
         await self._note(sha256, "ready", size=built.size_bytes)
@@ -233,8 +233,8 @@ class Environments:
         while (used := self._used_bytes()) + size > limit:
             if not self._drop_tree(needed) and not self._drop_least_used(sha256):
                 raise BuildFailed(
-                    f"the packages of this server would take {(used + size) // MIB} MiB, at most {self._total_mb} are "
-                    "allowed (the setting packages.total_mb), and all that are there are needed",
+                    f"the packages of this server need {(used + size) // MIB} MiB, but at most {self._total_mb} are "
+                    "allowed (the setting packages.total_mb), and all installed packages are in use",
                     passing=True,
                 )
 

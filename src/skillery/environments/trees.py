@@ -156,10 +156,10 @@ class TreeWriter:
     def finish(self) -> Tree:
         """Raises BuildFailed where something is missing."""
         if any(stream.is_open for stream in self._streams.values()):
-            raise self._broken("half a file")
+            raise self._broken("an incomplete file")
         missing = next((name for name in self._wheel.files if name not in self._seen), None)
         if missing is not None:
-            raise BuildFailed(f"{self._wheel.package} lacks its file '{printable(missing, 128)}'")
+            raise BuildFailed(f"{self._wheel.package} does not contain its file '{printable(missing, 128)}'")
         tree = Tree(self._wheel.package, self._size)
         (self._aside / ABOUT).write_bytes(msgspec.json.encode(tree))
         return tree
@@ -169,9 +169,9 @@ class TreeWriter:
         try:
             what, name, size, executable = msgspec.json.decode(head, type=tuple[str, str, int, bool])
         except msgspec.MsgspecError:
-            raise self._broken("no head") from None
+            raise self._broken("an invalid head") from None
         if size < 0:
-            raise self._broken("a size below nothing")
+            raise self._broken("a negative size")
         if what == "file" and is_left_out(name):
             return None, size
         found = self._wheel.files.get(name)
@@ -191,7 +191,7 @@ class TreeWriter:
         cached = f"{folder}/__pycache__/" if folder else "__pycache__/"
         path = f"{cached}{file.removesuffix('.py')}.{sys.implementation.cache_tag}.pyc"
         if not target.endswith(".py") or size > LARGEST_CODE:
-            raise self._broken("code of no module")
+            raise self._broken("code without a module")
         return None if target.startswith("bin/") else _File(self._open(path), self._wheel.package, name, 0o444, "", "")
 
     def _count(self, size: int) -> None:
@@ -241,8 +241,8 @@ class _File:
         found = base64.urlsafe_b64encode(self._hash.digest()).rstrip(b"=").decode() if self._hash else self._value
         if found != self._value.rstrip("="):
             raise BuildFailed(
-                f"{self._package} was published with a damaged file, or it was changed: "
-                f"'{printable(self._name, 128)}' (its hash is not the one of its list of files)"
+                f"{self._package} contains a damaged or changed file: "
+                f"'{printable(self._name, 128)}' (the hash differs from the list of files)"
             )
 
 
@@ -291,7 +291,7 @@ class _Stream:
 def too_large(max_mb: int, package: str = "") -> BuildFailed:
     """`package` is the one with which it was too much, where that is known."""
     since = f"with {package} " if package else ""
-    return BuildFailed(f"{since}its packages take more than {max_mb} MiB (the setting packages.max_mb)")
+    return BuildFailed(f"{since}the packages take more than {max_mb} MiB (the setting packages.max_mb)")
 
 
 def make_folder(path: Path) -> int:

@@ -35,7 +35,7 @@ _NETWORK = (
 )
 _LOGIN = re.compile(r"\b(?:401|403)\b")
 _HINT = "Change [runtime] dependencies in skill.toml; nothing was stored."
-_NO_WHEEL = f"{_HINT} The server's admin can let it be built, with the setting packages.build_from_source."
+_NO_WHEEL = f"{_HINT} The admin can allow a build with the setting packages.build_from_source."
 
 
 def cleaned(text: str, most: int = MOST) -> str:
@@ -77,7 +77,7 @@ def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
         login = " (it does not accept the login of this server)" if _LOGIN.search(said) else ""
         return PackageIndexUnavailable(
             f"{what}: the package index cannot be reached{login}",
-            hint="It was tried several times, and nothing was stored. Try again later, or tell the server's admin.",
+            hint="Several attempts failed, and nothing was stored. Try again later, or tell the admin of the server.",
         )
     if "No solution found" not in said:
         log.error("%s: %s", what, cleaned(said, 2000))
@@ -85,9 +85,9 @@ def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
     cause = cause_of(said)
     package = _package(cause, requirements)
     if "was not found in the" in cause:
-        return unresolvable("unknown_package", package, requirements, f"no package {package} is known here: {cause}")
+        return unresolvable("unknown_package", package, requirements, f"the package {package} is unknown here: {cause}")
     if "has no usable wheels" in cause or "has no wheels" in cause or "building from source is disabled" in said:
-        more = f"{package} has no wheel for this server, and nothing is built from source: {cause}"
+        more = f"{package} has no wheel for this server, and the server does not build it from source: {cause}"
         return unresolvable("no_wheel", package, requirements, more, _NO_WHEEL)
     if "yanked" in cause:
         return unresolvable("yanked", package, requirements, f"{package} was yanked: {cause}")
@@ -97,8 +97,8 @@ def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
 def elsewhere(hosts: Sequence[str]) -> SkilleryError:
     """The index leads to hosts that are not those of the settings."""
     return Unavailable(
-        f"the package index keeps its files at {', '.join(hosts[:3])}, which packages may not come from",
-        hint="The server's admin can allow it with the setting packages.file_hosts.",
+        f"the package index keeps its files at {', '.join(hosts[:3])}, which are not allowed hosts",
+        hint="The admin can allow them with the setting packages.file_hosts.",
     )
 
 
@@ -142,7 +142,7 @@ def uv_failure(said: str) -> tuple[str, bool]:
     if any(sign in said for sign in _NETWORK):
         return "the package index cannot be reached; try again later", True
     if "os error 28" in said or "No space left" in said:
-        return "it needs more disk than a build may use", False
+        return "the build needs more disk than allowed", False
     return cause_of(said), False
 
 
@@ -151,7 +151,7 @@ def build_failure(said: str) -> str:
     log.warning("a build: %s", cleaned(said, 4000))
     before, _, after = said.partition("error: Failed to build")
     printed = (after.partition("[stderr]")[2].partition("\nhint:")[0] or before).strip()
-    return f"its build said '{cleaned(printed.splitlines()[-1], 200)}'" if printed else cause_of(said)
+    return f"the build printed '{cleaned(printed.splitlines()[-1], 200)}'" if printed else cause_of(said)
 
 
 def job_failure(what: str, stopped: Stopped) -> BuildFailed:

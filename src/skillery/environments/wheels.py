@@ -71,11 +71,11 @@ def read_wheel(path: Path, pin: Pin) -> Wheel:
             with zipfile.ZipFile(file) as archive:
                 return Wheel(package, dict(_recorded(archive, pin, package)))
     except _DAMAGED:
-        raise BuildFailed(f"{package} is no wheel, or a damaged one") from None
+        raise BuildFailed(f"{package} is not a valid wheel") from None
     except OSError as error:
         if error.errno not in {None, errno.EINVAL}:  # a place in the file that cannot be
             raise
-        raise BuildFailed(f"{package} is no wheel, or a damaged one") from None
+        raise BuildFailed(f"{package} is not a valid wheel") from None
 
 
 def _recorded(archive: zipfile.ZipFile, pin: Pin, package: str) -> Iterator[tuple[str, Recorded]]:
@@ -102,7 +102,7 @@ def _is_of(pin: Pin, name: str, version: str) -> bool:
 
 def _rows(archive: zipfile.ZipFile, name: str, package: str) -> Iterator[tuple[str, str, str]]:
     if archive.getinfo(name).compress_type not in _PLAIN:
-        raise BuildFailed(f"{package} has a list of files that is packed in an unusual way")
+        raise BuildFailed(f"{package} has a list of files with an unsupported compression")
     with archive.open(name) as file:
         content = file.read(MOST_RECORD_BYTES + 1)
     if len(content) > MOST_RECORD_BYTES:
@@ -110,7 +110,7 @@ def _rows(archive: zipfile.ZipFile, name: str, package: str) -> Iterator[tuple[s
     folder = name.rpartition("/")[0]
     for number, line in enumerate(io.StringIO(content.decode())):
         if number >= MOST_ENTRIES or len(line) > LONGEST_ROW:
-            raise BuildFailed(f"{package} has a list of over {MOST_ENTRIES} files, or one with endless lines")
+            raise BuildFailed(f"{package} has a list of more than {MOST_ENTRIES} files, or lines that are too long")
         row = next(csv.reader([line]), None)
         if not row:
             continue
@@ -120,7 +120,7 @@ def _rows(archive: zipfile.ZipFile, name: str, package: str) -> Iterator[tuple[s
             continue
         of_list = path.rpartition("/")[0] == folder and path.rpartition("/")[2] in _SIGNED
         if not of_list and (kind not in {"sha256", "sha384", "sha512"} or not value):
-            raise BuildFailed(f"{package} says no hash of its file '{printable(path, 128)}'")
+            raise BuildFailed(f"{package} has no hash for its file '{printable(path, 128)}'")
         yield path, ("" if of_list else kind), value
 
 
@@ -135,10 +135,10 @@ def _target(name: str, data: str, distribution: str, package: str) -> str:
         kind, _, rest = name.removeprefix(data).partition("/")
         places = _PLACES | {"headers": f"include/{distribution}/"}
         if kind not in places or not rest:
-            raise BuildFailed(f"{package} lists '{printable(name, 128)}', which belongs nowhere")
+            raise BuildFailed(f"{package} lists '{printable(name, 128)}', which has no known target folder")
         target = places[kind] + rest
     if not _is_safe(target):
-        raise BuildFailed(f"{package} lists '{printable(name, 128)}', which is outside of its folder or no file name")
+        raise BuildFailed(f"{package} lists '{printable(name, 128)}', which is outside its folder or not a file name")
     return target
 
 
@@ -174,5 +174,5 @@ def _check_directory(file: BinaryIO, package: str) -> None:
         file.seek(end - directory)
         entries = max(entries, file.read(directory).count(ENTRY))
     if entries > MOST_ENTRIES or directory > MOST_DIRECTORY_BYTES:
-        raise BuildFailed(f"{package} has {entries} files, at most {MOST_FILES} are allowed")
+        raise BuildFailed(f"{package} has {entries} files, but at most {MOST_FILES} are allowed")
     file.seek(0)

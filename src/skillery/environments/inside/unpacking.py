@@ -133,4 +133,4 @@ def end(child: tuple[int, int]) -> str:
     with os.fdopen(reading, "rb") as file:
         said = file.read().decode("utf-8", "replace")
     _, status = os.waitpid(pid, 0)
-    return said or (f"it ended with {status}" if status else "")
+    return said or (f"the process ended with status {status}" if status else "")
