@@ -252,7 +252,8 @@ def test_a_server_without_packages_imports_without(rpc: Rpc, new_name: str) -> N
     skill = imported(rpc, new_name, **{"scripts/show.py": SHOW, "requirements.txt": "pandas\n"})
 
     assert (skill["outcome"], codes(skill)) == ("published", {"no_packages"})
-    assert "it needs pandas, and its scripts run without: this server offers no packages" in skill["repairs"][0]["message"]
+    message = skill["repairs"][0]["message"]
+    assert "it needs pandas, and its scripts run without: this server offers no packages" in message
     assert (
         imported(rpc, new_name, **{"scripts/show.py": SHOW, "requirements.txt": "pandas\n"})["outcome"] == "unchanged"
     )

@@ -1,4 +1,4 @@
-"""The packages that skills need: pinned when a version is published, installed once for each lock."""
+"""Environments: packages that skills declare, locked when a version is published and installed once per lock."""
 
 from skillery.environments.builder import Builder
 from skillery.environments.folders import Installed

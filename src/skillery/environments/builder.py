@@ -1,5 +1,5 @@
-"""One environment from its lock: its wheels fetched and unpacked in the sandbox, its files linked, and only then its
-name."""
+"""Build of an environment from its lock: wheels are fetched and unpacked in the sandbox, linked, and then renamed
+into place."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ PACKAGES, ABOUT = "packages", "environment.json"
 
 
 class Built(msgspec.Struct, frozen=True):
-    """What is known of an environment, written beside its packages."""
+    """Metadata of an environment, stored next to its packages."""
 
     trees: tuple[str, ...]
     size_bytes: int
     own_bytes: int = 0
-    """What it takes beside its trees: folders, and copies where the disk has no links."""
+    """Disk use in addition to the trees: folders, and copies if the disk does not support links."""
 
 
 class _Build(NamedTuple):
-    """What one build works with."""
+    """State of one build."""
 
     aside: Path
     progress: Progress
     make_room: Callable[[int, frozenset[str]], None]
     found: dict[str, str]
-    """Package -> key of its tree."""
+    """Key of the tree by package."""
 
 
 class Builder:
-    """Builds below one folder: `incoming` is what has no name yet, and goes with the next start."""
+    """Build environments in one folder. The subfolder `incoming` holds unfinished data, which the next start
+    removes."""
 
     def __init__(self, folder: Path, jobs: Jobs, sources: Sources, seconds: float, max_mb: int) -> None:
         self._incoming = folder / "incoming"
@@ -57,10 +58,10 @@ class Builder:
         self._seconds = seconds
         self._max_mb = max_mb
         self.busy: list[dict[str, str]] = []
-        """The trees that builds under way count on."""
+        """Trees in use by active builds."""
 
     def tidy(self) -> None:
-        """Blocking: what a killed build left goes."""
+        """Remove the leftovers of a killed build. Blocking."""
         shutil.rmtree(self._incoming, ignore_errors=True)
 
     async def build(
@@ -72,9 +73,11 @@ class Builder:
         *,
         anew: bool = False,
     ) -> Built:
-        """`target` is there afterwards, whole; after an error or a cancelling nothing is. `make_room` is called,
-        blocking, with the bytes that are to come and the trees that must stay. `anew`: nothing that is there counts.
-        Raises BuildFailed."""
+        """Build the environment of a lock in `target`. Raises BuildFailed.
+
+        `target` is complete afterwards; after an error or a cancellation, it does not exist. `make_room` is called from
+        a thread with the required bytes and the trees that must stay. `anew` ignores existing trees.
+        """
         build = _Build(self._incoming / secrets.token_hex(16), progress, make_room, {})
         self.busy.append(build.found)
         try:
@@ -125,7 +128,7 @@ class Builder:
     # -- what is not there yet ---------------------------------------------------------------------------------------
 
     async def _bring(self, build: _Build, pins: Sequence[Pin]) -> None:
-        """What has come is unpacked while the next is fetched."""
+        """Fetch and unpack the packages. Fetched files are unpacked while later files are fetched."""
         build.progress.step = "querying the package index"
         incoming = Incoming(pins, build.aside, self._max_mb, build.progress)
         try:

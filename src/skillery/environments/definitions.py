@@ -1,4 +1,4 @@
-"""Environments that an admin has defined by a name: packages for the code of `run_code`."""
+"""Definitions of named environments: packages for the code of `run_code`, defined by an admin."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from skillery.formats.wording import nearest, quoted
 MOST_ENVIRONMENTS = 50
 MOST_DESCRIPTION = 300
 LONGEST_NAME = 40
-"""Shorter than the SHA-256 of a lock, so that nobody takes one for the other."""
+"""Shorter than the SHA-256 of a lock, so that a name cannot be mistaken for a lock."""
 _NAME = re.compile(rf"[a-z](?:[a-z0-9-]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class Named(msgspec.Struct, frozen=True):
-    """As the settings have it, and sound."""
+    """A checked definition of a named environment, from the settings."""
 
     name: str
     dependencies: tuple[str, ...]
@@ -34,13 +34,13 @@ class Named(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What its lock is good for: these dependencies, in whatever order, on such a machine."""
+        """Key of the lock: a hash of the dependencies, in any order, and of the platform."""
         asked = [normalised(self.dependencies), this_python()]
         return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()
 
 
 class Defined:
-    """All of a server. Raises StartupError that names the setting, its value, and the way out."""
+    """All definitions of a server. Raises StartupError that names the setting, its value and the remedy."""
 
     def __init__(self, named: Sequence[Named] = ()) -> None:
         if len(named) > MOST_ENVIRONMENTS:
@@ -69,7 +69,7 @@ class Defined:
         return self._named.get(name)
 
     def near(self, name: str) -> str:
-        """For whoever asked for one that there is not."""
+        """Return a hint for a name that does not exist."""
         if not self._named:
             return "This server has no named environments: omit 'environment'."
         near = nearest(name, self._named)
@@ -78,7 +78,10 @@ class Defined:
         return f"Available: {there}.{suggestion}"
 
     def chosen(self, name: str | None, language: Language) -> Named | None:
-        """What code is given: by name, "" for none; None is the default, for Python. Raises InvalidParams."""
+        """Return the environment for code.
+
+        An empty name selects none. None selects the default, for Python only. Raises InvalidParams.
+        """
         if name is None:
             return self.default if language == "python" else None
         if not name:

@@ -1,4 +1,4 @@
-"""The files of a lock, brought here through the sandbox and held against its hashes once more."""
+"""Files of a lock: fetched through the sandbox and verified again against the hashes of the lock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUILD_DISK_MB = 4096
 
 
 class Fetched(NamedTuple):
-    """A file whose hash the lock has."""
+    """A fetched file with a hash from the lock."""
 
     pin: Pin
     sha256: str
@@ -40,7 +40,7 @@ class Fetched(NamedTuple):
 
 
 class Progress:
-    """How far a build is: its step in words, and how many packages are there of how many."""
+    """Progress of a build: the present step in words, and the number of finished packages."""
 
     def __init__(self) -> None:
         self.step = "waiting for a build slot"
@@ -56,12 +56,12 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class Incoming(Receiver):
-    """Files as they are handed out, one after the other, each put where it is queued once it is whole."""
+    """Receiver of files, one after the other. Each complete file is put into the queue `whole`."""
 
     def __init__(
         self, pins: Sequence[Pin], aside: Path, max_mb: int, progress: Progress, *, unlocked: bool = False
     ) -> None:
-        """`unlocked`: what was built has a hash that nobody has said before."""
+        """Create a receiver. `unlocked` accepts any hash, because a built wheel has no locked hash."""
         self._pins = {pin.name: pin for pin in pins}
         self._aside = aside
         self._left = max_mb * MIB
@@ -73,7 +73,7 @@ class Incoming(Receiver):
         self._progress = progress
         self.max_mb = max_mb
         self.whole: asyncio.Queue[Fetched | None] = asyncio.Queue()
-        """None behind the last."""
+        """Complete files; None marks the end."""
 
     def take(self, kind: str, piece: bytes) -> None:
         match kind:
@@ -90,7 +90,7 @@ class Incoming(Receiver):
                 raise BuildFailed("the sandbox returned unexpected data")
 
     def _begin(self, head: bytes) -> None:
-        """A file; or once more the one that broke off."""
+        """Start a file, or restart the file whose transfer was interrupted."""
         try:
             self._begun = begun = msgspec.json.decode(head, type=Begin)
         except msgspec.MsgspecError:
@@ -117,7 +117,7 @@ class Incoming(Receiver):
         self._loop.call_soon_threadsafe(self.whole.put_nowait, fetched)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Mark the end of the queue."""
         if self._file is not None:
             self._file.close()
         self.whole.put_nowait(None)
@@ -128,7 +128,7 @@ def other_file(package: str) -> str:
 
 
 async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Incoming, seconds: float) -> None:
-    """Each file of them comes to `incoming.whole`, then None. Raises BuildFailed."""
+    """Fetch the file of each pin into `incoming.whole`, followed by None. Raises BuildFailed."""
     args = {
         "pins": [{"name": pin.name, "version": pin.version, "hashes": bare(pin)} for pin in pins],
         "tags": supported_tags(),
@@ -158,7 +158,7 @@ async def fetch(jobs: Jobs, sources: Sources, pins: Sequence[Pin], incoming: Inc
 async def build_wheel(
     jobs: Jobs, source: Fetched, aside: Path, max_mb: int, seconds: float, progress: Progress
 ) -> Fetched:
-    """The wheel that a source archive comes to. Raises BuildFailed."""
+    """Build a wheel from a source archive. Raises BuildFailed."""
     package = f"{source.pin.name} {source.pin.version}"
     incoming = Incoming([source.pin], aside, max_mb, progress, unlocked=True)
     args = {
@@ -187,7 +187,7 @@ def bare(pin: Pin) -> list[str]:
 
 @cache
 def supported_tags() -> list[str]:
-    """Of this interpreter on this machine, the best first."""
+    """Return the tags of this interpreter on this machine, best first."""
     return [str(tag) for tag in sys_tags()]
 
 

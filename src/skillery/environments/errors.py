@@ -1,4 +1,4 @@
-"""Why packages could not be had."""
+"""Errors of builds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class BuildFailed(Exception):
-    """The message says which package and why. `passing`: it is worth another try at once."""
+    """Raised when packages cannot be installed. The message names the package and the cause. `passing` means that an
+    immediate retry may succeed."""
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
         super().__init__(message)

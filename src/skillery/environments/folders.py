@@ -1,5 +1,7 @@
-"""The folders of built environments: named by the SHA-256 of their lock, the interpreter that they are for, and a
-number that grows where one was built anew."""
+"""Folders of built environments.
+
+The name of a folder contains the SHA-256 of the lock, the interpreter, and a number that grows with each rebuild.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ _NAME = re.compile(r"([0-9a-f]{64})-([A-Za-z0-9_-]+)(?:\.([0-9]+))?")
 
 
 class Installed(NamedTuple):
-    """One environment of this server."""
+    """An installed environment of this server."""
 
     lock: str
-    """The SHA-256 of it."""
+    """SHA-256 of the lock."""
     size_bytes: int
-    """Of its packages, those included that others have as well."""
+    """Size of the packages, including files shared with other environments."""
     used_at: datetime
     folder: Path
     trees: tuple[str, ...]
     own_bytes: int
-    """What it takes beside its trees."""
+    """Disk use in addition to the trees."""
     in_use: bool = False
 
 
@@ -42,7 +44,7 @@ class Shelf:
         self._found: dict[str, Path] = {}
 
     def find(self, lock: str) -> Path | None:
-        """The newest one."""
+        """Return the newest folder of a lock, or None."""
         known = self._found.get(lock)
         if known is None or not known.is_dir():
             known = max(self._of(lock), key=_number, default=None)
@@ -57,18 +59,19 @@ class Shelf:
         return [path for path in self._folder.glob(f"{first}*") if path.name.partition(".")[0] == first]
 
     def newest(self, lock: str) -> Installed | None:
-        """Blocking: what `find` finds."""
+        """Return the newest environment of a lock. Blocking."""
         folder = self.find(lock)
         return next((one for one in self._all() if one.folder == folder), None)
 
     def next_folder(self, lock: str) -> Path:
-        """Where the next one goes; the first has no number, so that nothing is counted where nothing was built anew."""
+        """Return the folder for the next build of a lock. The first folder has no number, so that its name is the
+        same without rebuilds."""
         there = self._of(lock)
         name = f"{lock}-{sys.implementation.cache_tag}"
         return self._folder / (f"{name}.{max(map(_number, there)) + 1}" if there else name)
 
     def older(self, lock: str) -> list[Path]:
-        """All but the newest, which from now on is the one."""
+        """Return all but the newest folder of a lock, and remember the newest."""
         found = sorted(self._of(lock), key=_number)
         if found:
             self._found[lock] = found[-1]
@@ -89,25 +92,25 @@ class Shelf:
     def _about(self, folder: Path) -> Built:
         try:
             return msgspec.json.decode((folder / ABOUT).read_bytes(), type=Built)
-        except (OSError, msgspec.MsgspecError):  # of an earlier release: whole, and with files of its own
+        except (OSError, msgspec.MsgspecError):  # environment of an earlier release: complete, without shared files
             return Built((), sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
 
     def used_at(self, folder: Path) -> datetime:
         return datetime.fromtimestamp(folder.stat().st_mtime, UTC)
 
     def take_away(self, folder: Path) -> Path | None:
-        """Where it is now, to be removed; None where it has gone already."""
+        """Move a folder away for removal. Return its new path, or None if it does not exist."""
         return take_away(folder, self._away)
 
     def drop(self, folder: Path) -> None:
         remove(self.take_away(folder))
 
     def drop_soon(self, folder: Path) -> None:
-        """From wherever the last one who had it has let it go."""
+        """Remove a folder in a new thread. Callable from any thread that releases the last mount."""
         threading.Thread(target=self.drop, args=(folder,), name="drop-environment").start()
 
     def tidy(self) -> None:
-        """Blocking, at the start: of each lock the newest stays."""
+        """Remove all but the newest folder of each lock. Blocking; called at the start."""
         newest: dict[str, Path] = {}
         for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
             base = folder.name.partition(".")[0]

@@ -1,5 +1,7 @@
-"""Work on packages as jobs of the server's own sandbox: what others have written is read, fetched, built and unpacked
-there and nowhere else."""
+"""Jobs on packages in the server's own sandbox.
+
+Untrusted packages are read, fetched, built and unpacked only in the sandbox.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +31,20 @@ from skillery.errors import (
 INSIDE = Path(__file__).parent / "inside"
 TASKS = {"lock": "getting", "fetch": "getting", "build": "getting", "unpack": "unpacking"}
 MOST_PIECE = 64 * 1024 * 1024
-"""Of what is handed out at once: bounded memory, whatever the inside does."""
+"""Limit of one piece of output, which bounds the memory of the server."""
 MEMORY_MB = 2048
 PROCESSES = 256
 UNBOUNDED = 1 << 30
-"""Where the host counts for itself."""
+"""No limit, because the host counts."""
 
 UNNAMED = "is not in permissions.network"
-"""What the way out says of a host that is not in `Job.network`."""
+"""Part of the egress proxy's reason for a host that is not in `Job.network`."""
 
 Task = Literal["lock", "fetch", "build", "unpack"]
 
 
 class Stopped(Exception):
-    """The job did not come to its end: what ended it, and the hosts that it was not let through to."""
+    """Raised when a job fails, with the failure and the hosts that the egress proxy refused."""
 
     def __init__(self, kind: str, message: str, refused: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -52,7 +54,7 @@ class Stopped(Exception):
 
 
 class Answer(NamedTuple):
-    """What the code inside answered, and the hosts that it was not let through to."""
+    """Answer of the code in the sandbox, and the hosts that the egress proxy refused."""
 
     told: dict[str, Any]
     refused: tuple[str, ...]
@@ -60,7 +62,8 @@ class Answer(NamedTuple):
 
 class Receiver(Protocol):
     def take(self, kind: str, piece: bytes) -> None:
-        """Blocking, one at a time. Raises BuildFailed, OSError: that ends the job."""
+        """Receive a piece of output. Called in a thread, one call at a time. Raises BuildFailed or OSError to end
+        the job."""
         ...
 
 
@@ -70,7 +73,7 @@ class NothingComes:
 
 
 class Jobs:
-    """A few at once, apart from the queue of runs."""
+    """Run a few jobs at a time, apart from the queue of runs."""
 
     def __init__(self, sandbox: Sandbox, sources: Sources, at_once: int) -> None:
         self._sandbox = sandbox
@@ -87,8 +90,10 @@ class Jobs:
         given: Mapping[str, Path] | None = None,
         disk_mb: int = 1024,
     ) -> Answer:
-        """Raises Stopped, BuildFailed as the receiver does, PackagesNotOffered, Unavailable. Cancelling it ends the
-        job."""
+        """Run a job. A cancellation ends the job.
+
+        Raises Stopped, PackagesNotOffered, Unavailable, and BuildFailed from the receiver.
+        """
         job = self._job(task, args, given or {}, seconds, disk_mb)
         host = _Host(receiver or NothingComes())
         async with self._turns:
@@ -146,7 +151,7 @@ class Jobs:
 
 
 class _Host:
-    """What the code inside can ask for: to hand something out."""
+    """Host functions for a job: only output is possible."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -164,7 +169,7 @@ class _Host:
             except OSError as error:
                 self.problem = not_written(error)
         if self.problem is not None:
-            raise TooLarge(self.problem.message)  # whatever it is called: nothing more is taken
+            raise TooLarge(self.problem.message)  # the type does not matter: the job ends
 
     async def read_blob(self, blob_id: str) -> bytes:
         raise BlobNotFound(f"no blob {blob_id}")
@@ -195,7 +200,7 @@ class _Piece:
 
 
 def _refused(uses: Sequence[NetworkUse]) -> tuple[str, ...]:
-    """Those that nobody named, as the setting packages.file_hosts would."""
+    """Return the refused hosts, in the form of the setting packages.file_hosts."""
     unnamed = [use for use in uses if not use.allowed and use.port and UNNAMED in use.reason]
     return tuple(
         f"{'http' if use.port == 80 else 'https'}://{use.host}" + ("" if use.port in {80, 443} else f":{use.port}")
@@ -213,7 +218,7 @@ def workers() -> int:
 
 
 def find_uv() -> Path:
-    """The program that the extra `packages` installs. Raises PackagesNotOffered."""
+    """Return the path of uv, which the extra `packages` installs. Raises PackagesNotOffered."""
     try:
         from uv import find_uv_bin
 
@@ -226,7 +231,7 @@ def find_uv() -> Path:
 
 
 def ca_bundle() -> Path | None:
-    """The certificates that this server trusts, where they are one file."""
+    """Return the file of trusted certificates, or None if the certificates are not in one file."""
     paths = ssl.get_default_verify_paths()
     named = [os.environ.get("SSL_CERT_FILE", ""), paths.cafile or "", paths.openssl_cafile, _certifi()]
     return next((Path(path) for path in named if path and Path(path).is_file()), None)

@@ -1,4 +1,4 @@
-"""From what a skill declares to a lock: exact versions, and the hashes of the files that may be installed."""
+"""Locks: exact versions and file hashes for the dependencies that a skill declares."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COMPILE = ("pip", "compile", "-", "--no-header", "--no-annotate", "--generate-h
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """What became of uv."""
+    """Result of uv."""
 
     code: int
     out: str
@@ -43,7 +43,7 @@ class Turn(Protocol):
 
 
 class Turns(Protocol):
-    """Whose lock is made next: callers take turns, whoever has asked for how many."""
+    """Fair queue of callers that need a lock. Callers alternate, however many locks each of them requests."""
 
     async def enter(self, caller: str, size: int) -> Turn: ...
 
@@ -52,12 +52,13 @@ NOT_LOCKED = "the dependencies could not be locked"
 
 
 class Locks:
-    """Makes locks and verifies given ones, each for a caller, "" for the server itself."""
+    """Create and verify locks for a caller. The caller "" is the server itself."""
 
     def __init__(
         self, database: Database, jobs: Jobs, sources: Sources, seconds: float, reuse_for: timedelta, turns: Turns
     ) -> None:
-        """`seconds` is what resolving may take. For `reuse_for` the same dependencies get the same lock."""
+        """Create the service. `seconds` limits the resolution. For `reuse_for`, the same dependencies get the same
+        lock."""
         self._turns = turns
         self._database = database
         self._jobs = jobs
@@ -66,7 +67,7 @@ class Locks:
         self._reuse_for = reuse_for
 
     async def make(self, requirements: Sequence[str], caller: str = "", *, anew: bool = False) -> bytes:
-        """The file `requirements.lock`; with `anew` not the one of before.
+        """Return the content of `requirements.lock`. `anew` ignores a stored lock.
 
         Raises UnresolvableDependencies, Refused, PackagesNotOffered, PackageIndexUnavailable.
         """
@@ -81,13 +82,16 @@ class Locks:
         return lock
 
     async def choose(self, modules: Sequence[Providers]) -> list[Choice]:
-        """Return for each module the package to lock for it, or why there is none."""
+        """Return for each module the package to lock, or the reason why no package fits."""
         offered = await asyncio.to_thread(offered_by, self._sources)
         return [choose(self._sources, offered, one) for one in modules]
 
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None:
-        """Raises InvalidBundle where the lock is none, does not pin all that is needed or lets in files that the
-        sources do not have; else as `make`."""
+        """Verify a given lock.
+
+        Raises InvalidBundle if the lock is invalid, misses a required pin or allows files that the sources do not have.
+        Other errors are those of `make`.
+        """
         try:
             pins = await asyncio.to_thread(read_lock, lock)
         except InvalidLock as error:

@@ -1,4 +1,4 @@
-"""Named environments of one server: each is locked once for all servers of the database, and installed here."""
+"""Named environments of a server: locked once for all servers of the database, and installed by each server."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from skillery.formats.requirements import Pin, read_lock
 
 log = logging.getLogger(__name__)
 FRESH_SECONDS = 1.0
-"""So long this server goes by a lock that it has read: another may have replaced it."""
+"""How long a lock stays in the cache. Another server may replace the lock in the database."""
 LOOK_SECONDS = 30.0
 TRY_SECONDS = 300.0
-"""After which a server of its own accord tries again what has failed; a run that needs it may try sooner."""
+"""Delay before the background task retries a failure. A run may retry sooner."""
 BUILD_SECONDS = 4 * 3600.0
 
 
@@ -32,7 +32,7 @@ SeenState = Literal["pending", "building", "ready", "failed"]
 
 
 class NamedEnvironments:
-    """The definitions, their locks, and what it takes to have them."""
+    """Definitions of named environments, their locks, and their installation on this server."""
 
     def __init__(self, database: Database, locks: Locks, environments: Environments, defined: Defined) -> None:
         self.defined = defined
@@ -42,14 +42,15 @@ class NamedEnvironments:
         self._known: dict[str, tuple[NamedLock, float]] = {}
         self._locking: dict[str, asyncio.Task[None]] = {}
         self._failed: dict[str, tuple[Failure, float]] = {}
-        """Name -> why it could not be locked, and until when that is not tried again."""
+        """Last failure to lock, by name, and the time of the next attempt."""
         self.states: dict[str, SeenState] = {one.name: "pending" for one in defined}
-        """As this server saw each when it last looked after it."""
+        """State of each environment at the last check of the background task."""
         self._keeping_up: asyncio.Task[None] | None = None
         self._closed = False
 
     def start(self) -> None:
-        """In the background, lock and install what is missing, now and whenever another server has replaced a lock."""
+        """Start the background task, which locks and installs missing environments and follows locks replaced by
+        other servers."""
         if len(self.defined) and self._keeping_up is None:
             self._keeping_up = asyncio.create_task(self._keep_up())
 
@@ -61,7 +62,10 @@ class NamedEnvironments:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def lock(self, one: Named, seconds: float) -> NamedLock | Failure:
-        """Its lock, made where there is none yet; a failure where that fails, or takes longer: then it goes on."""
+        """Return the lock of an environment, and create it if missing.
+
+        Return a failure if locking fails or takes longer than `seconds`; in the latter case, locking continues.
+        """
         found = await self.find(one)
         if found is not None:
             return found
@@ -76,21 +80,21 @@ class NamedEnvironments:
         return await self.find(one) or Failure(FAILED, f"the environment '{one.name}' could not be locked")
 
     async def find(self, one: Named) -> NamedLock | None:
-        """The lock that it has, or had a moment ago."""
+        """Return the lock from the cache or the database."""
         known = self._known.get(one.name)
         if known is not None and time.monotonic() - known[1] < FRESH_SECONDS:
             return known[0]
         return await self.read(one)
 
     async def read(self, one: Named) -> NamedLock | None:
-        """The lock that it has now."""
+        """Return the lock from the database."""
         found = await self._database.read(partial(find_named_lock, name=one.name, key=one.key))
         if found is not None:
             self._known[one.name] = (found, time.monotonic())
         return found
 
     def forget(self, name: str) -> None:
-        """It has another lock."""
+        """Drop cached data, because the lock was replaced."""
         self._known.pop(name, None)
         self._failed.pop(name, None)
 
@@ -98,14 +102,14 @@ class NamedEnvironments:
         return name in self._locking
 
     def failure(self, name: str) -> Failure | None:
-        """Why this server could not lock it, the last time."""
+        """Return the last failure of this server to lock the environment."""
         failed = self._failed.get(name)
         return failed[0] if failed else None
 
     # -- locking -----------------------------------------------------------------------------------------------------
 
     def _begin(self, one: Named) -> asyncio.Task[None] | None:
-        """None where it has just failed."""
+        """Start locking. Return None after a recent failure."""
         failed = self._failed.get(one.name)
         if self._closed or (failed is not None and time.monotonic() < failed[1]):
             return None
@@ -149,7 +153,10 @@ class NamedEnvironments:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _see_to(self, one: Named) -> bool:
-        """Whether it is there. What is there counts as used: it is wanted, whether or not anybody runs code now."""
+        """Return whether the environment is installed.
+
+        The check counts as use, because a named environment is wanted even if no run uses it.
+        """
         try:
             found = await self.lock(one, BUILD_SECONDS)
             if isinstance(found, Failure) or not pins_of(found.content):
@@ -163,7 +170,8 @@ class NamedEnvironments:
 
 
 def not_locked(one: Named, error: SkilleryError) -> Failure:
-    """What is wrong with its dependencies is mended in the setting; what is wrong elsewhere, where the hint says."""
+    """Return the failure of an environment. The message names the setting for faulty dependencies, and otherwise the
+    hint of the error."""
     what = (
         f"the environment '{one.name}' could not be locked: {error.message.removeprefix(f'{NOT_LOCKED}: ').rstrip('.')}"
     )
@@ -176,5 +184,5 @@ def not_locked(one: Named, error: SkilleryError) -> Failure:
 
 @lru_cache(maxsize=128)
 def pins_of(content: bytes) -> tuple[Pin, ...]:
-    """Of a lock that we have made."""
+    """Return the pins of a lock that this server created."""
     return read_lock(content)

@@ -1,4 +1,4 @@
-"""Locks of named environments, and when environments were built anew: one row for all servers of a database."""
+"""Rows of named environments and their rebuilds, shared by all servers of a database."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from skillery.database import in_utc
 from skillery.database.tables import environment_rebuilds, named_locks
 
 MOST_KEPT = 10
-"""Locks of one name: of servers with another Python, and of settings of before."""
+"""Limit of locks per name. Servers with another Python and former settings have their own locks."""
 _DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
 LONGEST_REBUILD = timedelta(hours=3)
-"""After that one that has not ended never will: its server is gone."""
+"""After this time, a running rebuild counts as lost with its server."""
 
 
 class NamedLock(NamedTuple):
@@ -35,7 +35,7 @@ def find_named_lock(connection: Connection, name: str, key: str) -> NamedLock | 
 
 
 def add_named_lock(connection: Connection, name: str, key: str, content: bytes, sha256: str, now: datetime) -> None:
-    """Of several servers that make one at the same moment the first one wins."""
+    """Store a lock. If several servers store a lock concurrently, the first one wins."""
     add = _DIALECTS[connection.dialect.name].insert(named_locks)
     new = add.values(name=name, key=key, content=content.decode(), sha256=sha256, made_at=now)
     connection.execute(new.on_conflict_do_nothing())
@@ -49,7 +49,7 @@ def replace_named_lock(connection: Connection, name: str, key: str, content: byt
 
 
 def names_of_lock(connection: Connection, sha256s: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of a lock -> the named environment whose lock it is."""
+    """Return the name of the environment by the SHA-256 of its lock."""
     found = select(named_locks.c.sha256, named_locks.c.name).where(named_locks.c.sha256.in_(list(sha256s)))
     return {row.sha256: row.name for row in connection.execute(found)}
 
@@ -67,7 +67,7 @@ def _forget_oldest(connection: Connection, name: str) -> None:
         connection.execute(delete(named_locks).where(named_locks.c.name == name, named_locks.c.key.in_(keys)))
 
 
-# -- built anew ----------------------------------------------------------------------------------------------------
+# -- rebuilds -----------------------------------------------------------------------------------------------------
 
 
 class Rebuild(NamedTuple):
@@ -79,7 +79,7 @@ class Rebuild(NamedTuple):
 
 
 def begin_rebuild(connection: Connection, subject: str, server: str, identity: str, now: datetime) -> bool:
-    """Whether it is for this caller to do: False where one is under way."""
+    """Record a rebuild. Return False if a rebuild of the subject is already running."""
     values: dict[str, Any] = {"state": "running", "message": "", "server": server, "identity": identity}
     values |= {"began_at": now, "ended_at": None}
     add = _DIALECTS[connection.dialect.name].insert(environment_rebuilds).values(subject=subject, **values)
@@ -89,13 +89,13 @@ def begin_rebuild(connection: Connection, subject: str, server: str, identity: s
 
 
 def end_rebuild(connection: Connection, subject: str, message: str, now: datetime) -> None:
-    """`message` is why it failed."""
+    """Record the end of a rebuild. `message` is the reason of a failure, or ""."""
     ended = update(environment_rebuilds).where(environment_rebuilds.c.subject == subject)
     connection.execute(ended.values(state="failed" if message else "done", message=message, ended_at=now))
 
 
 def end_left_over(connection: Connection, server: str, now: datetime) -> None:
-    """What this server had under way when it was stopped."""
+    """Record the rebuilds that a stopped server left running as failed."""
     own = (environment_rebuilds.c.server == server) & (environment_rebuilds.c.state == "running")
     values = {"state": "failed", "message": "the server was stopped during the rebuild", "ended_at": now}
     connection.execute(update(environment_rebuilds).where(own).values(**values))

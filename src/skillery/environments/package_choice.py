@@ -1,4 +1,4 @@
-"""Choose the package that is meant by an import. What the server cannot know is a reason, never a guess."""
+"""Choice of the package that provides an imported module. In doubt, the result is a reason and not a guess."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from skillery.formats.import_names import Providers
 
 
 class Choice(NamedTuple):
-    """The chosen package, or "" and the reason, the end of a sentence about the import."""
+    """The chosen package, or "" and a reason, which completes a sentence about the import."""
 
     package: str
     reason: str = ""
 
 
 def offered_by(sources: Sources) -> frozenset[str] | None:
-    """Return the packages that the wheelhouse has, None without a wheelhouse. Blocking."""
+    """Return the packages in the wheelhouse, or None without a wheelhouse. Blocking."""
     if sources.wheelhouse is None:
         return None
     return frozenset(_package_of(path) for path in sources.wheelhouse.glob("*.whl"))
@@ -28,9 +28,9 @@ def offered_by(sources: Sources) -> frozenset[str] | None:
 def choose(sources: Sources, offered: frozenset[str] | None, providers: Providers) -> Choice:
     """Choose among the providers of a module. `offered` is the result of `offered_by`.
 
-    From an index, a package is never chosen by the name of the module alone: any module that a skill forgot to bring
-    would be installed from whoever has registered that name. A wheelhouse and `packages.allowed` are lists that the
-    admin made, and vouch for a name.
+    From an index, a package is never chosen by the name of the module alone. Otherwise any module that a skill forgot
+    to include would be installed from the owner of that name on the index. A wheelhouse and `packages.allowed` are
+    lists of the admin and vouch for a name.
     """
     if not sources.are_there:
         return Choice("", "this server offers no packages (the settings packages.index_urls and packages.wheelhouse)")

@@ -1,4 +1,4 @@
-"""list_environments and describe_environment: what there is of packages, on this server and on others."""
+"""Queries of list_environments and describe_environment: environments on this server and on others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LockedPackage(msgspec.Struct, frozen=True):
 class ShownLock(msgspec.Struct, frozen=True):
     sha256: str
     packages: list[LockedPackage] | None
-    """None in lists of what is installed."""
+    """None in lists of installed locks."""
 
 
 class ShownProgress(msgspec.Struct, frozen=True):
@@ -50,20 +50,20 @@ class ShownProgress(msgspec.Struct, frozen=True):
 
 
 class OnServer(msgspec.Struct, frozen=True):
-    """What one server has of it."""
+    """State of an environment on one server."""
 
     state: Literal["building", "ready", "failed"]
     message: str
     size_bytes: int
     changed_at: datetime | None
     here: bool
-    """Whether it is the one that answers."""
+    """Whether the server is the one that answers."""
     progress: ShownProgress | None = None
-    """Of one that is being built."""
+    """Set while the environment is being built."""
 
 
 class ShownRebuild(msgspec.Struct, frozen=True):
-    """The last time that somebody had it built anew."""
+    """The last rebuild that was requested."""
 
     state: Literal["running", "done", "failed"]
     message: str
@@ -73,7 +73,7 @@ class ShownRebuild(msgspec.Struct, frozen=True):
 
 
 class WarmProcess(msgspec.Struct, frozen=True):
-    """A process that has imported what `preload` says."""
+    """A process that has imported the modules in `preload`."""
 
     state: Literal["starting", "ready", "failed"]
     memory_mb: float
@@ -81,7 +81,7 @@ class WarmProcess(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """Packages that runs find; without a name those of skills alone."""
+    """An environment of packages for runs. Environments without a name belong to skills."""
 
     name: str | None
     description: str = ""
@@ -99,7 +99,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WithLock(msgspec.Struct, frozen=True):
-    """A version whose packages these are."""
+    """A version that uses the environment."""
 
     name: str
     version: str
@@ -117,7 +117,7 @@ class EnvironmentPage(msgspec.Struct, frozen=True):
 
 
 class Showing:
-    """Answers from the database, and from what this server has in hand."""
+    """Queries over the database and the state of this server."""
 
     def __init__(
         self, database: Database, storage: Storage, installed: Environments, named: NamedEnvironments, server: str
@@ -129,8 +129,8 @@ class Showing:
         self._server = server
 
     async def named(self) -> EnvironmentPage:
-        """All named ones, as the settings have them."""
-        # Rebuilds first: of one that is done, the lock that it made is shown.
+        """Return all named environments in the order of the settings."""
+        # Rebuilds are read first, so that a finished rebuild is shown with the lock that it created.
         subjects = [one.name for one in self._named.defined]
         rebuilds = await self._database.read(partial(find_rebuilds, subjects=subjects))
         found = [(one, await self._named.read(one)) for one in self._named.defined]
@@ -143,7 +143,8 @@ class Showing:
         return EnvironmentPage(shown, None)
 
     async def installed(self, identity: Identity, key: bytes, limit: int, cursor: str) -> EnvironmentPage:
-        """All that servers have or have tried to, by their locks. Raises NotAllowed, InvalidCursor."""
+        """Return a page of all locks that servers have installed or tried to install. Raises NotAllowed,
+        InvalidCursor."""
         if not access.is_admin(identity):
             raise NotAllowed("only admins can list installed environments", hint="Omit 'installed'.", scope="admin")
         bound_to = ("list_environments", "installed")
@@ -151,7 +152,7 @@ class Showing:
         return await self._database.read(partial(self._page, key=key, bound_to=bound_to, after=after, limit=limit))
 
     async def describe(self, identity: Identity, subject: str) -> DescribedEnvironment:
-        """One by its name or by the SHA-256 of its lock. Raises EnvironmentNotFound."""
+        """Return one environment by its name or by the SHA-256 of its lock. Raises EnvironmentNotFound."""
         one = self._named.defined.get(subject)
         if one is None and not _LOCK.fullmatch(subject):
             raise environment_not_found(subject, self._named.defined)
@@ -228,7 +229,7 @@ class Showing:
         here = next((one for one in servers if one.here), None)
         return Environment(
             name=name,
-            # Where there is nothing to install, that is there.
+            # An environment without packages is always ready.
             state=here.state if here else "ready" if packages == [] else "pending",
             message=here.message if here else "",
             progress=here.progress if here else None,
@@ -240,7 +241,7 @@ class Showing:
 
 
 def content_of(database: Database, storage: Storage, sha256: str) -> bytes | None:
-    """Blocking: a lock by its digest, of a version or of a named environment; None where there is none."""
+    """Return a lock of a version or of a named environment by its digest, or None. Blocking."""
     if not _LOCK.fullmatch(sha256):
         return None
 
@@ -266,7 +267,7 @@ def environment_not_found(subject: str, defined: Defined) -> EnvironmentNotFound
 
 
 def _states_of(connection: Connection, digests: Iterable[str], server: str) -> dict[str, list[OnServer]]:
-    """What servers have of each lock, this one first."""
+    """Return the states of each lock on all servers, this server first."""
     wanted = select(environments).where(environments.c.lock_sha256.in_(list(digests)))
     states: dict[str, list[OnServer]] = {}
     for row in connection.execute(wanted.order_by(environments.c.server != server, environments.c.server)):

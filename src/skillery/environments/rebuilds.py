@@ -1,4 +1,4 @@
-"""Environments that an admin wants built anew: what was there stays until the new one is whole."""
+"""Rebuilds of environments, requested by an admin. The present installation stays until the new one is complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STOPPED = "the server was stopped during the rebuild"
 
 
 class Rebuilds:
-    """Those that this server has under way."""
+    """Active rebuilds of this server."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Rebuilds:
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """What a killed server had under way has failed."""
+        """Record the rebuilds that a killed server left running as failed."""
         await self._database.write(partial(end_left_over, server=self._server, now=datetime.now(UTC)))
 
     async def close(self) -> None:
@@ -57,8 +57,11 @@ class Rebuilds:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def begin(self, identity: Identity, subject: str) -> None:
-        """Of a named environment, for all servers: lock it anew, install that, and give it the name. Of the SHA-256 of
-        a lock, for this server: install it anew. Nothing where that is under way. Raises EnvironmentNotFound."""
+        """Start a rebuild, unless one is running. Raises EnvironmentNotFound.
+
+        A named environment is locked again for all servers, and the new lock is installed and stored. The SHA-256 of a
+        lock is installed again on this server only.
+        """
         one = self._named.defined.get(subject)
         content = None if one else await asyncio.to_thread(content_of, self._database, self._storage, subject)
         if one is None and content is None:
@@ -72,7 +75,8 @@ class Rebuilds:
         task.add_done_callback(self._under_way.discard)
 
     async def _ended(self, subject: str, work: Coroutine[None, None, str]) -> None:
-        """A failure, or a server that stops, is written down; what has succeeded wrote so with what it changed."""
+        """Await the rebuild and record a failure or a stop of the server. A successful rebuild records its own end,
+        in the transaction of its result."""
         message = STOPPED
         try:
             message = await work
@@ -88,7 +92,7 @@ class Rebuilds:
                 await asyncio.shield(self._database.write(ended))
 
     async def _rebuild_named(self, identity: Identity, one: Named) -> str:
-        """Why it failed; "" where it did not."""
+        """Rebuild a named environment. Return the reason of a failure, or ""."""
         before = await self._named.read(one)
         try:
             content = await self._locks.make(one.dependencies, anew=True)

@@ -1,4 +1,4 @@
-"""What every server of a database has of environments: each builds for itself, and all can be seen."""
+"""Rows of installed environments. Each server installs its own copies, and all servers see each other's state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def note_state(
     size: int = 0,
     progress: tuple[str, int, int] = ("", 0, 0),
 ) -> None:
-    """`progress`: the step of what is being built, and how many packages are there of how many."""
+    """Record the state of a lock on a server. `progress` is the step, the finished packages and the total."""
     key = {"lock_sha256": sha256, "server": server}
     step, done, total = progress
     new = {"state": state, "message": message, "size_bytes": size, "changed_at": now}
@@ -41,13 +41,13 @@ def forget_state(connection: Connection, sha256: str, server: str) -> None:
 
 
 def forget_unfinished(connection: Connection, server: str) -> None:
-    """What a killed server was building."""
+    """Delete the states of builds that a killed server left."""
     unfinished = environments.c.state == "building"
     connection.execute(delete(environments).where(environments.c.server == server, unfinished))
 
 
 def needed_of(connection: Connection, digests: list[str]) -> set[str]:
-    """Those of the locks that a version has, or a named environment."""
+    """Return those digests that are locks of a version or of a named environment."""
     found = select(skill_files.c.sha256).where(skill_files.c.sha256.in_(digests), skill_files.c.path == LOCK)
     of_named = select(named_locks.c.sha256).where(named_locks.c.sha256.in_(digests))
     return {*connection.scalars(found), *connection.scalars(of_named)}

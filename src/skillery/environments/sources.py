@@ -1,4 +1,4 @@
-"""Where packages come from, and which may come at all."""
+"""Sources of packages, and rules for allowed packages."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ FILE_HOSTS = {
     "https://pypi.org": "https://files.pythonhosted.org",
     "https://test.pypi.org": "https://test-files.pythonhosted.org",
 }
-"""Where indexes that everybody knows keep their files."""
+"""File hosts of well-known indexes."""
 EVERY = "*"
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """As the settings have it; `allowed` and `denied` are normalised names or patterns of them."""
+    """Sources from the settings. `allowed` and `denied` are normalised names or patterns."""
 
     indexes: tuple[str, ...] = ()
-    """Addresses, possibly with a login in them: never shown. A package comes from the first that knows it."""
+    """Addresses of indexes, possibly with credentials, so never shown. The first index that has a package provides
+    it."""
     wheelhouse: Path | None = None
-    """A folder of wheels in place of every index."""
+    """Folder of wheels that replaces all indexes."""
     exclude_newer: str = ""
     allowed: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
     file_hosts: tuple[str, ...] = ()
-    """Where the indexes keep their files, as far as that is elsewhere: patterns of `Job.network`."""
+    """File hosts of the indexes, if different from the index: patterns of `Job.network`."""
     from_source: tuple[str, ...] = ()
-    """Packages that are built, or EVERY: whatever has no wheel."""
+    """Packages that are built from source. EVERY means all packages without a wheel."""
 
     @property
     def network(self) -> tuple[str, ...]:
-        """What may be reached to lock and to fetch."""
+        """Return the hosts that locking and fetching may reach."""
         if self.wheelhouse:
             return ()
         origins = [origin_of(address) for address in self.indexes]
@@ -53,7 +54,7 @@ class Sources(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys([*origins, *known, *self.file_hosts]))
 
     def kinds(self) -> list[str]:
-        """For uv: wheels, and where the settings say so what they are built from."""
+        """Return the arguments of uv for wheels and for packages built from source."""
         if EVERY in self.from_source:
             return []
         return ["--only-binary", ":all:", *(part for name in self.from_source for part in ("--no-binary", name))]
@@ -66,18 +67,19 @@ class Sources(msgspec.Struct, frozen=True):
         return bool(self.indexes or self.wheelhouse)
 
     def cut_off(self) -> list[str]:
-        """When locking: what is locked stays there."""
+        """Return the arguments of uv for exclude_newer. They matter only for locking."""
         return ["--exclude-newer", self.exclude_newer] if self.exclude_newer else []
 
     def environment(self) -> dict[str, str]:
-        """For uv; what may hold a login is no argument, which others could read."""
+        """Return the environment variables of uv. Addresses may hold credentials, and other users could read
+        arguments."""
         if self.wheelhouse or not self.indexes:
             return {}
         *first, last = self.indexes
         return {"UV_DEFAULT_INDEX": last, **({"UV_INDEX": " ".join(first)} if first else {})}
 
     def refused(self, packages: Iterable[str]) -> Iterator[Finding]:
-        """A finding for each package that may not come."""
+        """Yield a finding for each package that the settings refuse."""
         for name in packages:
             if any(fnmatchcase(name, pattern) for pattern in self.denied):
                 yield Finding(RULE, f"the package {name} is denied here (the setting packages.denied)")
@@ -85,7 +87,7 @@ class Sources(msgspec.Struct, frozen=True):
                 yield Finding(RULE, f"the package {name} is not in the setting packages.allowed")
 
     def key(self, requirements: Iterable[str]) -> str:
-        """What the same question is known by: the same requirements, of the same sources, for the same machine."""
+        """Return the key of a lock: a hash of the requirements, the sources and the platform."""
         asked = [
             normalised(requirements),
             this_python(),
@@ -98,7 +100,7 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 def origin_of(address: str) -> str:
-    """Scheme, host and port of an index, as `Job.network` has them."""
+    """Return scheme, host and port of an index, in the form of `Job.network`."""
     split = urlsplit(address)
     return f"{split.scheme}://{split.netloc.rpartition('@')[2]}".lower()
 
@@ -108,8 +110,7 @@ def has_login(address: str) -> bool:
 
 
 def address_problem(address: str) -> str | None:
-    """Why an index (or a host of files) cannot be reached from the sandbox, the end of a sentence about it; None where
-    nothing stands against it."""
+    """Return why the sandbox cannot reach an address, as the end of a sentence, or None."""
     found = parse_network_pattern(origin_of(address))
     if not isinstance(found, str):
         return None
@@ -119,7 +120,7 @@ def address_problem(address: str) -> str | None:
 
 
 def base_python() -> str:
-    """The interpreter that runs have, past every virtual environment."""
+    """Return the interpreter of runs, outside all virtual environments."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
@@ -132,12 +133,12 @@ def fits_this_python(requires: str) -> bool:
 
 
 def this_python() -> str:
-    """For what a lock is good."""
+    """Return the platform that a lock is valid for."""
     return f"Python {sys.version_info.major}.{sys.version_info.minor} on {sys.platform} {platform.machine()}"
 
 
 def check_python(requires: str) -> None:
-    """Raises InvalidManifest where the interpreter of this server is none of those that are asked for."""
+    """Check `requires_python`. Raises InvalidManifest if the interpreter of this server does not match."""
     if requires and not fits_this_python(requires):
         message = f"{REQUIRES_PYTHON} is '{requires}', but this server runs Python {python_version()}"
         hint = "Widen the range, or publish on a server with another Python."

@@ -1,4 +1,4 @@
-"""The environments of one server: one for each lock, built when it is first needed and shared from then on."""
+"""Store of the environments of a server: one per lock, built at first use and then shared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from skillery.errors import SkilleryError
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
 AGAIN_SECONDS = 60.0
-"""A build that has failed is not tried again sooner, unless the reason was passing."""
+"""Delay before a failed build is retried, unless the cause was temporary."""
 NOTED_EVERY = 600.0
 TOLD_EVERY = 0.5
 BUILDS_AT_ONCE = 3
@@ -36,7 +36,7 @@ NOT_READY, FAILED = "EnvironmentNotReady", "EnvironmentFailed"
 
 
 class Environments:
-    """What has a name is whole, and stays as long as anybody keeps the mount of it."""
+    """Installed environments. A named folder is complete, and stays while its mount is in use."""
 
     def __init__(self, folder: Path, database: Database, builder: Builder, server: str, total_mb: int) -> None:
         self._shelf = Shelf(folder / "ready", folder / "incoming")
@@ -48,21 +48,22 @@ class Environments:
         self._progress: dict[str, Progress] = {}
         self._failed: dict[str, tuple[Failure, float]] = {}
         self._used: dict[Path, float] = {}
-        """Folder of an environment -> when its use was last noted."""
+        """Time when the last use was recorded, by folder."""
         self._mounts: weakref.WeakValueDictionary[Path, PackageMount] = weakref.WeakValueDictionary()
-        """Those that somebody has: a run, or one that is to come."""
+        """Mounts in use, by a run or for a future run."""
         self._lock = threading.RLock()
         self._turns = asyncio.Semaphore(BUILDS_AT_ONCE)
         self._closed = False
 
     async def start(self) -> None:
-        """What a killed server left half-built goes, and what it had built anew counts."""
+        """Remove the leftovers of a killed server, and select the newest build of each lock."""
         await asyncio.to_thread(self._builder.tidy)
         await asyncio.to_thread(self._shelf.tidy)
         await self._database.write(partial(forget_unfinished, server=self._server))
 
     def find(self, sha256: str) -> PackageMount | None:
-        """What is ready; from now on it counts as just used, and is kept as long as the caller keeps this."""
+        """Return the mount of an installed environment, or None. The use is recorded, and the environment stays
+        while the caller keeps the mount."""
         with self._lock:
             folder = self._shelf.find(sha256)
             if folder is None or not self._note_use(folder):
@@ -83,8 +84,10 @@ class Environments:
         return True
 
     async def ready(self, lock: bytes, seconds: float) -> PackageMount | Failure:
-        """The environment of a lock, built where it is not there yet; a failure where that fails, or takes longer: then
-        it goes on."""
+        """Return the environment of a lock, and build it if missing.
+
+        Return a failure if the build fails or takes longer than `seconds`; in the latter case, the build continues.
+        """
         sha256 = hashlib.sha256(lock).hexdigest()
         found = self.find(sha256)
         if found is not None:
@@ -107,7 +110,7 @@ class Environments:
         return failed[0] if failed else Failure(FAILED, "the packages could not be installed")
 
     def begin(self, lock: bytes) -> asyncio.Task[Failure | None] | None:
-        """See to it that the environment is built; None where it is there, or has just failed."""
+        """Start a build. Return None if the environment exists or a build has just failed."""
         sha256 = hashlib.sha256(lock).hexdigest()
         failed = self._failed.get(sha256)
         if self._closed or (failed and time.monotonic() - failed[1] < AGAIN_SECONDS) or self.find(sha256):
@@ -115,7 +118,8 @@ class Environments:
         return self._building.get(sha256) or self._begin(sha256, lock, anew=False)
 
     async def rebuild(self, lock: bytes) -> PackageMount | Failure:
-        """Fetched and built anew, beside the one that is there; runs under way keep that, and it goes with the last."""
+        """Fetch and build the environment again, next to the present one. Active runs keep the old folder, which is
+        removed after the last of them."""
         sha256 = hashlib.sha256(lock).hexdigest()
         while sha256 in self._building:
             await asyncio.wait({self._building[sha256]})
@@ -125,7 +129,7 @@ class Environments:
         return failure or self.find(sha256) or self._why_not(sha256)
 
     def installed(self) -> list[Installed]:
-        """Blocking: the environments of this server, the last used ones first."""
+        """Return the environments of this server, most recently used first. Blocking."""
         there = self._shelf.all()
         with self._lock:
             found = [one._replace(in_use=one.folder in self._mounts) for one in there]
@@ -178,13 +182,13 @@ class Environments:
             await asyncio.gather(telling, return_exceptions=True)
 
     def _settled(self, sha256: str) -> None:
-        """The newest one counts; older ones go, now or with their last run."""
+        """Select the newest folder. Older folders are removed now, or after their last run."""
         with self._lock:
             older = [(folder, self._mounts.get(folder)) for folder in self._shelf.older(sha256)]
         for folder, mount in older:
             if mount is None:
                 self._shelf.drop(folder)
-            else:  # where the server ends before, the next start sees to it
+            else:  # if the server ends first, the next start removes the folder
                 weakref.finalize(mount, self._shelf.drop_soon, folder).atexit = False
 
     async def _note_failure(self, sha256: str, failure: Failure, message: str, *, passing: bool = False) -> Failure:
@@ -197,7 +201,7 @@ class Environments:
         return failure
 
     async def _tell(self, sha256: str, progress: Progress) -> None:
-        """How far it is, now and whenever that has changed."""
+        """Record the progress, now and after each change."""
         told = None
         while True:
             state = (progress.step, progress.done, progress.total)
@@ -209,7 +213,7 @@ class Environments:
     async def _note(
         self, sha256: str, state: State, message: str = "", size: int = 0, progress: tuple[str, int, int] = ("", 0, 0)
     ) -> None:
-        """For others to see: that it cannot be written keeps nobody from running."""
+        """Record the state for other servers. Errors are ignored, because they must not prevent runs."""
         now = datetime.now(UTC)
         work = partial(
             note_state,
@@ -224,11 +228,11 @@ class Environments:
         with contextlib.suppress(SkilleryError):
             await self._database.write(work)
 
-    # -- what goes again ---------------------------------------------------------------------------------------------
+    # -- removal
+    # --------------------------------------------------------------------------------------------------------
 
     def _make_room(self, sha256: str, size: int, needed: frozenset[str]) -> None:
-        """Blocking: what no run has used for longest goes, as long as `size` bytes more would be too much. Raises
-        BuildFailed."""
+        """Remove the least recently used data until `size` more bytes fit. Blocking. Raises BuildFailed."""
         limit = self._total_mb * MIB
         while (used := self._used_bytes()) + size > limit:
             if not self._drop_tree(needed) and not self._drop_least_used(sha256):
@@ -239,7 +243,7 @@ class Environments:
                 )
 
     def _used_bytes(self) -> int:
-        """Of all trees; of environments what they take beside these, and files whose tree has gone."""
+        """Return the size of all trees, and of the files of environments that are not part of a tree."""
         trees = {key: tree.size_bytes for key, tree in self._builder.trees.all().items()}
         there = self._shelf.all()
         alone = (max(0, one.size_bytes - sum(trees.get(key, 0) for key in one.trees)) for one in there)
@@ -249,7 +253,7 @@ class Environments:
         return any(one.lock != except_for and self._drop(one, None) for one in reversed(self.installed()))
 
     def _drop_tree(self, needed: frozenset[str], before: float | None = None) -> bool:
-        """One that no environment has."""
+        """Remove one unused tree. Return False if no environment and no build can spare one."""
         had = {key for one in self._shelf.all() for key in one.trees}
         busy = {key for found in list(self._builder.busy) for key in list(found.values())}
         for key in self._builder.trees.all():
@@ -260,8 +264,11 @@ class Environments:
         return False
 
     def drop_unused(self, grace_until: datetime, unused_since: datetime | None, *, dry_run: bool) -> Iterator[int]:
-        """Blocking: the bytes of each environment that goes: of no version and not used since `grace_until`, or not
-        used since `unused_since` (None: those stay). Files that others have as well stay where they are."""
+        """Remove unused environments and yield the bytes of each. Blocking.
+
+        Removed are environments without a version that were not used since `grace_until`, and all that were not used
+        since `unused_since` (None keeps them). Files shared with other environments stay.
+        """
         for one in self.installed():
             needed = self._database.read_now(partial(needed_of, digests=[one.lock]))
             since = unused_since if needed else grace_until

@@ -1,4 +1,4 @@
-"""Wheels as folders: each unpacked once, and its files shared by every environment that has it."""
+"""Trees: wheels unpacked once into folders, whose files all environments share."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ BLOCK = 4096
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """What is known of one, written beside its files."""
+    """Metadata of one tree, stored next to its files."""
 
     package: str
     size_bytes: int
-    """On the disk."""
+    """Size on the disk."""
 
 
 class Trees:
-    """A folder for each wheel, by the SHA-256 that the lock has of it; what has a name is whole."""
+    """One folder per wheel, named by the SHA-256 from the lock. A named folder is complete."""
 
     def __init__(self, folder: Path, away: Path) -> None:
         self._folder = folder
@@ -43,7 +43,7 @@ class Trees:
         self._known: dict[str, Tree] = {}
 
     def find(self, hashes: Iterable[str]) -> str | None:
-        """The key of the one that there is."""
+        """Return the key of an existing tree with one of the hashes, or None."""
         keys = (key_of(one) for one in sorted(hashes))
         return next((key for key in keys if (self._folder / key).is_dir()), None)
 
@@ -58,7 +58,7 @@ class Trees:
         return known
 
     def all(self) -> dict[str, Tree]:
-        """Those that there are."""
+        """Return all trees by key."""
         found = {}
         for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
             with contextlib.suppress(OSError, msgspec.MsgspecError):
@@ -66,7 +66,7 @@ class Trees:
         return found
 
     def keep(self, aside: Path, key: str) -> None:
-        """Give it its name, in place of one that is there."""
+        """Rename an unpacked wheel to its key. An existing tree is replaced."""
         settle(aside, self._folder / key, self._away)
         self._known.pop(key, None)
 
@@ -76,7 +76,7 @@ class Trees:
         return False
 
     def take_away(self, key: str) -> Path | None:
-        """Environments that have its files keep them."""
+        """Move a tree away for removal. Environments that share its files keep them."""
         self._known.pop(key, None)
         return take_away(self._folder / key, self._away)
 
@@ -85,11 +85,12 @@ def key_of(sha256: str) -> str:
     return f"{sha256.removeprefix('sha256:')}-{sys.implementation.cache_tag}"
 
 
-# -- from aside to a name, and away --------------------------------------------------------------------------------
+# -- rename into place, and removal ----------------------------------------------------------------------------------
 
 
 def settle(aside: Path, target: Path, away: Path) -> None:
-    """On the disk before it has its name: a power cut must not leave one with holes."""
+    """Sync a folder to the disk and then rename it, so that a power failure cannot leave a named but incomplete
+    folder."""
     sync(aside)
     target.parent.mkdir(parents=True, exist_ok=True)
     old = take_away(target, away)
@@ -98,7 +99,8 @@ def settle(aside: Path, target: Path, away: Path) -> None:
 
 
 def take_away(folder: Path, away: Path) -> Path | None:
-    """Its name goes at once, so that nobody finds half of it: where it is now, None where there was nothing."""
+    """Rename a folder for removal, so that no reader finds a part of it. Return the new path, or None if it does not
+    exist."""
     going = away / secrets.token_hex(16)
     away.mkdir(parents=True, exist_ok=True)
     try:
@@ -108,18 +110,18 @@ def take_away(folder: Path, away: Path) -> Path | None:
 
 
 def remove(taken: Path | None) -> None:
-    """Blocking, perhaps for long: what was taken away."""
+    """Remove a folder that was moved away. Blocking, possibly for long."""
     if taken is not None:
         shutil.rmtree(taken, ignore_errors=True)
 
 
 def sync(folder: Path) -> None:
-    """Everything of the file system that it lies on."""
+    """Sync the file system of a folder."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
             raise OSError(ctypes.get_errno(), "syncfs")
-    except AttributeError:  # a system without it
+    except AttributeError:  # system without syncfs
         os.sync()
     finally:
         os.close(descriptor)
@@ -129,12 +131,14 @@ def on_disk(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-# -- writing one ---------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------------------------
 
 
 class TreeWriter:
-    """Takes the files of a wheel as the sandbox hands them out: those that its list has, with the content that its list
-    has, and what its modules compile to. Nothing else is written."""
+    """Write the files of a wheel as the sandbox delivers them.
+
+    Accepted are only files in the wheel's RECORD with the content recorded there, and the compiled code of its modules.
+    """
 
     def __init__(self, wheel: Wheel, aside: Path, max_bytes: int, max_mb: int) -> None:
         self._wheel = wheel
@@ -154,7 +158,7 @@ class TreeWriter:
         self._streams.setdefault(kind, _Stream(self)).take(piece)
 
     def finish(self) -> Tree:
-        """Raises BuildFailed where something is missing."""
+        """Complete the tree. Raises BuildFailed if a file is missing."""
         if any(stream.is_open for stream in self._streams.values()):
             raise self._broken("an incomplete file")
         missing = next((name for name in self._wheel.files if name not in self._seen), None)
@@ -165,7 +169,7 @@ class TreeWriter:
         return tree
 
     def begin(self, head: bytes) -> tuple[_File | None, int]:
-        """What the next bytes are, and how many; None for what is left out."""
+        """Return the file for the next bytes, and their number. The file is None if the bytes are to be skipped."""
         try:
             what, name, size, executable = msgspec.json.decode(head, type=tuple[str, str, int, bool])
         except msgspec.MsgspecError:
@@ -220,7 +224,7 @@ class TreeWriter:
 
 
 class _File:
-    """One file on its way to the disk, held against its hash."""
+    """A file that is written and hashed."""
 
     def __init__(self, file: BinaryIO, package: str, name: str, mode: int, kind: str, value: str) -> None:
         self._file = file
@@ -247,7 +251,7 @@ class _File:
 
 
 class _Stream:
-    """Files one after the other, each behind a line that says what it is."""
+    """A stream of files, each after a line with its name and size."""
 
     def __init__(self, writer: TreeWriter) -> None:
         self._writer = writer
@@ -289,13 +293,15 @@ class _Stream:
 
 
 def too_large(max_mb: int, package: str = "") -> BuildFailed:
-    """`package` is the one with which it was too much, where that is known."""
+    """Return the failure for an environment that is too large. `package` is the package that exceeded the limit, if
+    known."""
     since = f"with {package} " if package else ""
     return BuildFailed(f"{since}the packages take more than {max_mb} MiB (the setting packages.max_mb)")
 
 
 def make_folder(path: Path) -> int:
-    """With what is missing above it, for everybody to read whatever the server's umask is. How many were missing."""
+    """Create a folder and its parents, readable for all users whatever the umask. Return the number of created
+    folders."""
     if path.is_dir():
         return 0
     missing = [path]
@@ -308,18 +314,21 @@ def make_folder(path: Path) -> int:
     return len(missing)
 
 
-# -- an environment of several --------------------------------------------------------------------------------------
+# -- linking ---------------------------------------------------------------------------------------------------------
 
 
 class Linked(NamedTuple):
     links: int
     copies: int
     size_bytes: int
-    """Of its own: folders, and the copies."""
+    """Size of the environment's own folders and copies."""
 
 
 def link(trees: Iterable[Path], target: Path) -> Linked:
-    """Blocking: one folder with the files of all; of two files with one name that of the first tree, with its code."""
+    """Link the files of all trees into one folder. Blocking.
+
+    If two trees have a file of the same name, the first tree provides the file and its compiled code.
+    """
     links = copies = size = 0
     owners: dict[str, int] = {}
     make_folder(target)
@@ -339,7 +348,7 @@ def link(trees: Iterable[Path], target: Path) -> Linked:
 
 
 def _source_of(path: str) -> str:
-    """Of code the module that it was compiled from."""
+    """Return the module that a file of compiled code belongs to, or the path itself."""
     folder, _, name = path.rpartition("/")
     if not name.endswith(".pyc") or not (folder == "__pycache__" or folder.endswith("/__pycache__")):
         return path
@@ -348,7 +357,7 @@ def _source_of(path: str) -> str:
 
 
 def walk(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Folders from above, relative to the root, each with its files; those of a folder come before what is below."""
+    """Yield each folder, relative to the root, with its files. A folder comes before its subfolders."""
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -363,7 +372,7 @@ def walk(root: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _same_folder(path: Path) -> bool:
-    """Whether it is a new one."""
+    """Create a folder. Return False if it exists."""
     try:
         path.mkdir()
         path.chmod(0o755)
@@ -375,7 +384,7 @@ def _same_folder(path: Path) -> bool:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """False where it was copied, for want of links."""
+    """Link a file. Return False if the file was copied, because the disk does not support links."""
     try:
         os.link(source, target, follow_symlinks=False)
     except FileExistsError:

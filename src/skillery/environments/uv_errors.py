@@ -1,4 +1,4 @@
-"""What uv says, as callers are told: the package and the reason, without an address or a path of this machine."""
+"""Messages of uv, translated for callers: the package and the cause, without addresses and paths of this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NO_WHEEL = f"{_HINT} The admin can allow a build with the setting packages.buil
 
 
 def cleaned(text: str, most: int = MOST) -> str:
-    """One line, with words in place of addresses and paths."""
+    """Return one line of text, with addresses and paths replaced by words."""
     bare = _PATH.sub("(a path)", _ADDRESS.sub("(the index)", text))
     return printable(" ".join(bare.split()).replace("'", "’"), most)
 
@@ -50,14 +50,14 @@ def cause_of(said: str) -> str:
 
 
 def _last_cause(said: str) -> str:
-    """What was wrong in the end, without what that was in the way of."""
+    """Return the root cause of a failed download or build."""
     if "Failed to build" in said:
         return build_failure(said)
     return cleaned(said.rpartition("cause:")[2].partition("hint:")[0], 300)
 
 
 def check_yanked(said: str, requirements: Iterable[str]) -> None:
-    """Raises UnresolvableDependencies where uv warns of a release that was taken back."""
+    """Raise UnresolvableDependencies if uv warns of a yanked release."""
     found = _YANKED.search(said)
     if found is not None:
         why = f": {cleaned(found[3], 200)}" if found[3] else ""
@@ -65,7 +65,7 @@ def check_yanked(said: str, requirements: Iterable[str]) -> None:
 
 
 def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
-    """The error for what uv says when it ends in failure; `what` has failed."""
+    """Return the error for the output of a failed uv. `what` names the failed action."""
     bad = _BAD_FILE.search(said)
     if bad is not None:
         reason, words = ("damaged", "is damaged") if bad[1] else ("build_failed", "could not be built from source")
@@ -95,7 +95,7 @@ def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
 
 
 def elsewhere(hosts: Sequence[str]) -> SkilleryError:
-    """The index leads to hosts that are not those of the settings."""
+    """Return the error for an index whose files are on hosts that the settings do not allow."""
     return Unavailable(
         f"the package index keeps its files at {', '.join(hosts[:3])}, which are not allowed hosts",
         hint="The admin can allow them with the setting packages.file_hosts.",
@@ -103,7 +103,7 @@ def elsewhere(hosts: Sequence[str]) -> SkilleryError:
 
 
 def not_locked(what: str, stopped: Stopped) -> SkilleryError:
-    """For the end of a job that was to lock."""
+    """Return the error for a locking job that failed."""
     log.error("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
     return Unavailable(f"{what}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")
 
@@ -125,7 +125,7 @@ def unresolvable(
 
 
 def _package(cause: str, requirements: Iterable[str]) -> str:
-    """Who is to blame: what uv found missing, else the first that is declared and named."""
+    """Return the package at fault: the missing package, otherwise the first declared package that the cause names."""
     missing = re.search(
         r"([a-z0-9][a-z0-9._-]*)(?:==\S+)? (?:was not found in|has no usable wheels|has no wheels)", cause
     )
@@ -137,7 +137,7 @@ def _package(cause: str, requirements: Iterable[str]) -> str:
 
 
 def uv_failure(said: str) -> tuple[str, bool]:
-    """Why uv could not do what it was asked for a lock, and whether another try may go better."""
+    """Return why uv failed on a lock, and whether a retry may succeed."""
     log.warning("uv: %s", cleaned(said, 2000))
     if any(sign in said for sign in _NETWORK):
         return "the package index cannot be reached; try again later", True
@@ -147,7 +147,7 @@ def uv_failure(said: str) -> tuple[str, bool]:
 
 
 def build_failure(said: str) -> str:
-    """Why a package could not be built, with the last line that its own build printed."""
+    """Return why a package could not be built, with the last line of the build's own output."""
     log.warning("a build: %s", cleaned(said, 4000))
     before, _, after = said.partition("error: Failed to build")
     printed = (after.partition("[stderr]")[2].partition("\nhint:")[0] or before).strip()
@@ -155,7 +155,7 @@ def build_failure(said: str) -> str:
 
 
 def job_failure(what: str, stopped: Stopped) -> BuildFailed:
-    """Why a job in the sandbox did not come to its end."""
+    """Return why a job in the sandbox failed."""
     log.warning("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
     if stopped.kind == "TimeoutError":
         return BuildFailed(f"{what} in time (the setting packages.build_seconds)")

@@ -1,5 +1,7 @@
-"""What a wheel says of itself, read on the host from a file whose hash has been seen to be right: its list of files,
-and where each belongs. No other content is looked at here."""
+"""Wheels: the list of files of a wheel and their targets.
+
+The list is read on the host, from a file with a verified hash. Other content is not read on the host.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,11 @@ MOST_RECORD_BYTES = 32 * 1024 * 1024
 LONGEST_ROW = 8 * 1024
 ENTRY = b"PK\1\2"
 ZIP64_END = 56 + 20
-"""A record and what points to it, before the end of the directory."""
+"""Size of a record and its locator, before the end of the directory."""
 LONGEST_PATH, LONGEST_NAME = 1_000, 255
 _RECORD = re.compile(r"([^/]+)-([^/-]+)\.dist-info/RECORD")
 _SIGNED = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s"})
-"""Of a `.dist-info`: no list can hold its own hash."""
+"""Files of a `.dist-info` without a hash in the list, which cannot contain its own hash."""
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -49,7 +51,7 @@ _PLACES = {"purelib": "", "platlib": "", "data": "", "scripts": "bin/"}
 
 
 class Recorded(NamedTuple):
-    """A file of a wheel: where it belongs, and its hash, "" for the list itself."""
+    """A file of a wheel: its target and its hash. The list itself has the hash ""."""
 
     target: str
     kind: str
@@ -59,11 +61,14 @@ class Recorded(NamedTuple):
 class Wheel(NamedTuple):
     package: str
     files: dict[str, Recorded]
-    """By their names in the archive."""
+    """Files by their names in the archive."""
 
 
 def read_wheel(path: Path, pin: Pin) -> Wheel:
-    """Blocking. Raises BuildFailed for all that is no wheel of that package with a whole list of safe names."""
+    """Read the list of files of a wheel. Blocking.
+
+    Raises BuildFailed if the file is not a wheel of that package with a complete list of safe names.
+    """
     package = f"{pin.name} {pin.version}"
     try:
         with path.open("rb") as file:
@@ -73,7 +78,7 @@ def read_wheel(path: Path, pin: Pin) -> Wheel:
     except _DAMAGED:
         raise BuildFailed(f"{package} is not a valid wheel") from None
     except OSError as error:
-        if error.errno not in {None, errno.EINVAL}:  # a place in the file that cannot be
+        if error.errno not in {None, errno.EINVAL}:  # an invalid offset in the file
             raise
         raise BuildFailed(f"{package} is not a valid wheel") from None
 
@@ -125,7 +130,7 @@ def _rows(archive: zipfile.ZipFile, name: str, package: str) -> Iterator[tuple[s
 
 
 def is_left_out(name: str) -> bool:
-    """Compiled code is made here: what others have compiled is not taken."""
+    """Return whether a file is skipped: compiled code of others is not trusted and is compiled again."""
     return name.endswith(".pyc") and "__pycache__" in name.split("/")
 
 
@@ -150,7 +155,7 @@ def _is_safe(path: str) -> bool:
 
 
 def _check_directory(file: BinaryIO, package: str) -> None:
-    """Before it is read whole: an archive can name millions of files in little room."""
+    """Check the directory of an archive before it is read, because a small archive can name millions of files."""
     size = file.seek(0, io.SEEK_END)
     start = file.seek(max(0, size - 22 - 65_535))
     tail = file.read()
@@ -164,13 +169,13 @@ def _check_directory(file: BinaryIO, package: str) -> None:
     if end >= ZIP64_END:
         file.seek(end - ZIP64_END)
         further = file.read(ZIP64_END)
-        if further[56:60] == b"PK\6\7":  # whatever the end itself says, this counts for `zipfile`
+        if further[56:60] == b"PK\6\7":  # `zipfile` uses this record, whatever the end record says
             (offset,) = struct.unpack_from("<Q", further, 64)
             if further[:4] != b"PK\6\6" or offset != end - ZIP64_END:
                 raise zipfile.BadZipFile
             end -= ZIP64_END
             entries, directory = struct.unpack_from("<QQ", further, 32)
-    if directory <= min(end, MOST_DIRECTORY_BYTES):  # the number of entries is only said; `zipfile` does not go by it
+    if directory <= min(end, MOST_DIRECTORY_BYTES):  # the number of entries is only claimed, and `zipfile` ignores it
         file.seek(end - directory)
         entries = max(entries, file.read(directory).count(ENTRY))
     if entries > MOST_ENTRIES or directory > MOST_DIRECTORY_BYTES:

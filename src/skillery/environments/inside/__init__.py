@@ -1,2 +1,4 @@
-"""What runs in the sandbox to lock, fetch, build and unpack packages: modules of the standard library alone, each
-handed in as the text of a job. Nothing here is imported by the server."""
+"""Code that runs in the sandbox to lock, fetch, build and unpack packages.
+
+The modules use only the standard library. Each is passed to a job as text. The server does not import them.
+"""

@@ -1,4 +1,5 @@
-"""In the sandbox: uv locks, and the files of a lock are fetched and handed out, piece by piece."""
+"""Locking and fetching, run in the sandbox: uv creates locks, and files of a lock are fetched and sent to the host
+in pieces."""
 
 # ruff: noqa: PTH118, PTH208, PTH123 - the least that has to be imported
 from __future__ import annotations
@@ -32,7 +33,7 @@ WHEEL = re.compile(r"([^-]+)-([^-]+)(?:-\d[^-]*)?-([^-]+)-([^-]+)-([^-]+)\.whl")
 
 
 class Problem(Exception):
-    """Something about one package, which the server puts into words."""
+    """A problem of one package. The server writes the message."""
 
     def __init__(self, reason: str, package: str, detail: str = "") -> None:
         super().__init__(reason)
@@ -43,17 +44,17 @@ class Problem(Exception):
 
 
 def given(name: str) -> str:
-    """A file that the job was given."""
+    """Return the path of a file passed to the job."""
     return f"{_host.blobs_folder()}/{name}"
 
 
 def folder(name: str) -> str:
-    """A folder that the job was given."""
+    """Return the path of a folder passed to the job."""
     return next(path for path in sys.path if path.endswith(f"/packages/{name}"))
 
 
 def trust() -> None:
-    """The certificates of the server count here as well."""
+    """Trust the certificates of the server."""
     if os.path.exists(given("ca")):  # noqa: PTH110
         os.environ["SSL_CERT_FILE"] = given("ca")
 
@@ -79,7 +80,7 @@ def places(args: dict[str, Any]) -> list[str]:
 
 
 def lock(args: dict[str, Any]) -> dict[str, Any]:
-    """What uv makes of the requirements."""
+    """Lock the requirements with uv."""
     trust()
     ran = uv([*args["arguments"], *places(args)], args["stdin"])
     out = ran["out"]
@@ -105,7 +106,7 @@ def tags_of(file: str) -> list[str]:
 
 
 def candidates(args: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """By package, each file that there is of it: name, where, and size and hash where they are known."""
+    """Return the available files by package, each with its name and location, and with size and hash if known."""
     if args["wheelhouse"]:
         return in_folder(args["pins"])
     import tomllib
@@ -147,7 +148,7 @@ def hash_of(path: str) -> str:
 
 
 def choose(args: dict[str, Any], pin: dict[str, Any], files: list[dict[str, Any]]) -> dict[str, Any]:
-    """The best file of a package that the lock allows. Raises Problem."""
+    """Return the best file of a package that the lock allows. Raises Problem."""
     package = f"{pin['name']} {pin['version']}"
     ranks = {tag: rank for rank, tag in enumerate(args["tags"])}
     wheels = []
@@ -170,7 +171,8 @@ def choose(args: dict[str, Any], pin: dict[str, Any], files: list[dict[str, Any]
 
 
 def logins() -> dict[tuple[str, str], str]:
-    """Scheme and host of an index -> what it is shown. Its login is in its address, and goes nowhere else."""
+    """Return the HTTP credentials by scheme and host of the index. They are part of the address and are sent to no
+    other host."""
     found = {}
     for address in f"{os.environ.get('UV_INDEX', '')} {os.environ.get('UV_DEFAULT_INDEX', '')}".split():
         split = urllib.parse.urlsplit(address)
@@ -184,7 +186,8 @@ def logins() -> dict[tuple[str, str], str]:
 def request(where: str) -> urllib.request.Request:
     split = urllib.parse.urlsplit(where)
     host = split.netloc.rpartition("@")[2]
-    made = urllib.request.Request(split._replace(netloc=host, fragment="").geturl())  # noqa: S310 - the lock says what may come
+    # The lock decides which files are accepted.
+    made = urllib.request.Request(split._replace(netloc=host, fragment="").geturl())  # noqa: S310
     login = logins().get((split.scheme, host))
     if login:
         made.add_unredirected_header("Authorization", login)
@@ -207,7 +210,7 @@ def contents(where: str) -> Iterator[bytes]:
 
 
 def hand_out(file: dict[str, Any]) -> None:
-    """One file, and where it breaks off once more from its start. Raises Problem."""
+    """Send one file to the host. An interrupted transfer restarts from the beginning. Raises Problem."""
     pin = file["pin"]
     package = f"{pin['name']} {pin['version']}"
     for number in range(TRIES):
@@ -233,7 +236,7 @@ def hand_out(file: dict[str, Any]) -> None:
 
 
 def fetch(args: dict[str, Any]) -> dict[str, Any]:
-    """Hand out a file for each pin. The answer is what is wrong, or nothing."""
+    """Send a file for each pin to the host. Return the problem, or an empty answer."""
     trust()
     try:
         found = candidates(args)
@@ -252,10 +255,10 @@ def fetch(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(args: dict[str, Any]) -> dict[str, Any]:
-    """Hand out the wheel that a source archive is built to."""
+    """Build a wheel from a source archive and send it to the host."""
     trust()
     pin = args["pin"]
-    os.symlink(given("source"), args["file"])  # noqa: PTH211 - its name says what it is
+    os.symlink(given("source"), args["file"])  # noqa: PTH211 - the name contains package and version
     ran = uv(["build", "--wheel", "--out-dir", "built", "--python", args["python"], *places(args), args["file"]])
     built = [name for name in os.listdir("built") if name.endswith(".whl")] if os.path.isdir("built") else []  # noqa: PTH112
     if ran["code"] != 0 or len(built) != 1:

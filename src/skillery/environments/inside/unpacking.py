@@ -1,5 +1,8 @@
-"""In the sandbox, without network: the files of a wheel and the code that its modules compile to, handed out as they
-are read. Where each belongs the server decides."""
+"""Unpacking, run in the sandbox without network: the files of a wheel and their compiled code, sent while they are
+read.
+
+The server decides where each file belongs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ LARGEST_SOURCE = 16 * 1024 * 1024
 
 
 class Stream:
-    """Files one after the other, each after a line that says what it is, in pieces of about PIECE."""
+    """A stream of files, each after a line that describes it, in pieces of about PIECE bytes."""
 
     def __init__(self, number: int) -> None:
         self._kind = f"x/{number}"
@@ -42,7 +45,7 @@ class Stream:
 
 
 def problem_of(entries: list[zipfile.ZipInfo], args: dict[str, Any]) -> dict[str, str]:
-    """What stands against unpacking it, as far as the wheel itself says it."""
+    """Return the problem that the directory of a wheel shows, or an empty answer."""
     if len(entries) > args["max_files"]:
         return {"reason": "too_many_files", "detail": str(len(entries))}
     declared = sum(entry.file_size for entry in entries)
@@ -58,11 +61,12 @@ def problem_of(entries: list[zipfile.ZipInfo], args: dict[str, Any]) -> dict[str
 
 
 def compiled(name: str, source: bytes) -> bytes | None:
-    """Never looked at again beside its source, so that it counts wherever and whenever that is written."""
+    """Compile a module without a check of its source at import, so that the code is valid wherever and whenever the
+    source is written. Return None if it does not compile."""
     try:
         code = compile(source, name, "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        return None  # nobody may import it
+        return None  # such a module cannot be imported
     return bytes(loading._code_to_hash_pyc(code, importlib.util.source_hash(source), checked=False))  # type: ignore[attr-defined]
 
 
@@ -96,7 +100,8 @@ def share(path: str, entries: list[zipfile.ZipInfo], number: int) -> None:
 
 
 def unpack(args: dict[str, Any]) -> dict[str, str]:
-    """By several processes at once: compiling is what takes time. The answer is what is wrong, or nothing."""
+    """Unpack and compile in parallel processes, because compiling takes most of the time. Return the problem, or an
+    empty answer."""
     path = f"{_host.blobs_folder()}/wheel"
     try:
         with zipfile.ZipFile(path) as archive:
@@ -122,7 +127,7 @@ def begin(path: str, entries: list[zipfile.ZipInfo], number: int) -> tuple[int, 
     said = b""
     try:
         share(path, entries, number)
-    except BaseException as error:  # noqa: BLE001 - it is told, and the process ends
+    except BaseException as error:  # noqa: BLE001 - the error is reported, and the process ends
         said = f"{type(error).__name__}: {error}"[:500].encode("utf-8", "replace")
     os.write(writing, said)
     os._exit(bool(said))
