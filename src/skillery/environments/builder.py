@@ -16,7 +16,7 @@ from skillery.environments.downloads import Fetched, Incoming, Progress, build_w
 from skillery.environments.errors import BuildFailed, not_written
 from skillery.environments.jobs import Jobs, Stopped, workers
 from skillery.environments.sources import Sources
-from skillery.environments.trees import Tree, Trees, TreeWriter, key_of, link, settle, too_large
+from skillery.environments.trees import Tree, Trees, TreeWriter, key_of, link, rename_into_place, too_large
 from skillery.environments.uv_errors import cleaned, job_failure
 from skillery.environments.wheels import MOST_FILES, read_wheel
 from skillery.errors import SkilleryError
@@ -24,7 +24,7 @@ from skillery.formats.requirements import InvalidLock, Pin, read_lock
 from skillery.formats.wording import printable
 
 MIB = 1024 * 1024
-PACKAGES, ABOUT = "packages", "environment.json"
+PACKAGES, METADATA_FILE = "packages", "environment.json"
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -71,18 +71,18 @@ class Builder:
         progress: Progress,
         make_room: Callable[[int, frozenset[str]], None],
         *,
-        anew: bool = False,
+        force: bool = False,
     ) -> Built:
         """Build the environment of a lock in `target`. Raises BuildFailed.
 
         `target` is complete afterwards; after an error or a cancellation, it does not exist. `make_room` is called from
-        a thread with the required bytes and the trees that must stay. `anew` ignores existing trees.
+        a thread with the required bytes and the trees that must stay. `force` ignores existing trees.
         """
         build = _Build(self._incoming / secrets.token_hex(16), progress, make_room, {})
         self.busy.append(build.found)
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._build(build, read_lock(lock), target, anew=anew)
+                return await self._build(build, read_lock(lock), target, force=force)
         except TimeoutError:
             raise BuildFailed(
                 f"the installation took longer than {self._seconds:g} s (the setting packages.build_seconds), "
@@ -98,15 +98,15 @@ class Builder:
             self.busy.remove(build.found)
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, build.aside, ignore_errors=True))
 
-    async def _build(self, build: _Build, pins: Sequence[Pin], target: Path, *, anew: bool) -> Built:
+    async def _build(self, build: _Build, pins: Sequence[Pin], target: Path, *, force: bool) -> Built:
         build.aside.mkdir(parents=True)
         build.progress.total = len(pins)
-        if not anew:
+        if not force:
             build.found.update({pin.name: key for pin in pins if (key := self.trees.find(pin.hashes))})
         build.progress.done = len(build.found)
         missing = [pin for pin in pins if pin.name not in build.found]
         if missing:
-            await self._bring(build, missing)
+            await self._fetch_missing(build, missing)
         build.progress.step = "linking the packages"
         return await asyncio.to_thread(self._put_together, build, target)
 
@@ -121,13 +121,13 @@ class Builder:
         own = link([self.trees.files(key) for key in keys], made / PACKAGES).size_bytes
         build.make_room(own, frozenset(keys))
         built = Built(keys, size, own)
-        (made / ABOUT).write_bytes(msgspec.json.encode(built))
-        settle(made, target, self._incoming)
+        (made / METADATA_FILE).write_bytes(msgspec.json.encode(built))
+        rename_into_place(made, target, self._incoming)
         return built
 
     # -- what is not there yet ---------------------------------------------------------------------------------------
 
-    async def _bring(self, build: _Build, pins: Sequence[Pin]) -> None:
+    async def _fetch_missing(self, build: _Build, pins: Sequence[Pin]) -> None:
         """Fetch and unpack the packages. Fetched files are unpacked while later files are fetched."""
         build.progress.step = "querying the package index"
         incoming = Incoming(pins, build.aside, self._max_mb, build.progress)
@@ -135,14 +135,14 @@ class Builder:
             async with asyncio.TaskGroup() as group:
                 group.create_task(fetch(self._jobs, self._sources, pins, incoming, self._seconds))
                 while (fetched := await incoming.whole.get()) is not None:
-                    group.create_task(self._take(build, fetched))
+                    group.create_task(self._add_package(build, fetched))
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
-        lacking = next((pin for pin in pins if pin.name not in build.found), None)
-        if lacking is not None:
-            raise BuildFailed(f"{lacking.name} {lacking.version} was not delivered by the sandbox")
+        missing_pin = next((pin for pin in pins if pin.name not in build.found), None)
+        if missing_pin is not None:
+            raise BuildFailed(f"{missing_pin.name} {missing_pin.version} was not delivered by the sandbox")
 
-    async def _take(self, build: _Build, fetched: Fetched) -> None:
+    async def _add_package(self, build: _Build, fetched: Fetched) -> None:
         package = f"{fetched.pin.name} {fetched.pin.version}"
         if not fetched.is_wheel:
             if not self._sources.is_built(fetched.pin.name):
@@ -172,7 +172,7 @@ class Builder:
         except Stopped as stopped:
             raise job_failure(what, stopped) from None
         if answer.told:
-            raise self._unfit(wheel.package, what, answer.told)
+            raise self._unpack_error(wheel.package, what, answer.told)
         await asyncio.to_thread(self._keep, build, fetched, writer, aside)
 
     def _keep(self, build: _Build, fetched: Fetched, writer: TreeWriter, aside: Path) -> None:
@@ -183,7 +183,7 @@ class Builder:
         self.trees.keep(aside, key)
         build.found[fetched.pin.name] = key
 
-    def _unfit(self, package: str, what: str, told: dict[str, object]) -> BuildFailed:
+    def _unpack_error(self, package: str, what: str, told: dict[str, object]) -> BuildFailed:
         detail = printable(str(told.get("detail", "")), 200)
         match told.get("reason"):
             case "too_large":

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from skillery.environments.builder import ABOUT, Built
-from skillery.environments.trees import remove, take_away
+from skillery.environments.builder import METADATA_FILE, Built
+from skillery.environments.trees import move_away, remove
 
 _NAME = re.compile(r"([0-9a-f]{64})-([A-Za-z0-9_-]+)(?:\.([0-9]+))?")
 
@@ -38,9 +38,9 @@ class Installed(NamedTuple):
 
 
 class Shelf:
-    def __init__(self, folder: Path, away: Path) -> None:
+    def __init__(self, folder: Path, trash: Path) -> None:
         self._folder = folder
-        self._away = away
+        self._trash = trash
         self._found: dict[str, Path] = {}
 
     def find(self, lock: str) -> Path | None:
@@ -91,21 +91,21 @@ class Shelf:
 
     def _about(self, folder: Path) -> Built:
         try:
-            return msgspec.json.decode((folder / ABOUT).read_bytes(), type=Built)
+            return msgspec.json.decode((folder / METADATA_FILE).read_bytes(), type=Built)
         except (OSError, msgspec.MsgspecError):  # environment of an earlier release: complete, without shared files
             return Built((), sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
 
     def used_at(self, folder: Path) -> datetime:
         return datetime.fromtimestamp(folder.stat().st_mtime, UTC)
 
-    def take_away(self, folder: Path) -> Path | None:
-        """Move a folder away for removal. Return its new path, or None if it does not exist."""
-        return take_away(folder, self._away)
+    def move_away(self, folder: Path) -> Path | None:
+        """Move a folder to the trash for removal. Return its new path, or None if it does not exist."""
+        return move_away(folder, self._trash)
 
     def drop(self, folder: Path) -> None:
-        remove(self.take_away(folder))
+        remove(self.move_away(folder))
 
-    def drop_soon(self, folder: Path) -> None:
+    def drop_in_thread(self, folder: Path) -> None:
         """Remove a folder in a new thread. Callable from any thread that releases the last mount."""
         threading.Thread(target=self.drop, args=(folder,), name="drop-environment").start()
 

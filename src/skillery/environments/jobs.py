@@ -67,7 +67,7 @@ class Receiver(Protocol):
         ...
 
 
-class NothingComes:
+class NoOutput:
     def take(self, kind: str, piece: bytes) -> None:
         raise BuildFailed(f"the sandbox returned unexpected data ({len(piece)} bytes, {kind[:20]})")
 
@@ -78,7 +78,7 @@ class Jobs:
     def __init__(self, sandbox: Sandbox, sources: Sources, at_once: int) -> None:
         self._sandbox = sandbox
         self._sources = sources
-        self._turns = asyncio.Semaphore(at_once)
+        self._slots = asyncio.Semaphore(at_once)
 
     async def run(
         self,
@@ -95,8 +95,8 @@ class Jobs:
         Raises Stopped, PackagesNotOffered, Unavailable, and BuildFailed from the receiver.
         """
         job = self._job(task, args, given or {}, seconds, disk_mb)
-        host = _Host(receiver or NothingComes())
-        async with self._turns:
+        host = _Host(receiver or NoOutput())
+        async with self._slots:
             await self._start(job)
             outcome = await self._sandbox.run(job, host)
         if host.problem is not None:
@@ -113,7 +113,7 @@ class Jobs:
         tools = {} if alone else {"uv": find_uv(), **({"ca": bundle} if (bundle := ca_bundle()) else {})}
         return Job(
             run_id=f"packages_{secrets.token_hex(8)}",
-            call=CodeCall(text_of(TASKS[task]), task),
+            call=CodeCall(source_of(TASKS[task]), task),
             args=msgspec.json.encode({**args, "wheelhouse": wheelhouse is not None}),
             blobs=tuple(BlobMount(name, path) for name, path in {**tools, **given}.items()),
             packages=() if wheelhouse is None else (PackageMount("wheelhouse", wheelhouse),),
@@ -142,10 +142,10 @@ class Jobs:
         needed = (
             {"python", "blobs"} | ({"network"} if job.network else set()) | ({"packages"} if job.packages else set())
         )
-        lacking = sorted(needed - self._sandbox.capabilities)
-        if lacking:
+        missing = sorted(needed - self._sandbox.capabilities)
+        if missing:
             raise PackagesNotOffered(
-                f"this server offers no packages: the sandbox does not support '{lacking[0]}'",
+                f"this server offers no packages: the sandbox does not support '{missing[0]}'",
                 hint="The admin can choose another sandbox with the setting 'sandbox'.",
             )
 
@@ -209,7 +209,7 @@ def _refused(uses: Sequence[NetworkUse]) -> tuple[str, ...]:
 
 
 @cache
-def text_of(module: str) -> str:
+def source_of(module: str) -> str:
     return (INSIDE / f"{module}.py").read_text("utf-8")
 
 

@@ -15,7 +15,7 @@ from skillery.environments.jobs import Jobs, Stopped
 from skillery.environments.lock_rows import find_lock, keep_lock
 from skillery.environments.package_choice import Choice, choose, offered_by
 from skillery.environments.sources import Sources, base_python, this_python
-from skillery.environments.uv_errors import check_yanked, elsewhere, not_locked, unresolvable, why_not
+from skillery.environments.uv_errors import check_yanked, foreign_hosts_error, locking_error, unresolvable, uv_error
 from skillery.errors import (
     InvalidBundle,
     PackageIndexUnavailable,
@@ -30,7 +30,7 @@ from skillery.formats.requirements import LOCK, InvalidLock, Pin, normalised, re
 _COMPILE = ("pip", "compile", "-", "--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url")
 
 
-class Ran(msgspec.Struct, frozen=True):
+class UvResult(msgspec.Struct, frozen=True):
     """Result of uv."""
 
     code: int
@@ -66,14 +66,14 @@ class Locks:
         self._seconds = seconds
         self._reuse_for = reuse_for
 
-    async def make(self, requirements: Sequence[str], caller: str = "", *, anew: bool = False) -> bytes:
-        """Return the content of `requirements.lock`. `anew` ignores a stored lock.
+    async def make(self, requirements: Sequence[str], caller: str = "", *, force: bool = False) -> bytes:
+        """Return the content of `requirements.lock`. `force` ignores a stored lock.
 
         Raises UnresolvableDependencies, Refused, PackagesNotOffered, PackageIndexUnavailable.
         """
         self._check_sources()
         key, now = self._sources.key(requirements), datetime.now(UTC)
-        made_after = now if anew else now - self._reuse_for
+        made_after = now if force else now - self._reuse_for
         lock = await self._database.read(partial(find_lock, key=key, made_after=made_after))
         if lock is None:
             lock = _with_head(await self._resolve(requirements, caller))
@@ -115,23 +115,23 @@ class Locks:
         if missing is not None:
             _refuse(f"does not pin {missing}, which other packages need")
         for pin in pins:
-            strange = pin.name in found and pin.hashes - found[pin.name].hashes
-            if strange:
+            unknown = pin.name in found and pin.hashes - found[pin.name].hashes
+            if unknown:
                 _refuse(f"pins {pin.name} {pin.version} to a file that is not in the package index of this server")
 
     async def _resolve(self, requirements: Sequence[str], caller: str) -> bytes:
         arguments = [*_COMPILE, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
-        asked = "".join(f"{one}\n" for one in await asyncio.to_thread(normalised, requirements))
-        turn = await self._turns.enter(caller, len(asked))
+        stdin = "".join(f"{one}\n" for one in await asyncio.to_thread(normalised, requirements))
+        turn = await self._turns.enter(caller, len(stdin))
         try:
-            answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": asked}, seconds=self._seconds)
+            answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": stdin}, seconds=self._seconds)
         except Stopped as stopped:
-            raise self._too_long() if stopped.kind == "TimeoutError" else not_locked(NOT_LOCKED, stopped) from None
+            raise self._too_long() if stopped.kind == "TimeoutError" else locking_error(NOT_LOCKED, stopped) from None
         finally:
             turn.leave()
-        ran = msgspec.convert(answer.told, Ran)
+        ran = msgspec.convert(answer.told, UvResult)
         if ran.code != 0:
-            raise elsewhere(answer.refused) if answer.refused else why_not(ran.err, requirements, NOT_LOCKED)
+            raise foreign_hosts_error(answer.refused) if answer.refused else uv_error(ran.err, requirements, NOT_LOCKED)
         check_yanked(ran.err, requirements)
         try:
             read_lock(ran.out.encode())

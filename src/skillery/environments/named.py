@@ -15,15 +15,15 @@ from skillery.database import Database
 from skillery.environments.definitions import Defined, Named
 from skillery.environments.locks import NOT_LOCKED, Locks
 from skillery.environments.named_rows import NamedLock, add_named_lock, find_named_lock
-from skillery.environments.store import AGAIN_SECONDS, FAILED, NOT_READY, Environments
+from skillery.environments.store import FAILED, NOT_READY, RETRY_SECONDS, Environments
 from skillery.errors import PackagesNotOffered, SkilleryError, Unavailable
 from skillery.formats.requirements import Pin, read_lock
 
 log = logging.getLogger(__name__)
 FRESH_SECONDS = 1.0
 """How long a lock stays in the cache. Another server may replace the lock in the database."""
-LOOK_SECONDS = 30.0
-TRY_SECONDS = 300.0
+CHECK_SECONDS = 30.0
+FAILURE_SECONDS = 300.0
 """Delay before the background task retries a failure. A run may retry sooner."""
 BUILD_SECONDS = 4 * 3600.0
 
@@ -45,18 +45,18 @@ class NamedEnvironments:
         """Last failure to lock, by name, and the time of the next attempt."""
         self.states: dict[str, SeenState] = {one.name: "pending" for one in defined}
         """State of each environment at the last check of the background task."""
-        self._keeping_up: asyncio.Task[None] | None = None
+        self._maintenance: asyncio.Task[None] | None = None
         self._closed = False
 
     def start(self) -> None:
         """Start the background task, which locks and installs missing environments and follows locks replaced by
         other servers."""
-        if len(self.defined) and self._keeping_up is None:
-            self._keeping_up = asyncio.create_task(self._keep_up())
+        if len(self.defined) and self._maintenance is None:
+            self._maintenance = asyncio.create_task(self._maintain())
 
     async def close(self) -> None:
         self._closed = True
-        tasks = [*self._locking.values(), *([self._keeping_up] if self._keeping_up else [])]
+        tasks = [*self._locking.values(), *([self._maintenance] if self._maintenance else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -128,16 +128,16 @@ class NamedEnvironments:
             self._failed.pop(one.name, None)
         except SkilleryError as error:
             log.warning("%s", not_locked(one, error).message)
-            again = 0.0 if isinstance(error, Unavailable) else AGAIN_SECONDS
-            self._failed[one.name] = (not_locked(one, error), time.monotonic() + again)
+            delay = 0.0 if isinstance(error, Unavailable) else RETRY_SECONDS
+            self._failed[one.name] = (not_locked(one, error), time.monotonic() + delay)
         except Exception:
             log.exception("the environment '%s' could not be locked", one.name)
             failure = Failure(FAILED, f"the environment '{one.name}' could not be locked: see the log of the server")
-            self._failed[one.name] = (failure, time.monotonic() + AGAIN_SECONDS)
+            self._failed[one.name] = (failure, time.monotonic() + RETRY_SECONDS)
 
     # -- in the background -------------------------------------------------------------------------------------------
 
-    async def _keep_up(self) -> None:
+    async def _maintain(self) -> None:
         not_before: dict[str, float] = {}
         while True:
             for one in self.defined:
@@ -145,14 +145,14 @@ class NamedEnvironments:
                     continue
                 if self.states[one.name] != "ready":
                     self.states[one.name] = "building"
-                if await self._see_to(one):
+                if await self._ensure_installed(one):
                     self.states[one.name] = "ready"
                 else:
                     self.states[one.name] = "failed"
-                    not_before[one.name] = time.monotonic() + TRY_SECONDS
-            await asyncio.sleep(LOOK_SECONDS)
+                    not_before[one.name] = time.monotonic() + FAILURE_SECONDS
+            await asyncio.sleep(CHECK_SECONDS)
 
-    async def _see_to(self, one: Named) -> bool:
+    async def _ensure_installed(self, one: Named) -> bool:
         """Return whether the environment is installed.
 
         The check counts as use, because a named environment is wanted even if no run uses it.

@@ -44,14 +44,14 @@ class Rebuilds:
         self._environments = environments
         self._named = named
         self._server = server
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Record the rebuilds that a killed server left running as failed."""
         await self._database.write(partial(end_left_over, server=self._server, now=datetime.now(UTC)))
 
     async def close(self) -> None:
-        tasks = list(self._under_way)
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -70,11 +70,11 @@ class Rebuilds:
         if not await self._database.write(partial(begin, now=datetime.now(UTC))):
             return
         work = self._rebuild_named(identity, one) if one else self._rebuild_lock(identity, subject, content or b"")
-        task = asyncio.create_task(self._ended(subject, work))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task = asyncio.create_task(self._record_end(subject, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _ended(self, subject: str, work: Coroutine[None, None, str]) -> None:
+    async def _record_end(self, subject: str, work: Coroutine[None, None, str]) -> None:
         """Await the rebuild and record a failure or a stop of the server. A successful rebuild records its own end,
         in the transaction of its result."""
         message = STOPPED
@@ -95,7 +95,7 @@ class Rebuilds:
         """Rebuild a named environment. Return the reason of a failure, or ""."""
         before = await self._named.read(one)
         try:
-            content = await self._locks.make(one.dependencies, anew=True)
+            content = await self._locks.make(one.dependencies, force=True)
         except SkilleryError as error:
             return not_locked(one, error).message
         found = await self._environments.rebuild(content)

@@ -27,10 +27,10 @@ from skillery.errors import SkilleryError
 
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
-AGAIN_SECONDS = 60.0
+RETRY_SECONDS = 60.0
 """Delay before a failed build is retried, unless the cause was temporary."""
-NOTED_EVERY = 600.0
-TOLD_EVERY = 0.5
+USE_RECORD_SECONDS = 600.0
+PROGRESS_SECONDS = 0.5
 BUILDS_AT_ONCE = 3
 NOT_READY, FAILED = "EnvironmentNotReady", "EnvironmentFailed"
 
@@ -75,7 +75,7 @@ class Environments:
 
     def _note_use(self, folder: Path) -> bool:
         noted = self._used.get(folder)
-        if noted is None or time.monotonic() - noted > NOTED_EVERY:
+        if noted is None or time.monotonic() - noted > USE_RECORD_SECONDS:
             try:
                 os.utime(folder)
             except FileNotFoundError:
@@ -96,16 +96,16 @@ class Environments:
         if task is not None:
             await asyncio.wait({task}, timeout=seconds)
             if not task.done():
-                so_far = f"after {round(seconds, 1):g} s{self._how_far(sha256)}"
-                message = f"the packages were still being installed {so_far}; try again"
+                elapsed = f"after {round(seconds, 1):g} s{self._progress_text(sha256)}"
+                message = f"the packages were still being installed {elapsed}; try again"
                 return Failure(NOT_READY, message)
-        return self.find(sha256) or self._why_not(sha256)
+        return self.find(sha256) or self._last_failure(sha256)
 
-    def _how_far(self, sha256: str) -> str:
+    def _progress_text(self, sha256: str) -> str:
         progress = self._progress.get(sha256)
         return f" ({progress.step}; {progress.done} of {progress.total} packages are installed)" if progress else ""
 
-    def _why_not(self, sha256: str) -> Failure:
+    def _last_failure(self, sha256: str) -> Failure:
         failed = self._failed.get(sha256)
         return failed[0] if failed else Failure(FAILED, "the packages could not be installed")
 
@@ -113,9 +113,9 @@ class Environments:
         """Start a build. Return None if the environment exists or a build has just failed."""
         sha256 = hashlib.sha256(lock).hexdigest()
         failed = self._failed.get(sha256)
-        if self._closed or (failed and time.monotonic() - failed[1] < AGAIN_SECONDS) or self.find(sha256):
+        if self._closed or (failed and time.monotonic() - failed[1] < RETRY_SECONDS) or self.find(sha256):
             return None
-        return self._building.get(sha256) or self._begin(sha256, lock, anew=False)
+        return self._building.get(sha256) or self._begin(sha256, lock, force=False)
 
     async def rebuild(self, lock: bytes) -> PackageMount | Failure:
         """Fetch and build the environment again, next to the present one. Active runs keep the old folder, which is
@@ -125,14 +125,14 @@ class Environments:
             await asyncio.wait({self._building[sha256]})
         if self._closed:
             return Failure(NOT_READY, "the server is stopping")
-        failure = await asyncio.shield(self._begin(sha256, lock, anew=True))
-        return failure or self.find(sha256) or self._why_not(sha256)
+        failure = await asyncio.shield(self._begin(sha256, lock, force=True))
+        return failure or self.find(sha256) or self._last_failure(sha256)
 
     def installed(self) -> list[Installed]:
         """Return the environments of this server, most recently used first. Blocking."""
-        there = self._shelf.all()
+        installed = self._shelf.all()
         with self._lock:
-            found = [one._replace(in_use=one.folder in self._mounts) for one in there]
+            found = [one._replace(in_use=one.folder in self._mounts) for one in installed]
         return sorted(found, key=lambda one: one.used_at, reverse=True)
 
     async def close(self) -> None:
@@ -144,20 +144,20 @@ class Environments:
 
     # -- building ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, sha256: str, lock: bytes, *, anew: bool) -> asyncio.Task[Failure | None]:
+    def _begin(self, sha256: str, lock: bytes, *, force: bool) -> asyncio.Task[Failure | None]:
         self._failed.pop(sha256, None)
         progress = self._progress[sha256] = Progress()
-        task = self._building[sha256] = asyncio.create_task(self._build(sha256, lock, progress, anew=anew))
-        task.add_done_callback(partial(self._ended, sha256))
+        task = self._building[sha256] = asyncio.create_task(self._build(sha256, lock, progress, force=force))
+        task.add_done_callback(partial(self._remove_task, sha256))
         return task
 
-    def _ended(self, sha256: str, _: asyncio.Task[Failure | None]) -> None:
+    def _remove_task(self, sha256: str, _: asyncio.Task[Failure | None]) -> None:
         self._building.pop(sha256, None)
         self._progress.pop(sha256, None)
 
-    async def _build(self, sha256: str, lock: bytes, progress: Progress, *, anew: bool) -> Failure | None:
+    async def _build(self, sha256: str, lock: bytes, progress: Progress, *, force: bool) -> Failure | None:
         try:
-            built = await self._built(sha256, lock, progress, anew=anew)
+            built = await self._run_build(sha256, lock, progress, force=force)
         except BuildFailed as error:
             log.warning("the packages of lock %s could not be installed: %s", sha256[:12], error.message)
             failure = Failure(FAILED, f"the packages could not be installed: {error.message}")
@@ -166,22 +166,22 @@ class Environments:
             log.exception("the packages of lock %s could not be installed", sha256[:12])
             failure = Failure(FAILED, "the packages could not be installed: see the log of the server")
             return await self._note_failure(sha256, failure, failure.message)
-        await asyncio.to_thread(self._settled, sha256)
+        await asyncio.to_thread(self._select_newest, sha256)
         await self._note(sha256, "ready", size=built.size_bytes)
         return None
 
-    async def _built(self, sha256: str, lock: bytes, progress: Progress, *, anew: bool) -> Built:
-        telling = asyncio.create_task(self._tell(sha256, progress))
+    async def _run_build(self, sha256: str, lock: bytes, progress: Progress, *, force: bool) -> Built:
+        recorder = asyncio.create_task(self._record_progress(sha256, progress))
         try:
             async with self._turns:
                 target = await asyncio.to_thread(self._shelf.next_folder, sha256)
                 make_room = partial(self._make_room, sha256)
-                return await self._builder.build(lock, target, progress, make_room, anew=anew)
+                return await self._builder.build(lock, target, progress, make_room, force=force)
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            recorder.cancel()
+            await asyncio.gather(recorder, return_exceptions=True)
 
-    def _settled(self, sha256: str) -> None:
+    def _select_newest(self, sha256: str) -> None:
         """Select the newest folder. Older folders are removed now, or after their last run."""
         with self._lock:
             older = [(folder, self._mounts.get(folder)) for folder in self._shelf.older(sha256)]
@@ -189,26 +189,26 @@ class Environments:
             if mount is None:
                 self._shelf.drop(folder)
             else:  # if the server ends first, the next start removes the folder
-                weakref.finalize(mount, self._shelf.drop_soon, folder).atexit = False
+                weakref.finalize(mount, self._shelf.drop_in_thread, folder).atexit = False
 
     async def _note_failure(self, sha256: str, failure: Failure, message: str, *, passing: bool = False) -> Failure:
-        there = await asyncio.to_thread(self._shelf.newest, sha256)
-        if there is None:
-            self._failed[sha256] = (failure, -AGAIN_SECONDS if passing else time.monotonic())
+        installed = await asyncio.to_thread(self._shelf.newest, sha256)
+        if installed is None:
+            self._failed[sha256] = (failure, -RETRY_SECONDS if passing else time.monotonic())
             await self._note(sha256, "failed", message)
         else:
-            await self._note(sha256, "ready", message, there.size_bytes)
+            await self._note(sha256, "ready", message, installed.size_bytes)
         return failure
 
-    async def _tell(self, sha256: str, progress: Progress) -> None:
+    async def _record_progress(self, sha256: str, progress: Progress) -> None:
         """Record the progress, now and after each change."""
-        told = None
+        recorded = None
         while True:
             state = (progress.step, progress.done, progress.total)
-            if state != told:
+            if state != recorded:
                 await self._note(sha256, "building", progress=state)
-                told = state
-            await asyncio.sleep(TOLD_EVERY)
+                recorded = state
+            await asyncio.sleep(PROGRESS_SECONDS)
 
     async def _note(
         self, sha256: str, state: State, message: str = "", size: int = 0, progress: tuple[str, int, int] = ("", 0, 0)
@@ -245,21 +245,21 @@ class Environments:
     def _used_bytes(self) -> int:
         """Return the size of all trees, and of the files of environments that are not part of a tree."""
         trees = {key: tree.size_bytes for key, tree in self._builder.trees.all().items()}
-        there = self._shelf.all()
-        alone = (max(0, one.size_bytes - sum(trees.get(key, 0) for key in one.trees)) for one in there)
-        return sum(trees.values()) + sum(alone) + sum(one.own_bytes for one in there)
+        installed = self._shelf.all()
+        alone = (max(0, one.size_bytes - sum(trees.get(key, 0) for key in one.trees)) for one in installed)
+        return sum(trees.values()) + sum(alone) + sum(one.own_bytes for one in installed)
 
     def _drop_least_used(self, except_for: str) -> bool:
         return any(one.lock != except_for and self._drop(one, None) for one in reversed(self.installed()))
 
     def _drop_tree(self, needed: frozenset[str], before: float | None = None) -> bool:
         """Remove one unused tree. Return False if no environment and no build can spare one."""
-        had = {key for one in self._shelf.all() for key in one.trees}
+        in_use = {key for one in self._shelf.all() for key in one.trees}
         busy = {key for found in list(self._builder.busy) for key in list(found.values())}
         for key in self._builder.trees.all():
             old = before is None or self._builder.trees.is_older(key, before)
-            if key not in had | busy | needed and old:
-                remove(self._builder.trees.take_away(key))
+            if key not in in_use | busy | needed and old:
+                remove(self._builder.trees.move_away(key))
                 return True
         return False
 
@@ -284,7 +284,7 @@ class Environments:
             if one.folder in self._mounts or (since is not None and not self._is_older(one.folder, since)):
                 return False
             self._used.pop(one.folder, None)
-            taken = self._shelf.take_away(one.folder)
+            taken = self._shelf.move_away(one.folder)
         if taken is None:
             return False
         remove(taken)

@@ -20,7 +20,7 @@ from skillery.environments.errors import BuildFailed
 from skillery.environments.wheels import MOST_FILES, Wheel, is_left_out
 from skillery.formats.wording import printable
 
-FILES, ABOUT = "files", "tree.json"
+FILES, METADATA_FILE = "files", "tree.json"
 LONGEST_HEAD = 16 * 1024
 LARGEST_CODE = 64 * 1024 * 1024
 BLOCK = 4096
@@ -37,9 +37,9 @@ class Tree(msgspec.Struct, frozen=True):
 class Trees:
     """One folder per wheel, named by the SHA-256 from the lock. A named folder is complete."""
 
-    def __init__(self, folder: Path, away: Path) -> None:
+    def __init__(self, folder: Path, trash: Path) -> None:
         self._folder = folder
-        self._away = away
+        self._trash = trash
         self._known: dict[str, Tree] = {}
 
     def find(self, hashes: Iterable[str]) -> str | None:
@@ -53,7 +53,7 @@ class Trees:
     def about(self, key: str) -> Tree:
         known = self._known.get(key)
         if known is None:
-            known = msgspec.json.decode((self._folder / key / ABOUT).read_bytes(), type=Tree)
+            known = msgspec.json.decode((self._folder / key / METADATA_FILE).read_bytes(), type=Tree)
             self._known[key] = known
         return known
 
@@ -65,20 +65,20 @@ class Trees:
                 found[folder.name] = self.about(folder.name)
         return found
 
-    def keep(self, aside: Path, key: str) -> None:
+    def keep(self, staging: Path, key: str) -> None:
         """Rename an unpacked wheel to its key. An existing tree is replaced."""
-        settle(aside, self._folder / key, self._away)
+        rename_into_place(staging, self._folder / key, self._trash)
         self._known.pop(key, None)
 
-    def is_older(self, key: str, moment: float) -> bool:
+    def is_older(self, key: str, time: float) -> bool:
         with contextlib.suppress(FileNotFoundError):
-            return (self._folder / key).stat().st_mtime < moment
+            return (self._folder / key).stat().st_mtime < time
         return False
 
-    def take_away(self, key: str) -> Path | None:
-        """Move a tree away for removal. Environments that share its files keep them."""
+    def move_away(self, key: str) -> Path | None:
+        """Move a tree to the trash for removal. Environments that share its files keep them."""
         self._known.pop(key, None)
-        return take_away(self._folder / key, self._away)
+        return move_away(self._folder / key, self._trash)
 
 
 def key_of(sha256: str) -> str:
@@ -88,29 +88,29 @@ def key_of(sha256: str) -> str:
 # -- rename into place, and removal ----------------------------------------------------------------------------------
 
 
-def settle(aside: Path, target: Path, away: Path) -> None:
+def rename_into_place(staging: Path, target: Path, trash: Path) -> None:
     """Sync a folder to the disk and then rename it, so that a power failure cannot leave a named but incomplete
     folder."""
-    sync(aside)
+    sync(staging)
     target.parent.mkdir(parents=True, exist_ok=True)
-    old = take_away(target, away)
-    aside.rename(target)
+    old = move_away(target, trash)
+    staging.rename(target)
     remove(old)
 
 
-def take_away(folder: Path, away: Path) -> Path | None:
+def move_away(folder: Path, trash: Path) -> Path | None:
     """Rename a folder for removal, so that no reader finds a part of it. Return the new path, or None if it does not
     exist."""
-    going = away / secrets.token_hex(16)
-    away.mkdir(parents=True, exist_ok=True)
+    moved = trash / secrets.token_hex(16)
+    trash.mkdir(parents=True, exist_ok=True)
     try:
-        return folder.rename(going)
+        return folder.rename(moved)
     except FileNotFoundError:
         return None
 
 
 def remove(taken: Path | None) -> None:
-    """Remove a folder that was moved away. Blocking, possibly for long."""
+    """Remove a folder that was moved to the trash. Blocking, possibly for long."""
     if taken is not None:
         shutil.rmtree(taken, ignore_errors=True)
 
@@ -140,9 +140,9 @@ class TreeWriter:
     Accepted are only files in the wheel's RECORD with the content recorded there, and the compiled code of its modules.
     """
 
-    def __init__(self, wheel: Wheel, aside: Path, max_bytes: int, max_mb: int) -> None:
+    def __init__(self, wheel: Wheel, staging: Path, max_bytes: int, max_mb: int) -> None:
         self._wheel = wheel
-        self._aside = aside
+        self._staging = staging
         self._left = max_bytes
         self._max_mb = max_mb
         self._size = 0
@@ -150,7 +150,7 @@ class TreeWriter:
         self._seen: set[str] = set()
         self._made: set[str] = set()
         self._streams: dict[str, _Stream] = {}
-        make_folder(aside / FILES)
+        make_folder(staging / FILES)
 
     def take(self, kind: str, piece: bytes) -> None:
         if kind not in self._streams and len(self._streams) >= 64:
@@ -165,7 +165,7 @@ class TreeWriter:
         if missing is not None:
             raise BuildFailed(f"{self._wheel.package} does not contain its file '{printable(missing, 128)}'")
         tree = Tree(self._wheel.package, self._size)
-        (self._aside / ABOUT).write_bytes(msgspec.json.encode(tree))
+        (self._staging / METADATA_FILE).write_bytes(msgspec.json.encode(tree))
         return tree
 
     def begin(self, head: bytes) -> tuple[_File | None, int]:
@@ -208,7 +208,7 @@ class TreeWriter:
             raise BuildFailed(f"{self._wheel.package} has more than {MOST_FILES} files and folders")
 
     def _open(self, target: str) -> BinaryIO:
-        path = self._aside / FILES / target
+        path = self._staging / FILES / target
         folder = target.rpartition("/")[0]
         if folder not in self._made:
             for _ in range(make_folder(path.parent)):
@@ -334,7 +334,7 @@ def link(trees: Iterable[Path], target: Path) -> Linked:
     make_folder(target)
     for number, tree in enumerate(trees):
         for folder, names in walk(tree):
-            if folder and _same_folder(target / folder):
+            if folder and _make_new_folder(target / folder):
                 size += BLOCK
             for name in names:
                 path = f"{folder}/{name}" if folder else name
@@ -371,7 +371,7 @@ def walk(root: Path) -> Iterator[tuple[str, list[str]]]:
         yield folder, names
 
 
-def _same_folder(path: Path) -> bool:
+def _make_new_folder(path: Path) -> bool:
     """Create a folder. Return False if it exists."""
     try:
         path.mkdir()

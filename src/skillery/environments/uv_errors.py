@@ -44,49 +44,49 @@ def cleaned(text: str, most: int = MOST) -> str:
     return printable(" ".join(bare.split()).replace("'", "’"), most)
 
 
-def cause_of(said: str) -> str:
-    found = _CAUSE.search(said)
-    return cleaned(found[1] if found else said.partition("error:")[2] or said)
+def cause_of(output: str) -> str:
+    found = _CAUSE.search(output)
+    return cleaned(found[1] if found else output.partition("error:")[2] or output)
 
 
-def _last_cause(said: str) -> str:
+def _last_cause(output: str) -> str:
     """Return the root cause of a failed download or build."""
-    if "Failed to build" in said:
-        return build_failure(said)
-    return cleaned(said.rpartition("cause:")[2].partition("hint:")[0], 300)
+    if "Failed to build" in output:
+        return build_failure(output)
+    return cleaned(output.rpartition("cause:")[2].partition("hint:")[0], 300)
 
 
-def check_yanked(said: str, requirements: Iterable[str]) -> None:
+def check_yanked(output: str, requirements: Iterable[str]) -> None:
     """Raise UnresolvableDependencies if uv warns of a yanked release."""
-    found = _YANKED.search(said)
+    found = _YANKED.search(output)
     if found is not None:
         why = f": {cleaned(found[3], 200)}" if found[3] else ""
         raise unresolvable("yanked", found[1], requirements, f"{found[1]} {found[2]} was yanked{why}")
 
 
-def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
+def uv_error(output: str, requirements: Iterable[str], what: str) -> SkilleryError:
     """Return the error for the output of a failed uv. `what` names the failed action."""
-    bad = _BAD_FILE.search(said)
+    bad = _BAD_FILE.search(output)
     if bad is not None:
         reason, words = ("damaged", "is damaged") if bad[1] else ("build_failed", "could not be built from source")
         file = printable(bad[2] or bad[3], 200)
         package = package_of(file) if _NAMED.match(file) else file
-        return unresolvable(reason, package, requirements, f"{file} {words}: {_last_cause(said)}")
-    if any(sign in said for sign in _NETWORK):
-        log.warning("%s: the package index: %s", what, cleaned(said, 2000))
-        login = " (it does not accept the login of this server)" if _LOGIN.search(said) else ""
+        return unresolvable(reason, package, requirements, f"{file} {words}: {_last_cause(output)}")
+    if any(sign in output for sign in _NETWORK):
+        log.warning("%s: the package index: %s", what, cleaned(output, 2000))
+        login = " (it does not accept the login of this server)" if _LOGIN.search(output) else ""
         return PackageIndexUnavailable(
             f"{what}: the package index cannot be reached{login}",
             hint="Several attempts failed, and nothing was stored. Try again later, or tell the admin of the server.",
         )
-    if "No solution found" not in said:
-        log.error("%s: %s", what, cleaned(said, 2000))
-        return Unavailable(f"{what}: {cleaned(said.partition('error:')[2] or 'uv failed', 300)}")
-    cause = cause_of(said)
+    if "No solution found" not in output:
+        log.error("%s: %s", what, cleaned(output, 2000))
+        return Unavailable(f"{what}: {cleaned(output.partition('error:')[2] or 'uv failed', 300)}")
+    cause = cause_of(output)
     package = _package(cause, requirements)
     if "was not found in the" in cause:
         return unresolvable("unknown_package", package, requirements, f"the package {package} is unknown here: {cause}")
-    if "has no usable wheels" in cause or "has no wheels" in cause or "building from source is disabled" in said:
+    if "has no usable wheels" in cause or "has no wheels" in cause or "building from source is disabled" in output:
         more = f"{package} has no wheel for this server, and the server does not build it from source: {cause}"
         return unresolvable("no_wheel", package, requirements, more, _NO_WHEEL)
     if "yanked" in cause:
@@ -94,7 +94,7 @@ def why_not(said: str, requirements: Iterable[str], what: str) -> SkilleryError:
     return unresolvable("unsatisfiable", package, requirements, f"the dependencies cannot be met: {cause}")
 
 
-def elsewhere(hosts: Sequence[str]) -> SkilleryError:
+def foreign_hosts_error(hosts: Sequence[str]) -> SkilleryError:
     """Return the error for an index whose files are on hosts that the settings do not allow."""
     return Unavailable(
         f"the package index keeps its files at {', '.join(hosts[:3])}, which are not allowed hosts",
@@ -102,7 +102,7 @@ def elsewhere(hosts: Sequence[str]) -> SkilleryError:
     )
 
 
-def not_locked(what: str, stopped: Stopped) -> SkilleryError:
+def locking_error(what: str, stopped: Stopped) -> SkilleryError:
     """Return the error for a locking job that failed."""
     log.error("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
     return Unavailable(f"{what}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")
@@ -136,22 +136,22 @@ def _package(cause: str, requirements: Iterable[str]) -> str:
     return min(named)[1] if named else next(iter(names), "")
 
 
-def uv_failure(said: str) -> tuple[str, bool]:
+def uv_failure(output: str) -> tuple[str, bool]:
     """Return why uv failed on a lock, and whether a retry may succeed."""
-    log.warning("uv: %s", cleaned(said, 2000))
-    if any(sign in said for sign in _NETWORK):
+    log.warning("uv: %s", cleaned(output, 2000))
+    if any(sign in output for sign in _NETWORK):
         return "the package index cannot be reached; try again later", True
-    if "os error 28" in said or "No space left" in said:
+    if "os error 28" in output or "No space left" in output:
         return "the build needs more disk than allowed", False
-    return cause_of(said), False
+    return cause_of(output), False
 
 
-def build_failure(said: str) -> str:
+def build_failure(output: str) -> str:
     """Return why a package could not be built, with the last line of the build's own output."""
-    log.warning("a build: %s", cleaned(said, 4000))
-    before, _, after = said.partition("error: Failed to build")
+    log.warning("a build: %s", cleaned(output, 4000))
+    before, _, after = output.partition("error: Failed to build")
     printed = (after.partition("[stderr]")[2].partition("\nhint:")[0] or before).strip()
-    return f"the build printed '{cleaned(printed.splitlines()[-1], 200)}'" if printed else cause_of(said)
+    return f"the build printed '{cleaned(printed.splitlines()[-1], 200)}'" if printed else cause_of(output)
 
 
 def job_failure(what: str, stopped: Stopped) -> BuildFailed:

@@ -75,14 +75,14 @@ def uv(arguments: list[str], stdin: str = "") -> dict[str, Any]:
     return {"code": ran.returncode, "out": ran.stdout, "err": ran.stderr.decode("utf-8", "replace")[-MOST_SAID:]}
 
 
-def places(args: dict[str, Any]) -> list[str]:
+def source_arguments(args: dict[str, Any]) -> list[str]:
     return ["--no-index", "--find-links", folder("wheelhouse")] if args["wheelhouse"] else []
 
 
 def lock(args: dict[str, Any]) -> dict[str, Any]:
     """Lock the requirements with uv."""
     trust()
-    ran = uv([*args["arguments"], *places(args)], args["stdin"])
+    ran = uv([*args["arguments"], *source_arguments(args)], args["stdin"])
     out = ran["out"]
     if len(out) > MOST_OUT:
         raise Problem("too_long", "")
@@ -111,8 +111,8 @@ def candidates(args: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         return in_folder(args["pins"])
     import tomllib
 
-    asked = "".join(f"{pin['name']}=={pin['version']}\n" for pin in args["pins"])
-    ran = uv([*args["arguments"], "--format", "pylock.toml", "--no-deps", "--output-file", "pylock.toml"], asked)
+    requirements = "".join(f"{pin['name']}=={pin['version']}\n" for pin in args["pins"])
+    ran = uv([*args["arguments"], "--format", "pylock.toml", "--no-deps", "--output-file", "pylock.toml"], requirements)
     if ran["code"] != 0:
         raise Problem("uv", "", ran["err"])
     with open("pylock.toml", "rb") as file:
@@ -178,8 +178,8 @@ def logins() -> dict[tuple[str, str], str]:
         split = urllib.parse.urlsplit(address)
         user, at, host = split.netloc.rpartition("@")
         if at:
-            shown = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
-            found[split.scheme, host] = f"Basic {shown}"
+            encoded = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+            found[split.scheme, host] = f"Basic {encoded}"
     return found
 
 
@@ -209,7 +209,7 @@ def contents(where: str) -> Iterator[bytes]:
             raise http.client.IncompleteRead(b"")
 
 
-def hand_out(file: dict[str, Any]) -> None:
+def send_file(file: dict[str, Any]) -> None:
     """Send one file to the host. An interrupted transfer restarts from the beginning. Raises Problem."""
     pin = file["pin"]
     package = f"{pin['name']} {pin['version']}"
@@ -245,7 +245,7 @@ def fetch(args: dict[str, Any]) -> dict[str, Any]:
         if size > args["max_bytes"]:
             raise Problem("too_large", "", str(size))
         for file in files:
-            hand_out(file)
+            send_file(file)
     except Problem as problem:
         return problem.told
     return {}
@@ -259,7 +259,9 @@ def build(args: dict[str, Any]) -> dict[str, Any]:
     trust()
     pin = args["pin"]
     os.symlink(given("source"), args["file"])  # noqa: PTH211 - the name contains package and version
-    ran = uv(["build", "--wheel", "--out-dir", "built", "--python", args["python"], *places(args), args["file"]])
+    ran = uv(
+        ["build", "--wheel", "--out-dir", "built", "--python", args["python"], *source_arguments(args), args["file"]]
+    )
     built = [name for name in os.listdir("built") if name.endswith(".whl")] if os.path.isdir("built") else []  # noqa: PTH112
     if ran["code"] != 0 or len(built) != 1:
         return {"reason": "build", "package": f"{pin['name']} {pin['version']}", "detail": ran["err"][-4096:]}

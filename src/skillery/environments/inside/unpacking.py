@@ -114,7 +114,7 @@ def unpack(args: dict[str, Any]) -> dict[str, str]:
     sys.setrecursionlimit(2000)
     workers = min(args["workers"], max(1, len(entries) // 50))
     children = [begin(path, entries[number::workers], number) for number in range(workers)]
-    problems = [said for child in children if (said := end(child))]
+    problems = [message for child in children if (message := end(child))]
     return {"reason": "broken", "detail": problems[0]} if problems else {}
 
 
@@ -124,18 +124,18 @@ def begin(path: str, entries: list[zipfile.ZipInfo], number: int) -> tuple[int, 
     if pid:
         os.close(writing)
         return pid, reading
-    said = b""
+    message = b""
     try:
         share(path, entries, number)
     except BaseException as error:  # noqa: BLE001 - the error is reported, and the process ends
-        said = f"{type(error).__name__}: {error}"[:500].encode("utf-8", "replace")
-    os.write(writing, said)
-    os._exit(bool(said))
+        message = f"{type(error).__name__}: {error}"[:500].encode("utf-8", "replace")
+    os.write(writing, message)
+    os._exit(bool(message))
 
 
 def end(child: tuple[int, int]) -> str:
     pid, reading = child
     with os.fdopen(reading, "rb") as file:
-        said = file.read().decode("utf-8", "replace")
+        message = file.read().decode("utf-8", "replace")
     _, status = os.waitpid(pid, 0)
-    return said or (f"the process ended with status {status}" if status else "")
+    return message or (f"the process ended with status {status}" if status else "")
