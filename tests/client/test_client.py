@@ -303,7 +303,7 @@ def test_a_read_is_sent_again_and_what_cannot_be_repeated_is_not(
     assert make(line.url).read_blob(blob)["content"] == "x"
 
     line.troubles = ["lost"]
-    with pytest.raises(ConnectionFailed, match="broke off") as caught:
+    with pytest.raises(ConnectionFailed, match="was lost") as caught:
         make(line.url).delete_blob(blob)
     assert caught.value.sent
     with pytest.raises(NotFound):
@@ -411,7 +411,7 @@ def test_a_proxy_without_its_server_is_asked_again_for_what_can_be_repeated(make
 
 @pytest.mark.parametrize("text", ["hello", "[]", "{}", '{"jsonrpc": "2.0"}', "[" * 5000, ""])
 def test_what_is_no_skillery_is_a_strange_answer(make: Callable[..., Any], text: str) -> None:
-    with Scripted((200, text)) as server, pytest.raises(StrangeAnswer, match="nothing that Skillery would say"):
+    with Scripted((200, text)) as server, pytest.raises(StrangeAnswer, match="not a Skillery response"):
         make(server.url).list_skills()
 
 
@@ -517,7 +517,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(make: Callable[..., Any
 def test_another_part_than_asked_for_is_never_taken_for_it(
     make: Callable[..., Any], again: tuple[int, str], tmp_path: Path
 ) -> None:
-    with Scripted((200, "etag: a"), again) as server, pytest.raises(StrangeAnswer, match="another part"):
+    with Scripted((200, "etag: a"), again) as server, pytest.raises(StrangeAnswer, match="another range"):
         make(server.url).download_blob("blob:x", tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
@@ -680,7 +680,7 @@ def main(args):
     places = client.download_files(run, tmp_path / "results")
     assert {place.name: place.read_text() for place in places} == {"a.txt": "from disk", "b": "bytes"}
     leads_out = {**run, "files": [{**run["files"][0], "path": "../a.txt"}]}
-    with pytest.raises(ValueError, match="leads out of the folder"):
+    with pytest.raises(ValueError, match="leads outside the folder"):
         client.download_files(leads_out, tmp_path / "other")
     assert not (tmp_path / "other").exists()
     twice = {**run, "files": [run["files"][0]] * 2}

@@ -96,7 +96,7 @@ def test_a_model_finds_skills_with_search_skills(client: Client) -> None:
 
 def test_what_is_no_tool_call_is_the_programs_mistake(client: Client) -> None:
     for call in ({}, "list_skills", None, {"type": "text", "text": "hello"}, {"type": "tool_result"}):
-        with pytest.raises(TypeError, match="is no tool call"):
+        with pytest.raises(TypeError, match="is not a tool call"):
             client.handle(call)
 
 

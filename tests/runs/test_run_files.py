@@ -143,7 +143,7 @@ def test_no_path_of_a_run_leads_out_of_the_folder(paths: list[str]) -> None:
     assert len(set(places)) == len(plain)
     assert all(place.is_relative_to(folder) and ".." not in place.parts for place in places)
     for path in set(paths) - set(plain):
-        with pytest.raises(ValueError, match="leads out of the folder"):
+        with pytest.raises(ValueError, match="leads outside the folder"):
             places_below(folder, [path])
 
 

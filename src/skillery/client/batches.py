@@ -26,7 +26,9 @@ class Pending(Generic[T]):
         if self._error is not None:
             raise self._error
         if self._result is _NOTHING:
-            raise RuntimeError(f"{self.call.method} has no result yet: its batch is sent where its `with` block ends")
+            raise RuntimeError(
+                f"{self.call.method} has no result yet: the batch is sent at the end of its `with` block"
+            )
         return cast(T, self._result)
 
     def settle(self, reply: Mapping[str, Any]) -> None:

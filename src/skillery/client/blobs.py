@@ -50,7 +50,7 @@ class Upload:
 @contextmanager
 def opened(content: Source) -> Iterator[Upload]:
     if isinstance(content, str):
-        raise TypeError("content is a text: give its bytes, or a pathlib.Path where a file of that name is meant")
+        raise TypeError("content is a str: pass bytes, or a pathlib.Path for a file")
     if isinstance(content, (bytes, bytearray, memoryview)):
         yield Upload(io.BytesIO(content))
     elif isinstance(content, os.PathLike):
@@ -110,7 +110,7 @@ class Position:
         etag, (begins, size) = response.headers.get("etag"), _place_of(response)
         if begins != self.at or (self._etag is not None and etag != self._etag):
             raise StrangeAnswer(
-                f"{response.request.url} answered another part than asked for", status=response.status_code
+                f"{response.request.url} answered with another range than requested", status=response.status_code
             )
         self._etag = etag
         if size is not None:

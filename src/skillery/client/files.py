@@ -22,7 +22,7 @@ def places_below(folder: os.PathLike[str], paths: Iterable[str]) -> list[Path]:
     for path in paths:
         if not is_plain(path):
             raise ValueError(
-                f"the run calls a file {path!r}, which leads out of the folder: download its blob by its id"
+                f"the run has a file {path!r}, which leads outside the folder: download its blob by its id"
             )
         first = place = Path(folder).joinpath(*path.split("/"))
         number = 1

@@ -31,9 +31,9 @@ class ToolCall(NamedTuple):
             return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
             raise ModelMistake(
-                f"the arguments of {self.name} are no JSON object: {error}",
+                f"the arguments of {self.name} are not a JSON object: {error}",
                 "invalid_arguments",
-                "Call it again with one JSON object that fits the tool's schema.",
+                "Call the tool again with one JSON object that matches the schema of the tool.",
             ) from None
 
     def check_name(self, offered: Collection[str]) -> None:
@@ -43,9 +43,9 @@ class ToolCall(NamedTuple):
         near = difflib.get_close_matches(self.name, offered, n=1)
         meant = f"Did you mean {near[0]}? " if near else ""
         raise ModelMistake(
-            f"there is no tool {self.name[:80]!r}",
+            f"the tool {self.name[:80]!r} does not exist",
             "tool_not_found",
-            f"{meant}There are {', '.join(offered)}. A skill is no tool: run it with execute_skill.",
+            f"{meant}Available: {', '.join(offered)}. A skill is not a tool: run skills with execute_skill.",
         )
 
     def answered(self, result: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def read_tool_call(call: Any) -> ToolCall:
     if isinstance(_field(call, "name"), str) and _field(call, "type") is None:
         return ToolCall("mcp", "", _text(call, "name"), _field(call, "arguments"))
     raise TypeError(
-        f"{type(call).__name__} is no tool call: give an entry of message.tool_calls (OpenAI), a tool_use block "
+        f"{type(call).__name__} is not a tool call: pass an entry of message.tool_calls (OpenAI), a tool_use block "
         "(Anthropic), or a dict with name and arguments (MCP)"
     )
 

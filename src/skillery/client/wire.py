@@ -128,7 +128,7 @@ def _decoded(response: httpx.Response) -> Any:
 
 
 def _strange(response: httpx.Response) -> StrangeAnswer:
-    told = f"{response.request.url} answered HTTP {response.status_code} and nothing that Skillery would say"
+    told = f"{response.request.url} answered HTTP {response.status_code} with a body that is not a Skillery response"
     return StrangeAnswer(told, status=response.status_code)
 
 
@@ -143,7 +143,7 @@ def speaking(http: httpx.Client | httpx.AsyncClient) -> Iterator[None]:
     except _UNSENT as error:
         raise ConnectionFailed(f"cannot connect to {http.base_url}: {_reason(error)}", sent=False) from error
     except httpx.TransportError as error:
-        raise ConnectionFailed(f"the connection to {http.base_url} broke off: {_reason(error)}", sent=True) from error
+        raise ConnectionFailed(f"the connection to {http.base_url} was lost: {_reason(error)}", sent=True) from error
 
 
 def _reason(error: Exception) -> str:
@@ -154,7 +154,7 @@ def address_of(url: str | None) -> str:
     """The server's: the argument, else SKILLERY_URL, else where `skillery serve` listens. Raises ValueError."""
     found = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if not found.lower().startswith(("http://", "https://")):
-        raise ValueError(f"{found!r} is no http:// or https:// address")
+        raise ValueError(f"{found!r} is not an http:// or https:// address")
     return found.rstrip("/").removesuffix("/rpc")
 
 
