@@ -1,4 +1,4 @@
-"""An agent on the messages of Anthropic that has the skills of a Skillery over MCP: nothing of Skillery is installed.
+"""An agent on the Anthropic messages API, with the skills of a Skillery server over MCP. Skillery is not installed.
 
 pip install mcp anthropic
 SKILLERY_URL=http://127.0.0.1:8080 ANTHROPIC_API_KEY=… python examples/mcp_agent.py "How many columns? a,b …"

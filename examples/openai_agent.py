@@ -1,4 +1,4 @@
-"""An agent on the chat completions of OpenAI, or of any server that speaks as they do, with the skills of a Skillery.
+"""An agent on the OpenAI chat completions API, or a compatible server, with the skills of a Skillery server.
 
 pip install skillery openai
 SKILLERY_URL=http://127.0.0.1:8080 OPENAI_API_KEY=… python examples/openai_agent.py "How many columns? a,b …"

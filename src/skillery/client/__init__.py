@@ -1,6 +1,6 @@
-"""A Skillery server from Python: `Client`, and `AsyncClient` with the same methods to be awaited.
+"""Python client of a Skillery server: `Client`, and `AsyncClient` with the same methods as coroutines.
 
-Stands on httpx and msgspec alone: nothing of the server is imported.
+The client requires only httpx and msgspec. It imports nothing of the server.
 """
 
 from skillery.client.asynchronous import AsyncBatch, AsyncClient

@@ -1,4 +1,4 @@
-"""AsyncClient. `synchronous.py` is made from this file: `make client`."""
+"""AsyncClient. `synchronous.py` is made from this file by `make client`."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ from skillery.client.wire import (
 
 
 class AsyncClient(AsyncMethods):
-    """A Skillery server, as an object with all its methods.
+    """Client of a Skillery server, with all methods of the server.
 
-    `url` and `token` are those of SKILLERY_URL and SKILLERY_TOKEN where they are not given. `timeout` is the longest
-    silence in seconds; without one a run may take as long as the server allows. Errors are AnsweredError and its
-    children, ConnectionFailed, StrangeAnswer: all of them ClientError. `transport` is one of httpx, for what the
-    connection needs besides: certificates of one's own, a proxy.
+    `url` and `token` default to SKILLERY_URL and SKILLERY_TOKEN. `timeout` limits how long the connection may be idle,
+    in seconds. It does not limit the whole call. Without `timeout`, a run may take as long as the server allows, and
+    TCP keep-alive detects a dead server. `transport` is an httpx transport, for special certificates or a proxy.
+
+    Raises ClientError: AnsweredError and its subclasses, ConnectionFailed, StrangeAnswer.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class AsyncClient(AsyncMethods):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     # -- methods -------------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ class AsyncClient(AsyncMethods):
     async def call(
         self, method: str, params: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None
     ) -> Any:
-        """The result of any method by its name, for what this client has no method for."""
+        """Call any method by its name and return its result. Use it for methods that this client does not have."""
         call = make_call(method, params or {}, idempotency_key)
         patience = Patience(self._retries, repeatable=call.is_repeatable)
         while True:
@@ -101,11 +102,11 @@ class AsyncClient(AsyncMethods):
                 await sleep_async(patience.wait_after(error))
 
     def batch(self) -> AsyncBatch:
-        """`async with client.batch() as batch:` collects calls, and sends them where the block ends."""
+        """Return a batch for `async with client.batch() as batch:`. The calls are sent at the end of the block."""
         return AsyncBatch(self)
 
     async def is_ready(self) -> bool:
-        """Whether the server can do its work: `GET /readyz`."""
+        """Return whether the server is ready (`GET /readyz` answers 200)."""
         try:
             return (await self._http.get("/readyz")).status_code == 200
         except httpx.TransportError:
@@ -114,26 +115,28 @@ class AsyncClient(AsyncMethods):
     # -- tools of a model ----------------------------------------------------------------------------------------
 
     async def prompt(self) -> str:
-        """The system prompt that the protocol recommends for a model with its tools."""
+        """Return the system prompt that the protocol recommends for a model with the tools."""
         return text_of(await self._get("/prompt"))
 
     async def tools(
         self, form: Literal["openai", "anthropic", "mcp", "jsonschema"], *, include: Sequence[str] = ()
     ) -> list[Any]:
-        """The eight tools of the protocol as an SDK takes them, and those methods that `include` names: `search_skills`
-        lets a model find skills among many."""
+        """Return the eight tools of the protocol in the format of an SDK.
+
+        `include` adds methods as tools, for example `search_skills` to find skills among many.
+        """
         more = f"&include={quote(','.join(include))}" if include else ""
         found = list_of(await self._get(f"/tools?format={quote(form)}{more}"))
         self._offered |= dict.fromkeys(offered_names(found))
         return found
 
     async def handle(self, tool_call: Any) -> dict[str, Any]:
-        """Make the call that a model asks for, and answer the message to append: for OpenAI a `tool` message, for
-        Anthropic a `tool_result` block, for MCP the result of `tools/call`.
+        """Execute a tool call of a model and return the message to append.
 
-        What a model can mend is part of that message: arguments that are no JSON, a tool that there is not, whatever
-        the server refuses. A connection that fails and a token that is not good are raised. Only the eight tools, and
-        those that `tools` was told to include, can be called.
+        The message is a `tool` message for OpenAI, a `tool_result` block for Anthropic, and the result of `tools/call`
+        for MCP. Errors that a model can correct are part of the message: arguments that are not JSON, unknown tools,
+        and errors of the server. Connection errors and NotAuthenticated are raised. Only the eight tools and those
+        included by `tools` can be called.
         """
         asked = read_tool_call(tool_call)
         try:
@@ -157,10 +160,10 @@ class AsyncClient(AsyncMethods):
         progress: Progress | None = None,
         idempotency_key: str | None = None,
     ) -> NewBlob:
-        """Stream bytes, the file at a path, or an open file into a new blob, at constant memory.
+        """Upload bytes, the file at a path, or an open file as a blob, at constant memory.
 
-        `kind` is a media type, by default that of the file's name. `ttl` is how many seconds it is kept. Where the
-        connection breaks off it is sent again, from the start and with the same key, unless the file cannot go back.
+        `kind` is a media type and defaults to that of the file name. `ttl` is the lifetime in seconds. After a
+        connection error, the content is sent again from the start with the same key, unless the file cannot be rewound.
         """
         address = "/blobs" if ttl is None else f"/blobs?ttl={ttl}"
         key = idempotency_key or new_key()
@@ -181,8 +184,8 @@ class AsyncClient(AsyncMethods):
     async def stream_blob(
         self, blob_id: str, *, start: int = 0, stop: int | None = None, progress: Progress | None = None
     ) -> AsyncIterator[bytes]:
-        """The bytes of a blob from `start` up to `stop`, piece by piece. Where the connection breaks off it goes on
-        from the same place."""
+        """Yield the bytes of a blob from `start` to `stop`. After a connection error, the download continues at the
+        same position."""
         position = Position(start, stop)
         patience = Patience(self._retries, repeatable=True)
         while not position.is_done:
@@ -195,7 +198,7 @@ class AsyncClient(AsyncMethods):
                         position.begin(response)
                         async for piece in response.aiter_raw():
                             position.at += len(piece)
-                            # It goes on: what went wrong before does not count any more.
+                            # Progress resets the count of failures.
                             patience = Patience(self._retries, repeatable=True)
                             if progress is not None:
                                 progress(position.at - position.start, position.total)
@@ -205,8 +208,10 @@ class AsyncClient(AsyncMethods):
                 await sleep_async(patience.wait_after(error))
 
     async def download_blob(self, blob_id: str, target: Sink, *, progress: Progress | None = None) -> int:
-        """Write a blob to the file at a path, or to an open one, at constant memory: its size in bytes. A path holds
-        all of it, or what it held before."""
+        """Write a blob to the file at a path, or to an open file, at constant memory. Return its size in bytes.
+
+        A path is replaced only when the download is complete.
+        """
         size = 0
         with written_whole(target) as file:
             async for piece in self.stream_blob(blob_id, progress=progress):
@@ -215,8 +220,8 @@ class AsyncClient(AsyncMethods):
         return size
 
     async def upload_files(self, files: Mapping[str, Source], *, ttl: int | None = None) -> list[RunFile]:
-        """Upload a file for each path in the workspace of a run: the `files` of `execute_skill`, `run_code` and
-        `call_tool`."""
+        """Upload a file for each path in the workspace of a run. Return the parameter `files` of `execute_skill`,
+        `run_code` and `call_tool`."""
         made: list[RunFile] = []
         for path, content in files.items():
             blob = await self.upload_blob(content, ttl=ttl)
@@ -224,9 +229,10 @@ class AsyncClient(AsyncMethods):
         return made
 
     async def download_files(self, run: Run | ToolAnswer, folder: os.PathLike[str]) -> list[Path]:
-        """Write the `files` of a run below the folder, at constant memory, and return where they are.
+        """Write the `files` of a run to a folder, at constant memory, and return their paths.
 
-        Raises ValueError, before anything is written, for a path that leads out of the folder: the run chose it."""
+        Raises ValueError before any write if a path leads outside the folder, because the run chose the paths.
+        """
         found = run.get("files", [])
         places = places_below(folder, [file["path"] for file in found])
         for file, place in zip(found, places, strict=True):
@@ -234,7 +240,7 @@ class AsyncClient(AsyncMethods):
             await self.download_blob(file["blob_id"], place)
         return places
 
-    # -- how -----------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------
 
     async def _get(self, address: str) -> httpx.Response:
         patience = Patience(self._retries, repeatable=True)
@@ -263,7 +269,7 @@ class AsyncClient(AsyncMethods):
 
 
 class AsyncBatch(Collected):
-    """Calls that go out together. More than the server takes at once are several requests, one after the other."""
+    """Batch of calls in one request. A batch above the limit of the server is sent as several requests in sequence."""
 
     def __init__(self, client: AsyncClient) -> None:
         super().__init__()

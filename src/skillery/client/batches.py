@@ -1,4 +1,4 @@
-"""Several calls in one request."""
+"""Batches: several calls in one request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOTHING = object()
 
 
 class Pending(Generic[T]):
-    """What a call in a batch will have come to."""
+    """Future result of a call in a batch."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -22,7 +22,7 @@ class Pending(Generic[T]):
         self._error: ClientError | None = None
 
     def result(self) -> T:
-        """Raises the error of this call, and RuntimeError before the batch was sent."""
+        """Return the result. Raises the error of this call, and RuntimeError before the batch was sent."""
         if self._error is not None:
             raise self._error
         if self._result is _NOTHING:
@@ -39,19 +39,18 @@ class Pending(Generic[T]):
 
 
 class Collected(BatchMethods):
-    """Calls in the order in which they will be made. Every method is here as it is in the client, and answers what will
-    hold its result."""
+    """Collect calls in order. Every method of the client exists here and returns a Pending for its result."""
 
     def __init__(self) -> None:
         self._pending: list[Pending[Any]] = []
 
     def call(self, method: str, params: Mapping[str, Any] | None = None) -> Pending[Any]:
-        """Any method by its name."""
-        # Without keys: the server takes none for a batch.
+        """Add a call of any method by its name."""
+        # The server does not support idempotency keys in a batch.
         pending = Pending[Any](Call(method, params or {}))
         self._pending.append(pending)
         return pending
 
     def _portions(self) -> list[Sequence[Pending[Any]]]:
-        """As many in each as the server takes at once."""
+        """Return the calls in groups of at most MOST_CALLS."""
         return [self._pending[at : at + MOST_CALLS] for at in range(0, len(self._pending), MOST_CALLS)]

@@ -1,4 +1,4 @@
-"""Blobs on their way in and out: files of all sorts, and where in them one is."""
+"""Upload and download of blobs: files and positions in them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ DEFAULT_KIND = "application/octet-stream"
 Source: TypeAlias = "bytes | os.PathLike[str] | BinaryIO"
 Sink: TypeAlias = "os.PathLike[str] | BinaryIO"
 Progress: TypeAlias = "Callable[[int, int | None], None]"
-"""Called with the bytes that have gone over the wire, and those of the whole: None where nobody knows yet."""
+"""Callback with the bytes transferred and the total, which is None while unknown."""
 
 
 class Upload:
-    """An open file that is read from where it stood, and from there again where it must be."""
+    """An open file that is sent from its present position, and can be rewound to that position."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -61,7 +61,7 @@ def opened(content: Source) -> Iterator[Upload]:
 
 
 def kind_of(content: Source) -> str:
-    """By the ending of a file's name."""
+    """Return the media type for the extension of a file name."""
     name = content if isinstance(content, os.PathLike) else getattr(content, "name", "")
     guessed = mimetypes.guess_type(os.fspath(name))[0] if isinstance(name, (str, os.PathLike)) else None
     return guessed or DEFAULT_KIND
@@ -69,7 +69,7 @@ def kind_of(content: Source) -> str:
 
 @contextmanager
 def written_whole(target: Sink) -> Iterator[BinaryIO]:
-    """A file to write to. One that is named is there when all of it is, and until then is what it was."""
+    """Yield a file to write to. A path is replaced only when the file is complete."""
     if not isinstance(target, os.PathLike):
         yield target
         return
@@ -84,7 +84,7 @@ def written_whole(target: Sink) -> Iterator[BinaryIO]:
 
 
 class Position:
-    """How far a download has come, and whether it is still the same blob."""
+    """Position in a download, and the check that the blob did not change."""
 
     def __init__(self, start: int, stop: int | None) -> None:
         self.start, self.at, self.stop = start, start, stop
@@ -99,14 +99,16 @@ class Position:
         return None if self.stop is None else self.stop - self.start
 
     def headers(self) -> dict[str, str]:
-        """Never compressed on the way: lengths and places are those of the blob."""
+        """Return the headers of the request. Compression is disabled, so that lengths and ranges are those of the
+        blob."""
         plain = {"accept-encoding": "identity"}
         if not self.at and self.stop is None:
             return plain
         return plain | {"range": f"bytes={self.at}-{'' if self.stop is None else self.stop - 1}"}
 
     def begin(self, response: httpx.Response) -> None:
-        """Of an answer that carries content. Raises StrangeAnswer for another part, or another blob, than asked for."""
+        """Start to read a response. Raises StrangeAnswer if the response contains another range or another blob than
+        requested."""
         etag, (begins, size) = response.headers.get("etag"), _place_of(response)
         if begins != self.at or (self._etag is not None and etag != self._etag):
             raise StrangeAnswer(
@@ -118,7 +120,7 @@ class Position:
 
 
 def _place_of(response: httpx.Response) -> tuple[int | None, int | None]:
-    """Where the content begins, and the size of the whole blob; None where the answer does not say."""
+    """Return the start of the content and the size of the whole blob. None means that the response does not say."""
     if response.status_code == 206:
         part = _PART.fullmatch(response.headers.get("content-range", ""))
         return (int(part[1]), int(part[2])) if part else (None, None)

@@ -1,4 +1,4 @@
-"""What can go wrong between a program and its server, as exceptions."""
+"""Exceptions of the client."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 
 class ClientError(Exception):
-    """Base of all that this package raises on its own."""
+    """Base class of all exceptions that this package raises."""
 
 
 class ConnectionFailed(ClientError):
-    """Nobody answered, or the connection broke off. `sent` is False where the server cannot have heard of the call."""
+    """Raised when the connection fails. `sent` is False if the server cannot have received the call."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -19,22 +19,22 @@ class ConnectionFailed(ClientError):
 
 
 class StrangeAnswer(ClientError):
-    """Something answered that is no Skillery server: a proxy, or another program at this address."""
+    """Raised when the response is not from a Skillery server, but from a proxy or another program."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
-        """Of HTTP."""
+        """HTTP status."""
 
 
 class AnsweredError(ClientError):
-    """The server said no. There is a child for each code of the protocol; this one is for a code that is new."""
+    """Raised for an error response. Each code of the protocol has a subclass; unknown codes use this class."""
 
     stands_for: ClassVar[int | None] = None
 
     def __init__(self, error: Mapping[str, Any]) -> None:
         self.object = dict(error)
-        """The error object as it came."""
+        """The error object as received."""
         self.code: int = error.get("code", 0)
         self.message: str = error.get("message", "")
         data = error.get("data")
@@ -43,17 +43,17 @@ class AnsweredError(ClientError):
 
     @property
     def type(self) -> str:
-        """A stable word for what is wrong, such as `skill_not_found`; "" where there is none."""
+        """Stable name of the error, such as `skill_not_found`, or ""."""
         return str(self.data.get("type", ""))
 
     @property
     def hint(self) -> str | None:
-        """What to do next, in a sentence."""
+        """A sentence about what to do next."""
         return self.data.get("hint")
 
     @property
     def retry_after_ms(self) -> int | None:
-        """When another try may succeed, where the server knows."""
+        """Delay until a retry may succeed, if the server knows it."""
         return self.data.get("retry_after_ms")
 
 
@@ -66,7 +66,7 @@ class InvalidRequest(AnsweredError):
 
 
 class MethodNotFound(AnsweredError):
-    """The server is older than this client, or the name is wrong."""
+    """Raised for a wrong method name, or a server older than this client."""
 
     stands_for = -32601
 
@@ -76,7 +76,7 @@ class InvalidParams(AnsweredError):
 
 
 class InternalError(AnsweredError):
-    """The server's own fault; `data["request_id"]` finds it in its log."""
+    """Raised for a fault of the server. `data["request_id"]` is the id in its log."""
 
     stands_for = -32603
 
@@ -102,13 +102,14 @@ class TooLarge(AnsweredError):
 
 
 class Busy(AnsweredError):
-    """After `retry_after_ms` it may go. The client has tried again already, as often as its Retries say."""
+    """Raised when the server is busy. A retry may succeed after `retry_after_ms`. The client has already retried as
+    set in Retries."""
 
     stands_for = -32006
 
 
 class Refused(AnsweredError):
-    """A check said no; `findings` say why."""
+    """Raised when a check refuses the request. `findings` contains the reasons."""
 
     stands_for = -32007
 
@@ -121,5 +122,5 @@ BY_CODE: dict[int | None, type[AnsweredError]] = {kind.stands_for: kind for kind
 
 
 def error_of(error: Mapping[str, Any]) -> AnsweredError:
-    """The exception for an error object."""
+    """Return the exception for an error object."""
     return BY_CODE.get(error.get("code"), AnsweredError)(error)

@@ -1,4 +1,4 @@
-"""Files of a run on this machine: where each may be written."""
+"""Paths for the files of a run on this machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SPECIAL = {"\\", ":"} if os.name == "nt" else set()
 
 
 def is_plain(path: str) -> bool:
-    """Return whether a run's path stays below a folder. The code of the run chose it, and nobody trusts that code."""
+    """Return whether a path of a run stays inside a folder. The untrusted code of the run chose the path."""
     return not any(one in FORBIDDEN or not one.isprintable() or SPECIAL & set(one) for one in path.split("/"))
 
 
 def places_below(folder: os.PathLike[str], paths: Iterable[str]) -> list[Path]:
-    """Return the place of each file. If two have one path, as a picture and a file may, the second is numbered. Raise
-    ValueError for a path that leads out of the folder."""
+    """Return a path for each file. Duplicate paths, as of a picture and a file, get a number. Raises ValueError for
+    a path that leads outside the folder."""
     places: list[Path] = []
     for path in paths:
         if not is_plain(path):

@@ -1,4 +1,4 @@
-"""When a call is sent again, and how long it waits for that."""
+"""Retries: when a call is sent again, and after which delay."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from skillery.client.errors import Busy, ClientError, ConnectionFailed, StrangeA
 UNDER_WAY = "call_under_way"
 FIRST_WAIT_SECONDS = 0.2
 _GATEWAY = frozenset({502, 503, 504})
-"""What a proxy says of a server that it does not reach."""
+"""HTTP status codes of a proxy that cannot reach the server."""
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How much patience a client has with a server that is busy or does not answer."""
+    """Limits of the retries for a server that is busy or does not answer."""
 
     attempts: int = 5
-    """How often a call is sent at most. A call that is known to be under way is asked for until it is answered."""
+    """Limit of attempts. A call that the server is still executing is polled until it is answered."""
     longest_wait_seconds: float = 60.0
-    """A server that asks for more is taken at its word: its error is raised at once."""
+    """If the server requests a longer delay, its error is raised at once."""
 
 
 class Patience:
-    """That of one call. `repeatable`: to make it twice does no harm, so it may be sent again where nobody knows what
-    became of it."""
+    """Retry state of one call. `repeatable` means that sending the call twice is harmless, so the call is sent again
+    even if the first attempt may have reached the server."""
 
     def __init__(self, retries: Retries, *, repeatable: bool) -> None:
         self._retries = retries
@@ -33,15 +33,16 @@ class Patience:
         self._failures = 0
 
     def wait_after(self, error: ClientError) -> float:
-        """Seconds until the call is sent again. Raises `error` where that makes no sense, or none any more."""
+        """Return the seconds until the next attempt. Raises `error` if a retry is useless or the attempts are used
+        up."""
         if isinstance(error, Busy) and error.type == UNDER_WAY:
-            # The call is being made, under this very key: its answer is worth as long a wait as it was before.
+            # The server is executing this call under the same key: wait for its answer without a limit of attempts.
             return _asked_for(error)
         self._failures += 1
         wait = self._wait(error)
         if wait is None or self._failures >= self._retries.attempts or wait > self._retries.longest_wait_seconds:
             raise error
-        # Never earlier than asked for; and all who were told the same do not come back at once.
+        # Never earlier than requested, and with jitter, so that clients do not return all at once.
         return wait * random.uniform(1.0, 1.25)
 
     def _wait(self, error: ClientError) -> float | None:

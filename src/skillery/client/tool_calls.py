@@ -1,4 +1,4 @@
-"""Tool calls as the SDKs of models hand them over, and the messages that answer them."""
+"""Tool calls in the formats of model SDKs, and the messages that answer them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ INVALID_PARAMS = -32602
 
 
 class ToolCall(NamedTuple):
-    """What a model wants to have called."""
+    """A tool call of a model."""
 
     dialect: Dialect
     id: str
     name: str
     arguments: Any
-    """An object, or its JSON as the model has written it."""
+    """An object, or its JSON text as written by the model."""
 
     def params(self) -> dict[str, Any]:
-        """Raises ModelMistake where the arguments are no JSON object."""
+        """Return the arguments. Raises ModelMistake if they are not a JSON object."""
         given = "{}" if self.arguments in (None, "") else self.arguments
         try:
             text = given if isinstance(given, str) else msgspec.json.encode(given)
@@ -37,7 +37,7 @@ class ToolCall(NamedTuple):
             ) from None
 
     def check_name(self, offered: Collection[str]) -> None:
-        """Raises ModelMistake for a tool that the model was not given."""
+        """Check that the tool was offered. Raises ModelMistake otherwise."""
         if self.name in offered:
             return
         near = difflib.get_close_matches(self.name, offered, n=1)
@@ -49,13 +49,13 @@ class ToolCall(NamedTuple):
         )
 
     def answered(self, result: Any) -> dict[str, Any]:
-        """The message that says what the call has come to."""
-        # A run that failed: what it says of that is all there.
+        """Return the message with the result of the call."""
+        # A failed run reports its error in the result.
         failed = isinstance(result, dict) and (result.get("status") == "failed" or result.get("is_error") is True)
         return self._message(result, is_error=failed)
 
     def refused(self, error: Mapping[str, Any]) -> dict[str, Any]:
-        """The message that says why there is no result, for a model that can do better."""
+        """Return the message with an error that the model may correct."""
         return self._message({"error": error}, is_error=True)
 
     def _message(self, content: Any, *, is_error: bool) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class ToolCall(NamedTuple):
 
 
 class ModelMistake(Exception):
-    """A call that no server need hear of; `error` is what the model is told."""
+    """Raised for a faulty call, before any request. `error` is the error object for the model."""
 
     def __init__(self, message: str, kind: str, hint: str) -> None:
         super().__init__(message)
@@ -79,9 +79,12 @@ class ModelMistake(Exception):
 
 
 def read_tool_call(call: Any) -> ToolCall:
-    """From an object of an SDK or the dict that it is on the wire: an entry of `message.tool_calls` (chat completions
-    of OpenAI), a `tool_use` block (messages of Anthropic), or the params of `tools/call` (MCP). Raises TypeError for
-    anything else: that is the program's mistake, and not the model's."""
+    """Parse a tool call, from an SDK object or a dict.
+
+    Accepted are an entry of `message.tool_calls` (OpenAI chat completions), a `tool_use` block (Anthropic messages),
+    and the params of `tools/call` (MCP). Raises TypeError for anything else, because that is a mistake of the program
+    and not of the model.
+    """
     function = _field(call, "function")
     if function is not None:
         return ToolCall("openai", _field(call, "id"), _text(function, "name"), _field(function, "arguments"))
@@ -104,7 +107,7 @@ def _text(whole: Any, name: str) -> str:
 
 
 def offered_names(tools: Collection[Any]) -> tuple[str, ...]:
-    """Of schemas in any format."""
+    """Return the names of tool schemas in any format."""
     return tuple(_text(_field(tool, "function") or tool, "name") for tool in tools)
 
 

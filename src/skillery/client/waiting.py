@@ -1,4 +1,4 @@
-"""What waits, in both of its forms: files and the clock."""
+"""Blocking operations in synchronous and asynchronous form: file access and sleep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes over the wire and comes back, apart from who waits for it."""
+"""Requests and responses, shared by the synchronous and the asynchronous client."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from skillery.client.generated.calls import ONCE, REPEATABLE
 from skillery.client.results import NewBlob
 
 URL_VARIABLE = "SKILLERY_URL"
-TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - where the token is found
+TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - name of the variable, not a token
 DEFAULT_URL = "http://127.0.0.1:8080"
 JSON = {"content-type": "application/json"}
 CONNECT_SECONDS = 10.0
 MOST_CALLS = 100
-"""In one batch."""
+"""Limit of calls in one batch."""
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call of a method. What is None is left out of its params."""
+    """One call of a method. Params that are None are omitted."""
 
     method: str
     params: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def is_repeatable(self) -> bool:
-        """To make it again does no harm: it changes nothing, or has a key."""
+        """Whether sending the call twice is harmless: the method changes nothing, or the call has a key."""
         return self.key is not None or self.method in REPEATABLE
 
     def headers(self) -> dict[str, str]:
@@ -51,7 +51,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def make_call(method: str, params: Mapping[str, Any], idempotency_key: str | None) -> Call:
-    """With a key of its own where the server makes such a call once: then it can be sent again."""
+    """Return a call. Methods that accept an idempotency key get a new one, so that the call can be sent again."""
     return Call(method, params, idempotency_key or (new_key() if method in ONCE else None))
 
 
@@ -67,7 +67,7 @@ def batch_body(calls: Sequence[Call]) -> bytes:
 
 
 def result_of(response: httpx.Response) -> Any:
-    """The `result` of a single call. Raises its error."""
+    """Return the `result` of a single call. Raises its error."""
     answer = object_of(response)
     if "result" not in answer:
         raise _strange(response)
@@ -75,7 +75,7 @@ def result_of(response: httpx.Response) -> Any:
 
 
 def object_of(response: httpx.Response) -> dict[str, Any]:
-    """The JSON object of an answer. Raises the error that it carries."""
+    """Return the JSON object of a response. Raises the error that it carries."""
     answer = _decoded(response)
     if not isinstance(answer, dict):
         raise _strange(response)
@@ -102,7 +102,7 @@ def list_of(response: httpx.Response) -> list[Any]:
 
 
 def replies_of(response: httpx.Response, count: int) -> list[Mapping[str, Any]]:
-    """Those of a batch, in the order of its calls."""
+    """Return the replies of a batch in the order of its calls."""
     by_id = {reply.get("id"): reply for reply in list_of(response) if isinstance(reply, dict) and _is_reply(reply)}
     if by_id.keys() != set(range(count)):
         raise _strange(response)
@@ -137,7 +137,7 @@ def _strange(response: httpx.Response) -> StrangeAnswer:
 
 @contextmanager
 def speaking(http: httpx.Client | httpx.AsyncClient) -> Iterator[None]:
-    """What goes wrong with the connection, as ConnectionFailed."""
+    """Raise ConnectionFailed for errors of the connection."""
     try:
         yield
     except _UNSENT as error:
@@ -151,7 +151,8 @@ def _reason(error: Exception) -> str:
 
 
 def address_of(url: str | None) -> str:
-    """The server's: the argument, else SKILLERY_URL, else where `skillery serve` listens. Raises ValueError."""
+    """Return the address of the server: the argument, SKILLERY_URL, or the default of `skillery serve`. Raises
+    ValueError."""
     found = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if not found.lower().startswith(("http://", "https://")):
         raise ValueError(f"{found!r} is not an http:// or https:// address")
@@ -159,25 +160,28 @@ def address_of(url: str | None) -> str:
 
 
 def authorization(token: str | None) -> dict[str, str]:
-    """That of the argument, else of SKILLERY_TOKEN, else none."""
+    """Return the authorization header for the argument, or for SKILLERY_TOKEN, or no header."""
     found = token or os.environ.get(TOKEN_VARIABLE)
     return {"authorization": f"Bearer {found}"} if found else {}
 
 
 def timeout_of(seconds: float | None) -> httpx.Timeout:
-    """`seconds` is the longest silence. None: a run may take an hour, and how long it may is the server's to say."""
+    """Return the timeouts. `seconds` limits how long the connection may be idle. None means no limit: a run may take
+    an hour, and the server sets the limit."""
     return httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds or CONNECT_SECONDS))
 
 
 def is_plain(url: str) -> bool:
-    """On this machine and without TLS: no proxy is asked the way, and no certificates need be read."""
+    """Return whether the server is on this machine without TLS. Then no proxy and no certificates are needed."""
     address = httpx.URL(url)
     return address.scheme == "http" and address.host in {"localhost", "127.0.0.1", "::1"}
 
 
 def keepalive() -> list[tuple[int, int, int]] | None:
-    """Socket options by which a server that is gone without a word is noticed within two minutes, however long a run
-    may take; None where proxies lead the way, who have connections of their own."""
+    """Return the socket options that detect a dead server within two minutes, also during long runs.
+
+    Return None if a proxy is configured, because proxies open their own connections.
+    """
     if getproxies():
         return None
     names = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
