@@ -48,12 +48,12 @@ def machine() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all of them when left out")
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; default: all")
     parser.add_argument("--small", action="store_true", help="10 k and 100 k versions only")
     asked = parser.parse_args()
     unknown = [part for part in asked.parts if part not in PARTS]
     if unknown:
-        parser.error(f"there is no part {unknown[0]!r}: {', '.join(PARTS)}")
+        parser.error(f"unknown part {unknown[0]!r}; choose from {', '.join(PARTS)}")
     report = Report()
     report.text(f"Measured on {datetime.now(UTC):%Y-%m-%d} with `make bench` on {machine()}.")
     for part in asked.parts or PARTS:

@@ -85,15 +85,16 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     report.heading("Under attack")
     report.text(
         f"Growth of the memory of the server process over the idle server (peak), of its children (sampled), and the "
-        f"longest time without an answer of `/healthz`, asked every 10 ms on a connection of its own. The target: "
+        f"longest time without an answer of `/healthz`, polled every 10 ms on a separate connection. The target: "
         f"growth of at most {GROWN_MIB} MiB, plus `bodies_mb` and `answers_mb` if they have their defaults, and "
         f"silence of at most {SILENT_MS} ms, or {LOADED_SILENT_MS} ms on a loaded machine, and slow connections do not "
         f"lock out another client for longer than the time limits of the server. The server has "
-        f"{DESCRIPTORS} descriptors." + (" The short form sends about a tenth of what the table says." if small else "")
+        f"{DESCRIPTORS} descriptors."
+        + (" The short form sends about a tenth of the amounts in the table." if small else "")
     )
     victim = prepare(folder / "home", small=small)
     seen = list(all_seen(folder / "home", victim))
-    head = ["point", "attack", "budgets", "MiB", "MiB of children", "silent ms", "target met", "what became of it"]
+    head = ["point", "attack", "budgets", "MiB", "MiB of children", "silent ms", "target met", "outcome"]
     report.table(head, [one.row() for one in seen])
 
 
@@ -142,7 +143,7 @@ def assault(name: str, victim: Victim) -> str:
         said = json.dumps(victim)
         done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=ATTACK_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"not over after {ATTACK_SECONDS} s"
+        return f"not finished after {ATTACK_SECONDS} s"
     return done.stdout if done.returncode == 0 else f"the attacker failed: {done.stderr.splitlines()[-1:]}"
 
 

@@ -29,7 +29,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     calls = CALLS // 5 if small else CALLS
     report.heading("MCP")
     report.text(
-        f"`tools/call` at `POST /mcp` beside the same method at `POST /rpc`: one connection, {calls} calls of each in "
+        f"`tools/call` at `POST /mcp` and the same method at `POST /rpc`: one connection, {calls} calls of each in "
         "turn, SQLite. `more` is the difference of the medians."
     )
     server = Server(folder / "home")

@@ -32,9 +32,9 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     times = 50 if small else 200
     report.heading("A no-op run")
     report.text(
-        "Sandbox: from handing over the job to its result, without HTTP and database; nothing of it is left a moment "
-        "later. `prepared` was waiting for a run, `on demand` is forked for it, `cold` starts the zygote first. "
-        "`execute_skill` is over HTTP, recorded in SQLite, until nothing of the run is left."
+        "Sandbox: from the start of the job to its result, without HTTP and database; the cleanup ends shortly "
+        "afterwards. `prepared` was waiting for a run, `on demand` is forked for it, `cold` starts the zygote first. "
+        "`execute_skill` is over HTTP, recorded in SQLite, including the cleanup of the run."
     )
     python = milliseconds(lambda: _run([sys.executable, "-I", "-S", "-c", NO_OP]), times)
     rows: list[list[object]] = [["`python -I -S`, no isolation", *_figures(python), "1.0"]]

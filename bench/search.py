@@ -53,7 +53,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     report.text(
         f"Medians of {CALLS} calls in milliseconds (in brackets the 95th percentile), in process; {WORDS_OF_A_TEXT} "
         f"words a SKILL.md, of a vocabulary of {VOCABULARY:,} in which a word's frequency falls with its rank. A page "
-        "has 20 skills. The last column is the first query as somebody from whom a part could be hidden."
+        "has 20 skills. The last column is the first query by an identity that may not see all skills."
     )
     rows: list[list[object]] = []
     for size in sizes:

@@ -32,8 +32,8 @@ def measure(report: Report, folder: Path) -> None:
     """Write one row for each kind of query and both databases."""
     report.heading("Search: quality")
     report.text(
-        f"{len(anchors().queries)} queries over {len(corpus()):,} generated skills: how many show a skill that they "
-        f"mean among the first {FIRST} results."
+        f"{len(anchors().queries)} queries over {len(corpus()):,} generated skills: how many have a useful skill "
+        f"among the first {FIRST} results."
     )
     found = {"SQLite": _missed(Database(f"sqlite:///{folder / 'quality.db'}"))}
     with running_postgres() as url:
