@@ -1,7 +1,7 @@
-"""`make bench`: every figure of docs/design/benchmarks.md, measured anew and written there.
+"""`make bench`: measure every figure of docs/design/benchmarks.md and write the file.
 
-`python -m bench pages search http mcp runs preloading blobs import packages start attack` runs some of them; `--small`
-leaves out the million.
+`python -m bench pages search http mcp runs preloading blobs import packages start attack` measures the named parts.
+`--small` omits the size of one million.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What attackers can do to the memory of a server, and to everybody else's answers.
+"""Effect of attacks on the memory of a server and on the answers to other clients.
 
-`python -m bench attack`: bounded, on loopback only. Attacker, prober and server are processes of their own. Each
-attack meets a new server; the short form (`--small`) uses one server for all.
+`python -m bench attack` is bounded and uses loopback only. Attacker, prober and server are separate processes. Each
+attack has a new server; the short form (`--small`) uses one server for all.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ GROWN_MIB, SILENT_MS, LOADED_SILENT_MS = 150, 100, 200
 BUDGETS = ("bodies_mb", "answers_mb")
 LARGE_BLOB_MIB = 48
 FORMER_DEFAULT_MIB = 256
-"""Of a budget that the settings do not have."""
+"""Assumed value of a budget that the settings do not have."""
 
 
 class Seen(NamedTuple):
     attack: Attack
     budgets: str
     allowed: int
-    """Bytes by which the memory may grow."""
+    """Allowed growth of the memory in bytes."""
     grown: int
     children: int
     silence: Silence
@@ -73,12 +73,12 @@ class Seen(NamedTuple):
 
 
 class Budgets(NamedTuple):
-    """One configuration of the server."""
+    """Configuration of the budgets of a server."""
 
     name: str
     env: dict[str, str]
     total: int
-    """Bytes of both budgets; 0 where they must not show in the memory."""
+    """Bytes of both budgets, or 0 if they must not count as allowed growth."""
 
 
 def measure(report: Report, folder: Path, small: bool) -> None:
@@ -99,7 +99,8 @@ def measure(report: Report, folder: Path, small: bool) -> None:
 
 
 def all_seen(home: Path, victim: Victim) -> Iterator[Seen]:
-    """Every attack on a server with small budgets, and those that have a budget on one with the defaults too."""
+    """Yield the result of every attack on a server with small budgets. Attacks with a budget are repeated with the
+    defaults."""
     attacks = {"busy": BASELINE, **ATTACKS}
     if victim.small:
         with serving(home, tight()) as server:
@@ -113,7 +114,7 @@ def all_seen(home: Path, victim: Victim) -> Iterator[Seen]:
 
 
 def tight() -> Budgets:
-    """Both budgets at 64 MiB, those that the settings have."""
+    """Return both budgets at 64 MiB, as far as the settings have them."""
     known = [name for name in BUDGETS if name in Settings.__struct_fields__]
     return Budgets("64 and 64", {f"SKILLERY_{name.upper()}": "64" for name in known}, 0)
 
@@ -137,7 +138,7 @@ def attacked(server: Server, prepared: Victim, name: str, attack: Attack, budget
 
 
 def assault(name: str, victim: Victim) -> str:
-    """Run an attack in a process of its own. Return what became of it."""
+    """Run an attack in a separate process and return its outcome."""
     command = [sys.executable, "-m", "bench.attackers", name]
     try:
         said = json.dumps(victim)
@@ -148,7 +149,7 @@ def assault(name: str, victim: Victim) -> str:
 
 
 def warm_up(victim: Victim) -> None:
-    """What the first requests of any server import and open is no effect of an attack."""
+    """Send the first requests, so that imports and first connections do not count as growth."""
     post(victim, "/mcp", tool_call(10), *MCP)
     post(victim, "/rpc", b'{"jsonrpc":"2.0","id":1,"method":"list_skills","params":{}}')
 
@@ -158,7 +159,7 @@ def warm_up(victim: Victim) -> None:
 
 @contextmanager
 def serving(home: Path, budgets: Budgets) -> Iterator[Server]:
-    """A server with few descriptors and tokens. Its limit is that of `ulimit -n`, soft and hard."""
+    """Start a server with few descriptors and with tokens. Its limit equals `ulimit -n`, soft and hard."""
     few = ("sh", "-c", f'ulimit -n {DESCRIPTORS} && exec "$@"', "sh")
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     wrapper = few if allowed in {resource.RLIM_INFINITY} or allowed >= DESCRIPTORS else ()
@@ -170,7 +171,8 @@ def serving(home: Path, budgets: Budgets) -> Iterator[Server]:
 
 
 def prepare(home: Path, *, small: bool) -> Victim:
-    """Publish what attackers read. Their token reads, runs and publishes, and is no admin's."""
+    """Publish the skills and blobs that attackers read. The token has the scopes read, run and publish, but not
+    admin."""
     server = Server(home, env={"SKILLERY_AUTH": "tokens"})
     try:
         token = new_token(home)

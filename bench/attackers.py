@@ -1,7 +1,7 @@
-"""The attacks themselves, each a bounded number of requests to one server on this machine.
+"""Attacks, each a bounded number of requests to one server on this machine.
 
-`python -m bench.attackers NAME` runs one in a process of its own and prints what became of it. A server that refuses,
-answers an error or closes a connection is an expected outcome. The address and the token come on stdin.
+`python -m bench.attackers NAME` runs one attack in a separate process and prints the outcome. A server that refuses,
+answers an error or closes a connection is an expected outcome. The address and the token are read from stdin.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ MCP = ("Accept: application/json, text/event-stream", "MCP-Protocol-Version: 202
 
 class Attack(NamedTuple):
     point: int
-    """Of the list of what a server must withstand."""
+    """Number in the list of attacks that a server must withstand."""
     what: str
     run: Callable[[Victim], str]
-    """What became of it."""
+    """Function that runs the attack and returns the outcome."""
     has_budget: bool = False
-    """Whether `bodies_mb` or `answers_mb` says how much memory it may take."""
+    """Whether `bodies_mb` or `answers_mb` limits the memory of the attack."""
 
 
 # -- trailers ------------------------------------------------------------------------------------------------------
 
 
 def ended_body(victim: Victim) -> bytes:
-    """A whole chunked body. What follows are trailers."""
+    """Return a complete chunked body, so that the following bytes are trailers."""
     return victim.head("POST", "/rpc", CHUNKED, login=False) + b"1\r\n{\r\n0\r\n"
 
 
@@ -71,7 +71,7 @@ def many_files(victim: Victim) -> str:
 
 
 def unread_blobs(victim: Victim) -> str:
-    """Batches whose answers no client reads for some seconds."""
+    """Send batches whose answers are not read for some seconds."""
     calls, seconds = (10, 1) if victim.small else (100, 8)
     body = batch(calls, "read_blob", blob_id=victim.blob, mode="full")
     head = victim.head("POST", "/rpc", f"Content-Length: {len(body)}", "Connection: close")
@@ -96,14 +96,15 @@ def many_lists(victim: Victim) -> str:
 
 
 def identifiers(count: int) -> list[str]:
-    """The shortest names."""
+    """Return the shortest identifiers."""
     letters = string.ascii_letters
     pairs = (first + second for first in letters for second in letters + string.digits + "_")
     return [*letters, *(pair for pair in pairs if not keyword.iskeyword(pair))][:count]
 
 
 def pattern(names: list[str], others: Iterable[str]) -> str:
-    """The compiler sorts the captures of the second alternative with swaps, the more the less they are in order."""
+    """Return a source that is slow to compile: the compiler sorts the captures of the second alternative with swaps,
+    and their number grows with the disorder."""
     return f"def main(args):\n match args:\n  case [{','.join(names)}]|[{','.join(others)}]: pass\n"
 
 
@@ -146,7 +147,7 @@ def interleaved_names(victim: Victim) -> str:
 
 
 def values(size: int, value: bytes) -> bytes:
-    """An array of so many bytes."""
+    """Return an array of this size in bytes."""
     return b"[" + b",".join([value] * (size // (len(value) + 1))) + b"]"
 
 
@@ -174,7 +175,7 @@ def nested_garbage(victim: Victim) -> str:
 
 
 def nested_pairs(victim: Victim) -> str:
-    """Valid JSON of arrays in arrays, as deep as decoders go."""
+    """Send valid JSON with nested arrays, as deep as decoders allow."""
     body = b"[" + b",".join([b"[" * 400 + b"]" * 400] * ((1 if victim.small else 60) * MIB // 801)) + b"]"
     return ", ".join(f"{path} {post(victim, path, body, *MCP).kinds()}" for path in ("/rpc", "/mcp"))
 
@@ -187,7 +188,7 @@ def counted(answers: Iterable[Answer]) -> str:
 
 
 def busy(victim: Victim) -> str:
-    """No attack: only the processor time that an attacker takes from its neighbours."""
+    """Use processor time without an attack, as the baseline."""
     until = time.monotonic() + (1 if victim.small else 4)
     while time.monotonic() < until:
         sum(range(10_000))
@@ -214,7 +215,7 @@ ATTACKS: dict[str, Attack] = {
     "garbage": Attack(8, "60 MiB of `[`", nested_garbage, True),
     "nested": Attack(8, "60 MiB of nested arrays", nested_pairs, True),
 }
-"""The keys are what `python -m bench.attackers` takes."""
+"""Attacks by the names that `python -m bench.attackers` accepts."""
 BASELINE = Attack(0, "no attack, only a busy process", busy)
 
 

@@ -1,4 +1,4 @@
-"""Blobs in and out, beside `cp` of the same size, and the memory that it takes."""
+"""Upload and download of blobs, compared with `cp` of the same size, and the memory of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold a thousand slow connections while another client sends requests."""
+"""Slow connections: hold a thousand of them while another client sends requests."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from bench.victim import Victim
 TICK_SECONDS = 0.25
 DRIP_SECONDS = 3.0
 OTHER_SECONDS = 2.0
-"""How long the other client waits for an answer."""
+"""Time limit for an answer to the other client."""
 LOCKED_OUT = "locked out to the end"
 
 
 class Kind(NamedTuple):
     name: str
     connections: int
-    """Of all three kinds 980. An unread blob may cost two descriptors, so 1,024 are too few."""
+    """All three kinds together have 980 connections. An unread blob may use two descriptors, so 1,024 are too few."""
     opening: bytes
     drip: bytes
-    """Sent again and again, a byte at a time after the first piece."""
+    """Bytes sent repeatedly, one at a time after the first piece."""
     reads: bool = True
 
 
 class Lives:
-    """How long the server holds each connection, by the kernel's table: an attacker that does not read cannot see a
-    connection end."""
+    """Durations of connections, from the connection table of the kernel, because an attacker that does not read
+    cannot see a connection end."""
 
     def __init__(self, port: int, seconds: float) -> None:
         self._port, self._seconds = port, seconds
@@ -55,7 +55,7 @@ class Lives:
 
 
 def crowd(victim: Victim) -> str:
-    """Hold on for some seconds. Return what became of each kind, and of the other client."""
+    """Hold the connections for some seconds. Return the outcome of each kind and of the other client."""
     allow_descriptors()
     seconds = 4.0 if victim.small else 40.0
     lives, others = Lives(victim.port, seconds), Others(victim, seconds)
@@ -100,7 +100,7 @@ class Group:
         return made
 
     def act(self) -> None:
-        """Read what has come, and send a little where it is due."""
+        """Read received bytes, and send the next bytes when due."""
         if not self.kind.reads:
             return
         due = time.monotonic() - self._dripped > DRIP_SECONDS
@@ -139,7 +139,7 @@ def hold(groups: list[Group], lives: Lives, seconds: float) -> None:
 
 
 class Others:
-    """A client that has nothing to do with the attack: /healthz on a new connection, four times a second."""
+    """Client without part in the attack: requests /healthz on a new connection four times a second."""
 
     def __init__(self, victim: Victim, seconds: float) -> None:
         self._victim = victim
@@ -173,7 +173,8 @@ class Others:
 
 
 def held_by_server(port: int) -> Iterator[int]:
-    """The ports of the clients whose connections a process has accepted and not closed: they have an inode."""
+    """Yield the client ports of connections that a process has accepted and not closed. Such connections have an
+    inode."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if int(fields[1].split(":")[1], 16) == port and fields[9] != "0":

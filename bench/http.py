@@ -1,4 +1,4 @@
-"""Requests a second of one server process, on SQLite and on Postgres."""
+"""Requests per second of one server process, on SQLite and on Postgres."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def measure(report: Report, folder: Path, small: bool) -> None:
 
 
 def _with_a_token(folder: Path, name: str, database: str, requests: int) -> list[list[object]]:
-    """The same listing of the same skills by a server that asks nobody who they are and by one that does, in turns:
-    what else the machine does meets both."""
+    """Measure the same listing on a server without authentication and on a server with tokens.
+
+    The servers alternate, so that other load on the machine affects both.
+    """
     home, copy = folder / name, folder / f"{name}-tokens"
     shutil.copytree(home, copy)
     tokens = {"SKILLERY_DATABASE": database, "SKILLERY_AUTH": "tokens"}

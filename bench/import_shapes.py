@@ -1,4 +1,5 @@
-"""Importing a corpus of all the shapes of public repositories: how much of it comes in, and how fast with names."""
+"""Import of a corpus with all shapes of public repositories: the share of imported skills, and the speed with equal
+names."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.support.skill_corpus import SEED, Corpus, grow
 ROUNDS = 3
 SMALL, USUAL = 2_000, 5_000
 NAMESPACES = ("one", "two")
-"""Imported one after the other into one server: in the second, every name is one of another namespace too."""
+"""Imported in order into one server. In the second namespace, every name also exists in the first."""
 
 
 class Done(NamedTuple):
@@ -26,12 +27,12 @@ class Done(NamedTuple):
 
     @property
     def made(self) -> int:
-        """Skills that the server has, links and copies not counted."""
+        """Number of skills on the server, without links and copies."""
         return sum(self.answer["counts"].get(outcome, 0) for outcome in ("published", "unchanged"))
 
     @property
     def imported(self) -> int:
-        """Paths of which the server has the skill."""
+        """Number of paths whose skill is on the server."""
         return self.made + int(self.answer["counts"].get("merged", 0))
 
 
@@ -58,7 +59,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
 
 
 def _round(corpus: Corpus, home: Path) -> tuple[list[Done], list[Done]]:
-    """Each namespace once, and then each again."""
+    """Import each namespace, and then import each again."""
     server = Server(home)
     try:
         first, again = ([_run(corpus, server, one) for one in NAMESPACES] for _ in range(2))

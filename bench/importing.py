@@ -1,4 +1,4 @@
-"""Importing thousands of skills as they are found in public, and the memory that it takes."""
+"""Import of thousands of skills like those in public repositories: speed and memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KIB = 1024
 LARGEST_BYTES = 14_700 * 1000
 LARGEST_FILES = 1_104
 SETTINGS = {"SKILLERY_BUNDLE_MAX_FILES": "2048"}
-"""For the largest; the others are far below the default."""
+"""Required for the largest skill; all others are far below the default."""
 ODD = (
     "---\nname: {name}\ndescription: Use it: when {name} is asked for\n---\n",
     "---\r\nname: {name}\r\ndescription: Lines of another system.\r\n---\r\n",
@@ -81,7 +81,7 @@ class Done(NamedTuple):
 
 
 def generate(folder: Path, number: int) -> tuple[int, int]:
-    """Bytes and files; the same each time."""
+    """Generate the same skills each time. Return their bytes and files."""
     chosen = random.Random(5)
     size = files = 0
     for count in range(number):

@@ -1,6 +1,6 @@
-"""`make kills`: kill -9 in the middle of publishes, blobs and runs, again and again, and `skillery check` afterwards.
+"""`make kills`: kill -9 during publishes, uploads and runs, repeatedly, and `skillery check` afterwards.
 
-`python -m bench.kills 200`. Exits with 1 where something is missing that was acknowledged, or check finds a fault.
+`python -m bench.kills 200`. The exit code is 1 if an acknowledged write is missing or the check finds a fault.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Killed(NamedTuple):
     kills: int
     acknowledged: list[Acknowledged]
     lost: list[Acknowledged]
-    """What was acknowledged and is not there."""
+    """Acknowledged writes that are missing."""
     check: str
-    """What `skillery check --deep` printed where it found a fault, else empty."""
+    """Output of `skillery check --deep` if it found a fault, otherwise empty."""
 
     @property
     def is_whole(self) -> bool:
@@ -44,7 +44,7 @@ class Killed(NamedTuple):
 
 
 def kill_again_and_again(folder: Path, kills: int, database: str = "", seed: int = 7) -> Killed:
-    """Kill a server `kills` times while it is written to; then look for everything that it acknowledged."""
+    """Kill a server `kills` times during writes, and then look for every acknowledged write."""
     chance = random.Random(seed)
     acknowledged: list[Acknowledged] = []
     env = {"SKILLERY_DATABASE": database}
@@ -69,7 +69,7 @@ def kill_again_and_again(folder: Path, kills: int, database: str = "", seed: int
 
 
 def _write(rpc: Rpc, prefix: str, acknowledged: list[Acknowledged]) -> None:
-    """Store blobs, publish and run in turn, until the server is gone."""
+    """Upload, publish and run in turn, until the server is killed."""
     number = 0
     try:
         while True:
@@ -79,7 +79,7 @@ def _write(rpc: Rpc, prefix: str, acknowledged: list[Acknowledged]) -> None:
                 "from runtime import blobs\ndef main(args):\n    return blobs.write_text('y' * 70_000 + args['name'])\n"
             )
             files = [*skill_files(code), {"path": "resources/large.txt", "content": name + LARGE}]
-            # The blob first: the first publish after a start waits for a compile worker.
+            # The blob comes first, because the first publish after a start waits for a compile worker.
             blob = rpc("create_blob", content=name + LARGE, kind="text/plain")
             acknowledged.append(Acknowledged("blob", blob["blob_id"]))
             rpc("create_skill", manifest=manifest(name), skill_md="# K\n", files=files)

@@ -1,4 +1,4 @@
-"""A bounded load on one server of this machine: N requests over K kept connections, by a client that costs little."""
+"""Bounded load on a local server: N requests over K persistent connections, from a client with low overhead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 class Load(NamedTuple):
     seconds: float
     latencies: list[float]
-    """Milliseconds, one for each request."""
+    """Milliseconds of each request."""
 
     @property
     def per_second(self) -> float:
@@ -27,7 +27,7 @@ def call(method: str, **params: Any) -> bytes:
 def send(
     url: str, body: Callable[[int], bytes], requests: int, connections: int, path: str = "/rpc", token: str = ""
 ) -> Load:
-    """Every request must be answered with 200 and, on /rpc, a result."""
+    """Send the requests. Each must be answered with 200 and, on /rpc, with a result."""
     return asyncio.run(_send(url, body, requests, connections, path, token))
 
 
@@ -60,8 +60,10 @@ async def _send(url: str, body: Callable[[int], bytes], requests: int, connectio
 
 
 def send_paced(url: str, body: Callable[[int], bytes], requests: int, per_second: float) -> Load:
-    """Requests at random times, `per_second` of them on average, whether or not those before are answered: latencies
-    count from the moment at which a request was due."""
+    """Send requests at random times, on average `per_second`, without waiting for earlier responses.
+
+    Latencies count from the time at which a request was due.
+    """
     return asyncio.run(_send_paced(url, body, requests, per_second))
 
 

@@ -1,4 +1,4 @@
-"""What a call costs over MCP, beside the same call at /rpc."""
+"""Cost of a call over MCP, compared with the same call over /rpc."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _rows(name: str, ways: Ways, calls: int) -> list[list[object]]:
 
 
 def _taken(ways: Ways, calls: int) -> dict[str, list[float]]:
-    """Milliseconds, in turn: what the machine does meanwhile, it does to all."""
+    """Return milliseconds by way. The ways alternate, so that other load on the machine affects all of them."""
     taken: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(calls + 10):
         for way, work in ways.items():

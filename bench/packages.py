@@ -1,4 +1,4 @@
-"""Skills with packages: what they cost when they are published, built and kept."""
+"""Skills with packages: the cost of publishing, building and keeping them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _disk(folder: Path, house: Path) -> list[list[object]]:
 
 
 def _pandas(folder: Path) -> list[list[object]]:
-    """Cold: nothing is there. Warm: its wheels are, as for every lock that shares them."""
+    """Measure pandas cold (no wheel installed) and warm (wheels installed, as for every lock that shares them)."""
     settings = {"SKILLERY_PACKAGES_INDEX_URLS": INDEX}
     server = Server(folder / "pandas", env=settings)
     try:
@@ -133,7 +133,7 @@ def _figures(taken: list[float]) -> tuple[str, str]:
 
 
 def _size(folder: Path) -> float:
-    """MiB of blocks, each file counted once however many names it has."""
+    """Return MiB of disk blocks. A file with several names counts once."""
     seen = {(found.st_dev, found.st_ino): found.st_blocks for path in folder.rglob("*") for found in [path.lstat()]}
     return sum(seen.values()) * 512 / MIB
 

@@ -1,4 +1,5 @@
-"""list_skills, describe_skill and read_skill_file at 10 k, 100 k and 1 M versions, beside OFFSET, on both databases."""
+"""list_skills, describe_skill and read_skill_file at 10 k, 100 k and 1 M versions, compared with OFFSET, on both
+databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that imports numpy and pandas: in a run that finds them imported, and in one that imports them itself."""
+"""Code that imports numpy and pandas, in a run from a preloaded process and in a run that imports them itself."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
 async def _sandbox(folder: Path, mount: PackageMount, times: int) -> tuple[list[list[object]], str]:
     offer = skillery_sandbox()
     sandbox: LinuxSandbox = offer.open(offer.settings(), Place(folder))
-    await sandbox.start()  # compiles ahead, and says where this host cannot do it
+    await sandbox.start()  # compiles the modules, and fails if this host has no sandbox
     await sandbox.close()
     cold = Job("run_0", CodeCall(CODE, "main"), b"{}", packages=(mount,))
     warm = Job("run_0", CodeCall(CODE, "main"), b"{}", packages=(mount,), preload=MODULES)
@@ -75,7 +75,7 @@ async def _sandbox(folder: Path, mount: PackageMount, times: int) -> tuple[list[
 
 
 def _over_http(folder: Path, times: int) -> list[list[object]]:
-    """The environments are installed from the index, as those of a server are."""
+    """Measure over HTTP. The environments are installed from the index."""
     named = {"ahead": {"preload": MODULES}, "itself": {}}
     settings = {
         f"SKILLERY_ENVIRONMENTS_{name.upper()}": json.dumps({"dependencies": MODULES, **more})
@@ -119,7 +119,7 @@ def _run(server: Server, code: str, more: Mapping[str, str]) -> float:
 
 
 async def _imported(means: HostCapabilities, job: Job) -> Pool:
-    """Where its runs come from, once its modules are imported."""
+    """Return the pool of the preloaded process, once its modules are imported."""
     if means.environments is None:
         raise RuntimeError("nothing is kept imported here")
     while (pool := means.environments.pool_for(job)) is None:
@@ -147,7 +147,7 @@ async def _facts(means: HostCapabilities, pool: Pool, started: float) -> str:
 
 
 def _private(pid: int) -> int:
-    """Bytes that no other process maps."""
+    """Return the bytes that only this process maps."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Dirty:", "Private_Clean:"))) * 1024
 

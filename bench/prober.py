@@ -1,7 +1,7 @@
-"""A process that asks /healthz every 10 ms on a connection of its own, and says how long it waited.
+"""Prober: requests /healthz every 10 ms on its own connection, and reports how long the answers took.
 
-`python -m bench.prober URL` says `ready` after the first answer, asks until its stdin ends, and prints what it saw as
-JSON. Nothing but the standard library: it starts quickly and disturbs no other process.
+`python -m bench.prober URL` prints `ready` after the first answer, sends requests until its stdin ends, and prints the
+result as JSON. The module uses only the standard library, so that it starts quickly and disturbs no other process.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import time
 EVERY_SECONDS = 0.01
 GIVE_UP_SECONDS = 60.0
 FIRST = -10
-"""Priority of the prober: on few processors it must not wait for the attacker. Only root can have it."""
+"""Priority of the prober, which must not wait for the attacker if there are few processors. Only root can set it."""
 LAST = 10
-"""Priority of attackers: a real one runs on another machine."""
+"""Priority of attackers, because a real attacker runs on another machine."""
 
 
 def grow_older(priority: int) -> None:
-    """Take that priority if this process may."""
+    """Set the priority if this process may."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, priority)
 
 
 class Line:
-    """A kept connection that asks /healthz, made again where the server ends it."""
+    """Persistent connection to /healthz, reopened when the server closes it."""
 
     def __init__(self, url: str) -> None:
         host, port = url.removeprefix("http://").split(":")
@@ -38,7 +38,7 @@ class Line:
         self._connection: socket.socket | None = None
 
     def ask(self) -> float:
-        """Seconds until the answer; at most GIVE_UP_SECONDS."""
+        """Return the seconds until the answer, at most GIVE_UP_SECONDS."""
         asked = time.monotonic()
         while time.monotonic() - asked < GIVE_UP_SECONDS:
             try:

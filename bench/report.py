@@ -1,4 +1,4 @@
-"""Figures as Markdown, and where they go."""
+"""Report of figures as Markdown."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Report:
         return "\n\n".join(self._parts) + "\n"
 
     def write(self, path: Path) -> None:
-        """Replace what was measured before; what people wrote above it stays."""
+        """Replace the earlier figures in a file. The text above them stays."""
         before = path.read_text().partition(BEGIN)[0] if path.exists() else "# Benchmarks\n\n"
         path.write_text(f"{before}{BEGIN}\n\n{self.markdown()}")
 
 
 def milliseconds(work: Callable[[], object], times: int) -> list[float]:
-    """How long each of `times` calls took, after three that are not counted."""
+    """Return the duration of each of `times` calls, after three calls for warming up."""
     for _ in range(3):
         work()
     taken = []
@@ -47,7 +47,7 @@ def milliseconds(work: Callable[[], object], times: int) -> list[float]:
 
 
 async def milliseconds_of(work: Callable[[], Awaitable[object]], times: int) -> list[float]:
-    """As `milliseconds`, for what is awaited."""
+    """Like `milliseconds`, for coroutines."""
     for _ in range(3):
         await work()
     taken = []

@@ -1,4 +1,4 @@
-"""A no-op run, beside a bare Python and, where it is installed, bubblewrap + Python doing the same."""
+"""A no-op run, compared with plain Python and, if installed, with bubblewrap + Python."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     )
     python = milliseconds(lambda: _run([sys.executable, "-I", "-S", "-c", NO_OP]), times)
     rows: list[list[object]] = [["`python -I -S`, no isolation", *_figures(python), "1.0"]]
-    bubblewrap = shutil.which("bwrap") or shutil.which("bwrap", path=".tools/bin")  # where `make test` puts one
+    bubblewrap = shutil.which("bwrap") or shutil.which("bwrap", path=".tools/bin")  # `make test` installs a copy there
     if bubblewrap:
         taken = milliseconds(lambda: _run(_bubblewrap(bubblewrap)), times)
         rows.append(["bubblewrap + `python -I -S`", *_figures(taken), _ratio(taken, python)])
@@ -101,7 +101,7 @@ async def _sandbox(folder: Path, times: int, *, many: bool = True) -> Figures:
     sandbox: LinuxSandbox = offer.open(offer.settings(), Place(folder))
     mount = _skill(folder, "bench.noop")
     job = _job(mount)
-    await sandbox.start()  # compiles ahead, and says where this host cannot do it
+    await sandbox.start()  # compiles the modules, and fails if this host has no sandbox
     await sandbox.close()
     taken: dict[str, list[float]] = {"prepared": [], "on demand": [], "cold": []}
     warm = sandbox.look_around(Warmth(prepared=3, recycle_runs=10**6, recycle_seconds=10**6))
@@ -132,7 +132,7 @@ async def _sandbox(folder: Path, times: int, *, many: bool = True) -> Figures:
 
 
 def _skill(folder: Path, name: str, ballast: int = 0) -> SkillMount:
-    """A no-op skill, made heavier by so many bytes."""
+    """Return a no-op skill with this number of additional bytes."""
     code = folder / "skills" / name / "code"
     code.mkdir(parents=True)
     (code / "main.py").write_text(MAIN)
@@ -146,7 +146,8 @@ def _job(*mounts: SkillMount) -> Job:
 
 
 async def _many(means: HostCapabilities, folder: Path, times: int) -> dict[str, list[float]]:
-    """A no-op run among ever more skills, mounted beside it or run in turn, and of a big one."""
+    """Measure a no-op run with increasing numbers of skills, mounted together or run in turn, and with a large
+    skill."""
     mounts = [_skill(folder, f"bench.s{number}") for number in range(MANY[-1])]
     jobs = {f"{count} skills mounted": [_job(*mounts[:count])] for count in MANY}
     jobs |= {f"{count} skills run in turn": [_job(mount) for mount in mounts[:count]] for count in MANY}
@@ -157,18 +158,18 @@ async def _many(means: HostCapabilities, folder: Path, times: int) -> dict[str, 
         for job in itertools.islice(itertools.cycle(some), max(times, 2 * len(some))):
             await _all_prepared(means)
             taken.append(await one(means, job))
-        del taken[: len(taken) // 2]  # until each has been seen
+        del taken[: len(taken) // 2]  # the first half includes the first use of each skill
     return found
 
 
 async def _all_prepared(means: HostCapabilities) -> None:
-    """The next run is sent as soon as as many places wait for one as should."""
+    """Wait until all prepared cells are ready."""
     while not means.pool.is_full:
         await asyncio.sleep(0.001)
 
 
 async def one(means: HostCapabilities, job: Job) -> float:
-    """Milliseconds to the result; what comes after it is not counted."""
+    """Return the milliseconds until the result, without the cleanup."""
     run = Run(means, job, MemoryHost())
     started = time.perf_counter()
     await run.live()
@@ -185,14 +186,16 @@ async def _several(means: HostCapabilities, job: Job, times: int) -> None:
 
 
 def _memory() -> float:
-    """Megabytes of all processes of the engine, what they share counted once, without the files that all processes of
-    this machine share."""
+    """Return the memory of all processes of the engine in megabytes.
+
+    Shared memory counts once. Files that all processes of the machine share do not count.
+    """
     rolled = [Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() for pid in descendants(os.getpid())]
     return sum(int(line.split()[1]) for lines in rolled for line in lines if line.startswith("Pss_Anon:")) * 1024 / 1e6
 
 
 async def _idle_ms() -> float:
-    """Processor time of all processes of the engine in one second."""
+    """Return the processor time of all processes of the engine in one second."""
     await asyncio.sleep(0.5)
     before = _ticks()
     await asyncio.sleep(2)

@@ -1,4 +1,4 @@
-"""search_skills: how useful it is, and how quick at 10 k and 100 k skills, on both databases."""
+"""search_skills: the quality of the results, and the speed at 10 k and 100 k skills, on both databases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCH = 5_000
 WORDS_OF_A_TEXT = 300
 VOCABULARY = 20_000
 _choose = random.Random(1)
-# By their ranks: the first stands in nearly every text, the last in few.
+# Words by their rank: the first is in nearly every text, the last in few.
 WORDS = ["".join(_choose.choices(ascii_lowercase, k=_choose.randint(4, 9))) for _ in range(VOCABULARY)]
 LONG = [word for word in WORDS if len(word) >= 8]
 QUERIES = {
@@ -90,7 +90,7 @@ def _figures(database: Database, skills: int) -> list[str]:
 
 
 def _rows(skills: int) -> Iterator[dict[str, list[tuple[Any, ...]]]]:
-    # Zipf's law.
+    # Word frequencies follow Zipf's law.
     summed = list(accumulate(1 / rank for rank in range(1, VOCABULARY + 1)))
     key = Version.parse("1.0.0").precedence
     spelt: set[str] = set()

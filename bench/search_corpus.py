@@ -135,7 +135,7 @@ class Query(NamedTuple):
     kind: str
     text: str
     means: tuple[str, ...]
-    """Any of these skills is useful."""
+    """Names of useful results."""
 
 
 class Anchors(msgspec.Struct):

@@ -1,4 +1,5 @@
-"""How many of 40 realistic queries show a skill that they mean among the first five, on both databases."""
+"""Search quality: for how many of 40 realistic queries a useful skill is among the first five results, on both
+databases."""
 
 from __future__ import annotations
 

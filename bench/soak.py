@@ -1,6 +1,7 @@
-"""`make soak`: many runs of all kinds through one sandbox, and what has grown meanwhile.
+"""`make soak`: many runs of all kinds through one sandbox, with checks for growth.
 
-`python -m bench.soak 20000`. Exits with 1 where something has grown, or where a run did not end as its kind must.
+`python -m bench.soak 20000`. The exit code is 1 if a measured quantity has grown, or if a run did not end as its kind
+requires.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from skillery.testing.upstreams import upstream
 AT_ONCE = 4
 LOOKS = 10
 SLACK = 24
-"""MiB of memory by which the server or a zygote may differ between two looks: arenas, caches, a young zygote."""
+"""Tolerance in MiB for the memory of the server or a zygote, due to arenas, caches and young zygotes."""
 SETTLE_SECONDS = 30.0
 GROUPS_AHEAD = 24
-"""Made ahead at any time: eight for each of three controllers."""
+"""Limit of cgroups prepared ahead: eight for each of three controllers."""
 ROOMY = Limits(timeout_ms=30_000, memory_mb=128)
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A sort of run, and how it must end."""
+    """A kind of run, and the allowed endings."""
 
     code: str
     ends: frozenset[str | None]
@@ -45,7 +46,7 @@ class Kind(msgspec.Struct, frozen=True):
     language: Language = "python"
     environment: dict[str, str] = {}
     patience: float | None = None
-    """After so many seconds nobody wants it any more."""
+    """Seconds after which the run is cancelled."""
 
 
 def ends(*kinds: str | None) -> frozenset[str | None]:
@@ -110,7 +111,7 @@ KINDS = {
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What there is of this server between two runs."""
+    """Measurement of the server between two runs."""
 
     runs: int
     seconds: float
@@ -120,11 +121,11 @@ class Look(msgspec.Struct, frozen=True):
     processes: int
     files: int
     server: int
-    """Bytes of memory."""
+    """Memory in bytes."""
     zygote: int
-    """Bytes of memory of the largest process beside the server."""
+    """Memory of the largest other process in bytes."""
     memory_groups: int
-    """Of the whole machine, those that the kernel has not let go yet too."""
+    """Memory cgroups of the whole machine, including those that the kernel has not released yet."""
 
 
 def resident(pid: int) -> int:
@@ -140,10 +141,10 @@ def memory_groups() -> int:
 
 
 class Soak:
-    """Runs of all kinds in turn, a few at a time, with a look around now and then."""
+    """Run all kinds in turn, a few at a time, with periodic measurements."""
 
     def __init__(self, folder: Path, port: int) -> None:
-        """`port` is where the allowed host listens."""
+        """Create a soak. `port` is the port of the allowed host."""
         self._folder = folder
         self._port = port
         self._sandbox = self._open()
@@ -166,7 +167,7 @@ class Soak:
         (self._stub.folder / "main.py").write_text("def f(number): pass")
         self._blob.path.write_text("given")
         await self._sandbox.start()
-        for name in KINDS:  # the proxy, caches and arenas are there before the first look
+        for name in KINDS:  # one run of each kind, so that proxy, caches and arenas exist at the first measurement
             await self._one(name)
         await self._look(0)
         for sample in range(1, looks + 1):
@@ -199,7 +200,7 @@ class Soak:
         return sandbox.run(job, host)
 
     async def _closed_early(self) -> None:
-        """A server that is stopped while runs are in progress."""
+        """Close a sandbox while runs are active."""
         sandbox = self._open()
         await sandbox.start()
         running = [asyncio.ensure_future(self._run(sandbox, KINDS["is cancelled"])) for _ in range(3)]
@@ -229,7 +230,7 @@ class Soak:
         )
 
     def faults(self) -> list[str]:
-        """What should not be."""
+        """Return the faults found."""
         found = [
             f"'{name}' ended with {sorted(map(str, unexpected))}"
             for name, kinds in self.ended.items()
@@ -266,7 +267,7 @@ async def ending(running: Awaitable[Outcome], patience: float | None) -> str | N
 
 
 async def settled() -> None:
-    """Until what is prepared ahead is there, and what has ended is gone: nothing changes for a while."""
+    """Wait until prepared cells exist and ended runs are cleaned up, so that the counts are stable."""
     before, since = descendants(os.getpid()), time.monotonic()
     deadline = since + SETTLE_SECONDS
     while time.monotonic() - since < 0.5 and time.monotonic() < deadline:
@@ -277,7 +278,7 @@ async def settled() -> None:
 
 
 async def soak(folder: Path, runs: int, looks: int = LOOKS) -> Soak:
-    before, tempfile.tempdir = tempfile.tempdir, str(folder)  # where everything temporary is counted
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)  # the folder where temporary files are counted
     try:
         with upstream() as host:
             done = Soak(folder, host.port)

@@ -1,4 +1,4 @@
-"""From `skillery serve` to the first answered request."""
+"""Time from `skillery serve` to the first answered request."""
 
 from __future__ import annotations
 

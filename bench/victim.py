@@ -1,6 +1,6 @@
-"""The server under attack, as an attacker sees it: its address, a token, and requests over plain sockets.
+"""The server under attack, as seen by an attacker: its address, a token, and requests over plain sockets.
 
-A server that closes a connection early has answered too: no function here raises for a connection that was reset.
+Closing a connection early is a valid response: no function here raises for a reset connection.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Victim(NamedTuple):
     port: int
     token: str
     small: bool = False
-    """The short form of an attack: some seconds less, some MiB less."""
+    """Whether attacks use their short form, with less time and less data."""
     blob: str = ""
     """Id of a blob of 1 MiB."""
     large_blob: str = ""
-    """Id of a blob that fits into no socket buffer."""
+    """Id of a blob that is larger than any socket buffer."""
 
     @classmethod
     def at(cls, url: str, token: str) -> Victim:
@@ -55,19 +55,19 @@ class Victim(NamedTuple):
 
 class Answer(NamedTuple):
     status: int
-    """0 if the connection ended without an answer."""
+    """HTTP status, or 0 if the connection ended without a response."""
     size: int
-    """Bytes that came back."""
+    """Bytes received."""
     start: bytes = b""
-    """The first of them, at most START."""
+    """The first bytes received, at most START."""
     codes: Mapping[str, int] = {}
-    """How often which error code of JSON-RPC came."""
+    """Number of occurrences of each JSON-RPC error code."""
 
     def shown(self) -> str:
         return f"{self.kinds()}, {mib(self.size)} MiB"
 
     def kinds(self) -> str:
-        """The HTTP status and the errors in the answer."""
+        """Return the HTTP status and the error codes as text."""
         errors = ", ".join(f"{count} × {code}" for code, count in self.codes.items())
         return f"{self.status or 'closed'}" + (f" ({errors})" if errors else "")
 
@@ -85,7 +85,7 @@ def post(victim: Victim, path: str, body: bytes, *fields: str) -> Answer:
     """Send the body and read the whole answer."""
     head = victim.head("POST", path, f"Content-Length: {len(body)}", "Connection: close", *fields)
     with contextlib.suppress(OSError), victim.connect() as connection:
-        with contextlib.suppress(OSError):  # an answer may come before the body is wanted
+        with contextlib.suppress(OSError):  # a response may arrive before the whole body is sent
             connection.sendall(head + body)
         return read_answer(connection)
     return Answer(0, 0)
@@ -97,13 +97,14 @@ def read_answer(connection: socket.socket, seconds: float = ASK_SECONDS) -> Answ
     with contextlib.suppress(OSError):
         while time.monotonic() < until and (piece := connection.recv(PIECE)):
             start, size = start + piece[: START - len(start)], size + len(piece)
-            codes.update(code.decode() for code in ERROR_CODE.findall(piece))  # one in two pieces is not worth more
+            # a code split between two pieces is not counted
+            codes.update(code.decode() for code in ERROR_CODE.findall(piece))
     status = int(start[9:12]) if start.startswith(b"HTTP/1.1 ") and start[9:12].isdigit() else 0
     return Answer(status, size, start, codes)
 
 
 class Flood(NamedTuple):
-    """What became of connections that send the same piece for ever."""
+    """Outcome of connections that send the same piece endlessly."""
 
     sent: int
     closed: int
@@ -114,7 +115,7 @@ class Flood(NamedTuple):
 
 
 def flood(victim: Victim, opening: bytes, piece: bytes, *, connections: int, most: int, seconds: float) -> Flood:
-    """Send `opening`, then `piece` again and again, until `most` bytes over all connections or `seconds`."""
+    """Send `opening`, then `piece` repeatedly, until `most` bytes over all connections or `seconds`."""
     until = time.monotonic() + seconds
 
     def one() -> tuple[int, bool]:
@@ -135,7 +136,7 @@ def flood(victim: Victim, opening: bytes, piece: bytes, *, connections: int, mos
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the server ends the connection within a second, with or without an answer."""
+    """Return whether the server ends the connection within a second, with or without a response."""
     try:
         while connection.recv(PIECE):
             pass

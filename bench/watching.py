@@ -1,4 +1,4 @@
-"""What an attack does to a server: its memory, and how long /healthz is silent."""
+"""Measurement of an attack's effect on a server: its memory, and the longest silence of /healthz."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Silence(NamedTuple):
 
 
 class Prober:
-    """The prober process, for as long as the block lasts; `silence` afterwards."""
+    """Context manager of the prober process. `silence` is set at the end."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -36,7 +36,7 @@ class Prober:
         command = [sys.executable, "-m", "bench.prober", self._url]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # it has its first answer
+        self._process.stdout.readline()  # the first answer has arrived
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -50,7 +50,7 @@ class Prober:
 
 
 class Memory:
-    """Peak memory of a process and of its children, from `idle` (bytes) on, for as long as the block lasts."""
+    """Context manager that measures the peak memory of a process and its children, relative to `idle` (bytes)."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -60,8 +60,8 @@ class Memory:
         self._sampling = threading.Thread(target=self._sample)
 
     def __enter__(self) -> Memory:
-        with contextlib.suppress(OSError):  # else samples are all there is
-            Path(f"/proc/{self._pid}/clear_refs").write_text("5")  # VmHWM begins again, see proc_pid_clear_refs(5)
+        with contextlib.suppress(OSError):  # otherwise the samples are the only source
+            Path(f"/proc/{self._pid}/clear_refs").write_text("5")  # reset VmHWM, see proc_pid_clear_refs(5)
         self._children = children_of(self._pid)
         self._sampling.start()
         return self
@@ -86,7 +86,7 @@ def resident(pid: int, field: str = "VmRSS") -> int:
 
 
 def children_of(pid: int) -> int:
-    """Memory of all processes that descend from it; what they share counts in each."""
+    """Return the memory of all descendants of a process. Shared memory counts for each of them."""
     return sum(map(resident, descendants(pid)))
 
 
