@@ -50,18 +50,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; default: all")
     parser.add_argument("--small", action="store_true", help="10 k and 100 k versions only")
-    asked = parser.parse_args()
-    unknown = [part for part in asked.parts if part not in PARTS]
+    options = parser.parse_args()
+    unknown = [part for part in options.parts if part not in PARTS]
     if unknown:
         parser.error(f"unknown part {unknown[0]!r}; choose from {', '.join(PARTS)}")
     report = Report()
     report.text(f"Measured on {datetime.now(UTC):%Y-%m-%d} with `make bench` on {machine()}.")
-    for part in asked.parts or PARTS:
+    for part in options.parts or PARTS:
         print(f"== {part}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="skillery-bench-") as folder:
-            PARTS[part](report, Path(folder), asked.small)
+            PARTS[part](report, Path(folder), options.small)
     print(report.markdown())
-    if not asked.parts and not asked.small:
+    if not options.parts and not options.small:
         report.write(REPORT)
 
 

@@ -54,18 +54,18 @@ class Seen(NamedTuple):
     grown: int
     children: int
     silence: Silence
-    told: str
+    outcome: str
 
     def row(self) -> list[object]:
         figures = [mib(self.grown), mib(self.children), f"{self.silence.longest_ms:.0f}"]
-        return [self.attack.point or "", self.attack.what, self.budgets, *figures, self.verdict(), self.told]
+        return [self.attack.point or "", self.attack.what, self.budgets, *figures, self.verdict(), self.outcome]
 
     def verdict(self) -> str:
         loud = self.silence.longest_ms
         missed = [
             *(["memory"] if self.grown > self.allowed else []),
             *(["silence"] if loud > LOADED_SILENT_MS else []),
-            *(["other clients"] if LOCKED_OUT in self.told else []),
+            *(["other clients"] if LOCKED_OUT in self.outcome else []),
         ]
         if missed:
             return "no: " + " and ".join(missed)
@@ -132,17 +132,17 @@ def attacked(server: Server, prepared: Victim, name: str, attack: Attack, budget
     settled(server.process.pid)
     memory = Memory(server.process.pid)
     with memory, Prober(server.url) as prober:
-        told = assault(name, victim)
+        outcome = assault(name, victim)
     allowed = GROWN_MIB * MIB + budgets.total
-    return Seen(attack, budgets.name, allowed, memory.grown, memory.children_grown, prober.silence, told)
+    return Seen(attack, budgets.name, allowed, memory.grown, memory.children_grown, prober.silence, outcome)
 
 
 def assault(name: str, victim: Victim) -> str:
     """Run an attack in a separate process and return its outcome."""
     command = [sys.executable, "-m", "bench.attackers", name]
     try:
-        said = json.dumps(victim)
-        done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=ATTACK_SECONDS, check=False)
+        stdin = json.dumps(victim)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=ATTACK_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"not finished after {ATTACK_SECONDS} s"
     return done.stdout if done.returncode == 0 else f"the attacker failed: {done.stderr.splitlines()[-1:]}"

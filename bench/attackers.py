@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from bench.crowd import crowd
-from bench.prober import LAST, grow_older
+from bench.prober import LAST, set_priority
 from bench.victim import MIB, Answer, Victim, batch, flood, mib, post, read_answer
 
 CHUNKED = "Transfer-Encoding: chunked"
@@ -47,19 +47,19 @@ def ended_body(victim: Victim) -> bytes:
 def trailer_lines(victim: Victim) -> str:
     lines = b"X-T: value\r\n"
     most, seconds = (8 * MIB, 1) if victim.small else (120 * MIB, 4)
-    return flood(victim, ended_body(victim), lines * 5_000, connections=4, most=most, seconds=seconds).shown()
+    return flood(victim, ended_body(victim), lines * 5_000, connections=4, most=most, seconds=seconds).text()
 
 
 def trailer_value(victim: Victim) -> str:
     most, seconds = (8 * MIB, 1) if victim.small else (120 * MIB, 5)
     opening = ended_body(victim) + b"X-Trailer: "
-    return flood(victim, opening, b"v" * 65_536, connections=2, most=most, seconds=seconds).shown()
+    return flood(victim, opening, b"v" * 65_536, connections=2, most=most, seconds=seconds).text()
 
 
 def chunk_extension(victim: Victim) -> str:
     most, seconds = (8 * MIB, 1) if victim.small else (120 * MIB, 4)
     opening = victim.head("POST", "/rpc", CHUNKED, login=False) + b"1;name="
-    return flood(victim, opening, b"v" * 65_536, connections=4, most=most, seconds=seconds).shown()
+    return flood(victim, opening, b"v" * 65_536, connections=4, most=most, seconds=seconds).text()
 
 
 # -- answers -------------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def chunk_extension(victim: Victim) -> str:
 
 def many_files(victim: Victim) -> str:
     calls = 4 if victim.small else 40
-    return post(victim, "/rpc", batch(calls, "read_skill_file", name=FILE_SKILL, path="big.txt")).shown()
+    return post(victim, "/rpc", batch(calls, "read_skill_file", name=FILE_SKILL, path="big.txt")).text()
 
 
 def unread_blobs(victim: Victim) -> str:
@@ -89,7 +89,7 @@ def unread_blobs(victim: Victim) -> str:
 
 def many_lists(victim: Victim) -> str:
     calls = 6 if victim.small else 60
-    return post(victim, "/rpc", batch(calls, "list_skills", detail="summary", namespace=LIST_NAMESPACE)).shown()
+    return post(victim, "/rpc", batch(calls, "list_skills", detail="summary", namespace=LIST_NAMESPACE)).text()
 
 
 # -- sources that are slow to compile --------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ BASELINE = Attack(0, "no attack, only a busy process", busy)
 
 
 def main() -> None:
-    grow_older(LAST)
+    set_priority(LAST)
     victim = Victim(*json.loads(sys.stdin.read()))
     attack = ATTACKS.get(sys.argv[1], BASELINE)
     socket.setdefaulttimeout(60)

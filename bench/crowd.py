@@ -46,7 +46,7 @@ class Lives:
             self._first.setdefault(port, now)
             self._last[port] = now
 
-    def shown(self, ports: set[int]) -> str:
+    def text(self, ports: set[int]) -> str:
         lives = sorted(self._last[port] - self._first[port] for port in ports & self._first.keys() - self._held)
         ended = f"{len(lives)} ended within {lives[-1]:.0f} s" if lives else "none ended"
         waiting = len(ports - self._first.keys())
@@ -64,10 +64,10 @@ def crowd(victim: Victim) -> str:
     asking.start()
     hold(groups, lives, seconds)
     asking.join()
-    told = [f"{group.kind.name}: {lives.shown(group.ports)}" for group in groups]
+    outcomes = [f"{group.kind.name}: {lives.text(group.ports)}" for group in groups]
     for group in groups:
         group.close()
-    return "; ".join([*told, others.shown()])
+    return "; ".join([*outcomes, others.text()])
 
 
 def kinds(victim: Victim) -> list[Kind]:
@@ -165,7 +165,7 @@ class Others:
         except OSError:
             return False
 
-    def shown(self) -> str:
+    def text(self) -> str:
         share = f"another client: {sum(self._answered)} of {len(self._answered)} requests answered"
         if not all(self._answered[-3:]):
             return f"{share}, {LOCKED_OUT}"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from bench.load import Load, call, send
-from bench.report import Report, median, percentile, shown
+from bench.report import Report, format_ms, median, percentile
 from tests.conftest import Server, clean_environment
 from tests.support.postgres import running_postgres
 
@@ -83,14 +83,14 @@ def _reader(home: Path, env: dict[str, str]) -> str:
 def _in_turns(database: str, case: str, loads: list[Load], least: float) -> list[object]:
     latencies = [one for load in loads for one in load.latencies]
     per_second = median([load.per_second for load in loads])
-    times = [shown(median(latencies)), shown(percentile(latencies, 99))]
+    times = [format_ms(median(latencies)), format_ms(percentile(latencies, 99))]
     return [database, case, f"{per_second:.0f}", *times, f"{per_second / least:.3f}"]
 
 
 def _row(database: str, request: str, load: Load, least: Load) -> list[object]:
     latencies = load.latencies
     per_second, ratio = f"{load.per_second:.0f}", f"{load.per_second / least.per_second:.2f}"
-    return [database, request, per_second, shown(median(latencies)), shown(percentile(latencies, 99)), ratio]
+    return [database, request, per_second, format_ms(median(latencies)), format_ms(percentile(latencies, 99)), ratio]
 
 
 def publish(number: int) -> bytes:

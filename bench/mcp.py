@@ -12,7 +12,7 @@ import httpx
 
 from bench.http import CONNECTIONS, SKILLS, publish
 from bench.load import call, send
-from bench.report import Report, median, percentile, shown
+from bench.report import Report, format_ms, median, percentile
 from tests.conftest import Rpc, Server
 from tests.support.mcp_client import LEGACY, MODERN, Mcp
 
@@ -38,23 +38,23 @@ def measure(report: Report, folder: Path, small: bool) -> None:
         begun = time.perf_counter()
         Mcp(Rpc(server.url))("tools/list")
         first = time.perf_counter() - begun
-        rows = [row for name, asked in ASKED.items() for row in _rows(name, _ways(server.url, asked), calls)]
+        rows = [row for name, params in ASKED.items() for row in _rows(name, _ways(server.url, params), calls)]
         page = _taken({"": lambda: Mcp(Rpc(server.url)).send("skills/list", {})}, 20)[""]
     finally:
         server.stop()
     report.table(["call", "way", "p50 ms", "p99 ms", "more ms", "ratio"], rows)
     report.text(
         f"The first request of MCP imports the SDK, in a thread: {first * 1000:.0f} ms. A page of `skills/list` (50 "
-        f"skills, with the digests of all their files): {shown(median(page))} ms."
+        f"skills, with the digests of all their files): {format_ms(median(page))} ms."
     )
 
 
-def _ways(url: str, asked: dict[str, Any]) -> Ways:
+def _ways(url: str, params: dict[str, Any]) -> Ways:
     rpc = Rpc(url)
-    body = call(asked["name"], **asked["arguments"])
+    body = call(params["name"], **params["arguments"])
     return {
         "/rpc": lambda: rpc.raw(body),
-        **{f"/mcp, {era}": partial(Mcp(rpc, era).send, "tools/call", asked) for era in (MODERN, LEGACY)},
+        **{f"/mcp, {era}": partial(Mcp(rpc, era).send, "tools/call", params) for era in (MODERN, LEGACY)},
     }
 
 
@@ -65,9 +65,9 @@ def _rows(name: str, ways: Ways, calls: int) -> list[list[object]]:
         [
             name,
             way,
-            shown(middle := median(one)),
-            shown(percentile(one, 99)),
-            shown(middle - least),
+            format_ms(middle := median(one)),
+            format_ms(percentile(one, 99)),
+            format_ms(middle - least),
             f"{middle / least:.2f}",
         ]
         for way, one in taken.items()

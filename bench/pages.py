@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import Connection, text
 
-from bench.report import Report, median, milliseconds_of, shown
+from bench.report import Report, format_ms, median, milliseconds_of
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
@@ -69,7 +69,7 @@ def _figures(database: Database, folder: Path, versions: int) -> list[str]:
     middle = _name(skills // 2)
 
     def timed(work: Callable[[Connection], object]) -> str:
-        return shown(median(asyncio.run(milliseconds_of(lambda: database.read(work), CALLS))))
+        return format_ms(median(asyncio.run(milliseconds_of(lambda: database.read(work), CALLS))))
 
     places = [0, skills // 2, skills - 51]
     figures = [

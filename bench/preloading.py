@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.packages import INDEX
-from bench.report import Report, median, percentile, shown
+from bench.report import Report, format_ms, median, percentile
 from bench.runs import one
 from skillery.backends import CodeCall, Job, PackageMount, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
@@ -83,19 +83,19 @@ def _over_http(folder: Path, times: int) -> list[list[object]]:
     }
     server = Server(folder / "named", env={"SKILLERY_PACKAGES_INDEX_URLS": INDEX, **settings})
     nothing = "def main(args):\n    return {'ok': True}\n"
-    asked = {
+    cases = {
         "imported ahead": (CODE, {"environment": "ahead"}),
         "imports them itself": (CODE, {"environment": "itself"}),
         "imports nothing": (nothing, {}),
     }
-    taken: dict[str, list[float]] = {what: [] for what in asked}
+    taken: dict[str, list[float]] = {what: [] for what in cases}
     try:
         while not _is_warm(server):
-            _run(server, *asked["imported ahead"])
+            _run(server, *cases["imported ahead"])
             time.sleep(0.1)
-        for code, more in asked.values():
+        for code, more in cases.values():
             _run(server, code, more)
-        for what, (code, more) in asked.items():
+        for what, (code, more) in cases.items():
             most = times // 5 if what == "imports them itself" else times
             taken[what] = [_run(server, code, more) for _ in range(most)]
     finally:
@@ -153,4 +153,4 @@ def _private(pid: int) -> int:
 
 
 def _figures(taken: list[float]) -> tuple[str, str]:
-    return shown(median(taken)), shown(percentile(taken, 99))
+    return format_ms(median(taken)), format_ms(percentile(taken, 99))

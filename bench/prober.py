@@ -22,7 +22,7 @@ LAST = 10
 """Priority of attackers, because a real attacker runs on another machine."""
 
 
-def grow_older(priority: int) -> None:
+def set_priority(priority: int) -> None:
     """Set the priority if this process may."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, priority)
@@ -39,8 +39,8 @@ class Line:
 
     def ask(self) -> float:
         """Return the seconds until the answer, at most GIVE_UP_SECONDS."""
-        asked = time.monotonic()
-        while time.monotonic() - asked < GIVE_UP_SECONDS:
+        started = time.monotonic()
+        while time.monotonic() - started < GIVE_UP_SECONDS:
             try:
                 self._ask_once()
             except OSError:
@@ -48,7 +48,7 @@ class Line:
                 time.sleep(EVERY_SECONDS)
             else:
                 break
-        return time.monotonic() - asked
+        return time.monotonic() - started
 
     def _ask_once(self) -> None:
         if self._connection is None:
@@ -69,7 +69,7 @@ def wait_for_end(ended: threading.Event) -> None:
 
 
 def probe(url: str) -> None:
-    grow_older(FIRST)
+    set_priority(FIRST)
     line, ended, waits = Line(url), threading.Event(), [0.0]
     line.ask()
     sys.stdout.write("ready\n")

@@ -67,5 +67,5 @@ def percentile(taken: Sequence[float], percent: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
-def shown(value: float) -> str:
+def format_ms(value: float) -> str:
     return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.0f}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.load import call, send, send_paced
-from bench.report import Report, median, milliseconds, percentile, shown
+from bench.report import Report, format_ms, median, milliseconds, percentile
 from skillery.backends import Job, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.builtin.linux_sandbox.engine import HostCapabilities, Run
@@ -232,7 +232,7 @@ def _run(command: list[str]) -> None:
 
 
 def _figures(taken: list[float]) -> tuple[str, str]:
-    return shown(median(taken)), shown(percentile(taken, 99))
+    return format_ms(median(taken)), format_ms(percentile(taken, 99))
 
 
 def _ratio(taken: list[float], base: list[float]) -> str:

@@ -15,7 +15,7 @@ import psycopg
 
 from bench import search_quality
 from bench.pages import KEY, NOW
-from bench.report import Report, median, milliseconds, percentile, shown
+from bench.report import Report, format_ms, median, milliseconds, percentile
 from skillery.backends import Identity
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
@@ -79,7 +79,7 @@ def _figures(database: Database, skills: int) -> list[str]:
         taken = milliseconds(
             lambda: database.read_now(lambda connection: search_skills(connection, identity, KEY, **asked)), CALLS
         )
-        return f"{shown(median(taken))} ({shown(percentile(taken, 95))})"
+        return f"{format_ms(median(taken))} ({format_ms(percentile(taken, 95))})"
 
     figures = [*(timed(query, LOCAL) for query in QUERIES.values()), timed(next(iter(QUERIES.values())), READER)]
     database.close()

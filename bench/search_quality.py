@@ -41,18 +41,18 @@ def measure(report: Report, folder: Path) -> None:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(b"CREATE DATABASE quality")
         found["Postgres"] = _missed(Database(url.replace("/postgres?", "/quality?")))
-    asked: dict[str, int] = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
     for query in anchors().queries:
-        asked[query.kind] += 1
-    rows = [[name, *(_share(missed, asked))] for name, missed in found.items()]
-    report.table(["database", *asked, "all"], rows)
+        counts[query.kind] += 1
+    rows = [[name, *(_share(missed, counts))] for name, missed in found.items()]
+    report.table(["database", *counts, "all"], rows)
     for query in {query.text: query for missed in found.values() for query in missed}.values():
         report.text(f"Missed: `{query.text}`")
 
 
-def _share(missed: list[Query], asked: dict[str, int]) -> list[str]:
-    parts = [f"{count - sum(one.kind == kind for one in missed)}/{count}" for kind, count in asked.items()]
-    count = sum(asked.values())
+def _share(missed: list[Query], counts: dict[str, int]) -> list[str]:
+    parts = [f"{count - sum(one.kind == kind for one in missed)}/{count}" for kind, count in counts.items()]
+    count = sum(counts.values())
     return [*parts, f"{100 * (count - len(missed)) / count:.0f} %"]
 
 
@@ -66,8 +66,8 @@ def _missed(database: Database) -> list[Query]:
 
 def first_names(database: Database, query: str) -> list[str]:
     """Return the names of the first results."""
-    asked: dict[str, Any] = {"query": query, "kind": "", "tags": (), "namespace": "", "limit": FIRST, "cursor": ""}
-    found = database.read_now(lambda connection: search_skills(connection, LOCAL, KEY, **asked))
+    params: dict[str, Any] = {"query": query, "kind": "", "tags": (), "namespace": "", "limit": FIRST, "cursor": ""}
+    found = database.read_now(lambda connection: search_skills(connection, LOCAL, KEY, **params))
     return [skill["name"] for skill in found["skills"]]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from bench.report import Report, median, shown
+from bench.report import Report, format_ms, median
 from tests.conftest import Server
 
 ROUNDS = 7
@@ -18,8 +18,8 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     report.table(
         ["what", "seconds"],
         [
-            ["a new home: tables made, bundled skills published", shown(first)],
-            [f"an existing home, median of {ROUNDS}", shown(median(again))],
+            ["a new home: tables made, bundled skills published", format_ms(first)],
+            [f"an existing home, median of {ROUNDS}", format_ms(median(again))],
         ],
     )
 

@@ -63,7 +63,7 @@ class Answer(NamedTuple):
     codes: Mapping[str, int] = {}
     """Number of occurrences of each JSON-RPC error code."""
 
-    def shown(self) -> str:
+    def text(self) -> str:
         return f"{self.kinds()}, {mib(self.size)} MiB"
 
     def kinds(self) -> str:
@@ -110,7 +110,7 @@ class Flood(NamedTuple):
     closed: int
     connections: int
 
-    def shown(self) -> str:
+    def text(self) -> str:
         return f"{mib(self.sent)} MiB taken, {self.closed} of {self.connections} connections closed"
 
 

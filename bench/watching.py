@@ -41,12 +41,12 @@ class Prober:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
-            said, _ = self._process.communicate(timeout=GIVE_UP_SECONDS * 2)
+            output, _ = self._process.communicate(timeout=GIVE_UP_SECONDS * 2)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            said, _ = self._process.communicate()
-        if said:
-            self.silence = Silence(*json.loads(said))
+            output, _ = self._process.communicate()
+        if output:
+            self.silence = Silence(*json.loads(output))
 
 
 class Memory:

@@ -29,8 +29,8 @@ def server(prepared: tuple[Path, Victim]) -> Iterator[Server]:
 def test_an_attack_reports_what_it_saw(server: Server, prepared: tuple[Path, Victim], name: str) -> None:
     seen = attacked(server, prepared[1], name, ATTACKS[name], tight())
 
-    assert "the attacker failed" not in seen.told, seen.told
-    assert seen.told
+    assert "the attacker failed" not in seen.outcome, seen.outcome
+    assert seen.outcome
     assert seen.silence.asked > 0
     assert len(seen.row()) == 8
     assert server.rpc.http.get("/healthz").status_code == 200
