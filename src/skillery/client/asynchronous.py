@@ -11,7 +11,17 @@ from urllib.parse import quote
 import httpx
 
 from skillery.client.batches import Collected, Pending
-from skillery.client.blobs import CHUNK_BYTES, Position, Progress, Sink, Source, Upload, kind_of, opened, written_whole
+from skillery.client.blobs import (
+    CHUNK_BYTES,
+    Position,
+    Progress,
+    Sink,
+    Source,
+    Upload,
+    atomic_file,
+    kind_of,
+    open_upload,
+)
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
 from skillery.client.files import places_below
 from skillery.client.generated.async_methods import AsyncMethods
@@ -27,6 +37,7 @@ from skillery.client.wire import (
     authorization,
     batch_body,
     blob_of,
+    connection_errors,
     is_plain,
     keepalive,
     list_of,
@@ -35,7 +46,6 @@ from skillery.client.wire import (
     object_of,
     replies_of,
     result_of,
-    speaking,
     text_of,
     timeout_of,
 )
@@ -95,7 +105,7 @@ class AsyncClient(AsyncMethods):
         patience = Patience(self._retries, repeatable=call.is_repeatable)
         while True:
             try:
-                with speaking(self._http):
+                with connection_errors(self._http):
                     response = await self._http.post("/rpc", content=call.body(), headers=call.headers())
                 return result_of(response)
             except ClientError as error:
@@ -167,12 +177,12 @@ class AsyncClient(AsyncMethods):
         """
         address = "/blobs" if ttl is None else f"/blobs?ttl={ttl}"
         key = idempotency_key or new_key()
-        with opened(content) as upload:
+        with open_upload(content) as upload:
             patience = Patience(self._retries, repeatable=upload.can_rewind)
             headers = upload.headers(kind or kind_of(content), key)
             while True:
                 try:
-                    with speaking(self._http):
+                    with connection_errors(self._http):
                         response = await self._http.post(address, content=_chunks(upload, progress), headers=headers)
                     return blob_of(response)
                 except ClientError as error:
@@ -190,7 +200,7 @@ class AsyncClient(AsyncMethods):
         patience = Patience(self._retries, repeatable=True)
         while not position.is_done:
             try:
-                with speaking(self._http):
+                with connection_errors(self._http):
                     async with self._http.stream("GET", _address(blob_id), headers=position.headers()) as response:
                         if response.status_code not in {200, 206}:
                             await response.aread()
@@ -213,7 +223,7 @@ class AsyncClient(AsyncMethods):
         A path is replaced only when the download is complete.
         """
         size = 0
-        with written_whole(target) as file:
+        with atomic_file(target) as file:
             async for piece in self.stream_blob(blob_id, progress=progress):
                 await write_async(file, piece)
                 size += len(piece)
@@ -246,7 +256,7 @@ class AsyncClient(AsyncMethods):
         patience = Patience(self._retries, repeatable=True)
         while True:
             try:
-                with speaking(self._http):
+                with connection_errors(self._http):
                     response = await self._http.get(address)
                 if response.status_code >= 400:
                     object_of(response)
@@ -259,7 +269,7 @@ class AsyncClient(AsyncMethods):
         patience = Patience(self._retries, repeatable=all(call.is_repeatable for call in calls))
         while True:
             try:
-                with speaking(self._http):
+                with connection_errors(self._http):
                     response = await self._http.post("/rpc", content=batch_body(calls), headers=JSON)
                 for pending, reply in zip(portion, replies_of(response, len(portion)), strict=True):
                     pending.settle(reply)

@@ -7,10 +7,10 @@ from typing import Any, Generic, TypeVar, cast
 
 from skillery.client.errors import ClientError, error_of
 from skillery.client.generated.batch_methods import BatchMethods
-from skillery.client.wire import MOST_CALLS, Call
+from skillery.client.wire import MAX_BATCH_CALLS, Call
 
 T = TypeVar("T")
-_NOTHING = object()
+_UNSET = object()
 
 
 class Pending(Generic[T]):
@@ -18,14 +18,14 @@ class Pending(Generic[T]):
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        self._result: Any = _NOTHING
+        self._result: Any = _UNSET
         self._error: ClientError | None = None
 
     def result(self) -> T:
         """Return the result. Raises the error of this call, and RuntimeError before the batch was sent."""
         if self._error is not None:
             raise self._error
-        if self._result is _NOTHING:
+        if self._result is _UNSET:
             raise RuntimeError(
                 f"{self.call.method} has no result yet: the batch is sent at the end of its `with` block"
             )
@@ -52,5 +52,5 @@ class Collected(BatchMethods):
         return pending
 
     def _portions(self) -> list[Sequence[Pending[Any]]]:
-        """Return the calls in groups of at most MOST_CALLS."""
-        return [self._pending[at : at + MOST_CALLS] for at in range(0, len(self._pending), MOST_CALLS)]
+        """Return the calls in groups of at most MAX_BATCH_CALLS."""
+        return [self._pending[at : at + MAX_BATCH_CALLS] for at in range(0, len(self._pending), MAX_BATCH_CALLS)]

@@ -48,7 +48,7 @@ class Upload:
 
 
 @contextmanager
-def opened(content: Source) -> Iterator[Upload]:
+def open_upload(content: Source) -> Iterator[Upload]:
     if isinstance(content, str):
         raise TypeError("content is a str: pass bytes, or a pathlib.Path for a file")
     if isinstance(content, (bytes, bytearray, memoryview)):
@@ -68,19 +68,19 @@ def kind_of(content: Source) -> str:
 
 
 @contextmanager
-def written_whole(target: Sink) -> Iterator[BinaryIO]:
+def atomic_file(target: Sink) -> Iterator[BinaryIO]:
     """Yield a file to write to. A path is replaced only when the file is complete."""
     if not isinstance(target, os.PathLike):
         yield target
         return
     path = Path(target)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             yield file
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 class Position:
@@ -109,7 +109,7 @@ class Position:
     def begin(self, response: httpx.Response) -> None:
         """Start to read a response. Raises StrangeAnswer if the response contains another range or another blob than
         requested."""
-        etag, (begins, size) = response.headers.get("etag"), _place_of(response)
+        etag, (begins, size) = response.headers.get("etag"), _range_of(response)
         if begins != self.at or (self._etag is not None and etag != self._etag):
             raise StrangeAnswer(
                 f"{response.request.url} answered with another range than requested", status=response.status_code
@@ -119,7 +119,7 @@ class Position:
             self.stop = size if self.stop is None else min(self.stop, size)
 
 
-def _place_of(response: httpx.Response) -> tuple[int | None, int | None]:
+def _range_of(response: httpx.Response) -> tuple[int | None, int | None]:
     """Return the start of the content and the size of the whole blob. None means that the response does not say."""
     if response.status_code == 206:
         part = _PART.fullmatch(response.headers.get("content-range", ""))

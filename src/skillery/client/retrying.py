@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from skillery.client.errors import Busy, ClientError, ConnectionFailed, StrangeAnswer
 
-UNDER_WAY = "call_under_way"
+CALL_UNDER_WAY = "call_under_way"
 FIRST_WAIT_SECONDS = 0.2
 _GATEWAY = frozenset({502, 503, 504})
 """HTTP status codes of a proxy that cannot reach the server."""
@@ -35,9 +35,9 @@ class Patience:
     def wait_after(self, error: ClientError) -> float:
         """Return the seconds until the next attempt. Raises `error` if a retry is useless or the attempts are used
         up."""
-        if isinstance(error, Busy) and error.type == UNDER_WAY:
+        if isinstance(error, Busy) and error.type == CALL_UNDER_WAY:
             # The server is executing this call under the same key: wait for its answer without a limit of attempts.
-            return _asked_for(error)
+            return _requested_delay(error)
         self._failures += 1
         wait = self._wait(error)
         if wait is None or self._failures >= self._retries.attempts or wait > self._retries.longest_wait_seconds:
@@ -47,13 +47,13 @@ class Patience:
 
     def _wait(self, error: ClientError) -> float | None:
         if isinstance(error, Busy):
-            return _asked_for(error)
-        unheard = isinstance(error, ConnectionFailed) and not error.sent
+            return _requested_delay(error)
+        unsent = isinstance(error, ConnectionFailed) and not error.sent
         lost = isinstance(error, ConnectionFailed) or (isinstance(error, StrangeAnswer) and error.status in _GATEWAY)
-        if unheard or (lost and self._repeatable):
+        if unsent or (lost and self._repeatable):
             return float(FIRST_WAIT_SECONDS * 2 ** (self._failures - 1))
         return None
 
 
-def _asked_for(error: Busy) -> float:
+def _requested_delay(error: Busy) -> float:
     return max(0.0, (error.retry_after_ms or 1000) / 1000)

@@ -22,7 +22,7 @@ TOKEN_VARIABLE = "SKILLERY_TOKEN"  # noqa: S105 - name of the variable, not a to
 DEFAULT_URL = "http://127.0.0.1:8080"
 JSON = {"content-type": "application/json"}
 CONNECT_SECONDS = 10.0
-MOST_CALLS = 100
+MAX_BATCH_CALLS = 100
 """Limit of calls in one batch."""
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -70,7 +70,7 @@ def result_of(response: httpx.Response) -> Any:
     """Return the `result` of a single call. Raises its error."""
     answer = object_of(response)
     if "result" not in answer:
-        raise _strange(response)
+        raise _foreign_answer(response)
     return answer["result"]
 
 
@@ -78,18 +78,18 @@ def object_of(response: httpx.Response) -> dict[str, Any]:
     """Return the JSON object of a response. Raises the error that it carries."""
     answer = _decoded(response)
     if not isinstance(answer, dict):
-        raise _strange(response)
+        raise _foreign_answer(response)
     if isinstance(answer.get("error"), dict):
         raise error_of(answer["error"])
     if response.status_code >= 400:
-        raise _strange(response)
+        raise _foreign_answer(response)
     return answer
 
 
 def blob_of(response: httpx.Response) -> NewBlob:
     made = object_of(response)
     if "blob_id" not in made:
-        raise _strange(response)
+        raise _foreign_answer(response)
     return cast(NewBlob, made)
 
 
@@ -98,14 +98,14 @@ def list_of(response: httpx.Response) -> list[Any]:
     if isinstance(answer, list):
         return answer
     object_of(response)
-    raise _strange(response)
+    raise _foreign_answer(response)
 
 
 def replies_of(response: httpx.Response, count: int) -> list[Mapping[str, Any]]:
     """Return the replies of a batch in the order of its calls."""
     by_id = {reply.get("id"): reply for reply in list_of(response) if isinstance(reply, dict) and _is_reply(reply)}
     if by_id.keys() != set(range(count)):
-        raise _strange(response)
+        raise _foreign_answer(response)
     return [by_id[number] for number in range(count)]
 
 
@@ -116,7 +116,7 @@ def _is_reply(reply: Mapping[str, Any]) -> bool:
 def text_of(response: httpx.Response) -> str:
     if response.status_code != 200:
         object_of(response)
-        raise _strange(response)
+        raise _foreign_answer(response)
     return response.text
 
 
@@ -124,19 +124,19 @@ def _decoded(response: httpx.Response) -> Any:
     try:
         return msgspec.json.decode(response.content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise _strange(response) from None
+        raise _foreign_answer(response) from None
 
 
-def _strange(response: httpx.Response) -> StrangeAnswer:
-    told = f"{response.request.url} answered HTTP {response.status_code} with a body that is not a Skillery response"
-    return StrangeAnswer(told, status=response.status_code)
+def _foreign_answer(response: httpx.Response) -> StrangeAnswer:
+    message = f"{response.request.url} answered HTTP {response.status_code} with a body that is not a Skillery response"
+    return StrangeAnswer(message, status=response.status_code)
 
 
 # -- connections -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def speaking(http: httpx.Client | httpx.AsyncClient) -> Iterator[None]:
+def connection_errors(http: httpx.Client | httpx.AsyncClient) -> Iterator[None]:
     """Raise ConnectionFailed for errors of the connection."""
     try:
         yield
