@@ -18,10 +18,10 @@ COLUMNS = ("seq", "at", "who", "address", "action", "subject", "outcome", "chang
 
 @click.group()
 def audit() -> None:
-    """List and verify the audit trail: every change and every refused attempt.
+    """List and verify the audit trail.
 
-    Without --url, `list` reads the trail of the home, whether or not a server is running. With --url, an admin token is
-    required.
+    The trail records every change and every refused attempt. Without --url, `list` reads the trail of the home, whether
+    or not a server is running. With --url, an admin token is required.
     """
 
 

@@ -31,10 +31,11 @@ KEY_FILE = "secrets.key"
 @home_options
 @json_option
 def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_json: bool) -> None:
-    """Write a consistent copy of the database and the contents to FILE. Servers may continue to run.
+    """Back up the registry to FILE. Servers may continue to run.
 
-    FILE is created only when complete, is readable only by its owner, and can be restored into SQLite and Postgres
-    alike. Secrets in FILE are encrypted. Their key is not included: keep it elsewhere.
+    The backup is a consistent copy of the database and the contents. FILE is created only when complete, is readable
+    only by its owner, and can be restored into SQLite and Postgres alike. Secrets in FILE are encrypted. Their key is
+    not included: keep it elsewhere.
     """
     from skillery import __version__
     from skillery.maintenance.backups import back_up
@@ -80,9 +81,10 @@ def _secret_key(settings: Settings) -> Path:
 @home_options
 @json_option
 def restore(target: Target, file: Path, as_json: bool) -> None:
-    """Restore a backup into an empty home, or into an empty configured database and storage.
+    """Restore a backup into an empty home.
 
-    FILE is verified completely before any write. The database is either empty or complete at any time.
+    With a configured database or storage, these must be empty too. FILE is verified completely before any write. The
+    database is either empty or complete at any time.
     """
     from skillery.app.home import Home
     from skillery.audit import local_actor
@@ -107,9 +109,10 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
 @home_options
 @json_option
 def check(target: Target, deep: bool, as_json: bool) -> None:
-    """Check the registry for missing files of versions, missing contents, unfinished runs and wrong latest versions.
+    """Check the registry for missing or inconsistent data.
 
-    The command changes nothing. Servers may continue to run.
+    The check covers files of versions, contents, unfinished runs and latest versions. The command changes nothing.
+    Servers may continue to run.
     """
     from skillery.app.home import holder_of, server_id_of
     from skillery.database import migrate

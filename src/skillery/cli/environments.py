@@ -71,7 +71,10 @@ def list_(installed: bool, limit: int | None, cursor: str | None, target: Target
 @target_options
 @json_option
 def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
-    """Show the packages, servers and skills of an environment, by its name or by the SHA-256 of its lock."""
+    """Show the packages, servers and skills of an environment.
+
+    The argument is the name, or the SHA-256 of the lock.
+    """
     from skillery.cli.connection import with_client
 
     async def shown(client: Client) -> dict[str, Any]:
@@ -93,10 +96,11 @@ def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
-    """Resolve and install a named environment again, or install the lock of skills again.
+    """Rebuild an environment.
 
-    The present installation stays in use until the rebuild is complete, and also if the rebuild fails. Without a
-    server, the command always waits.
+    A named environment is locked and installed again. The lock of skills is installed again. The present installation
+    stays in use until the rebuild is complete, and also if the rebuild fails. Without a server, the command always
+    waits.
     """
     from skillery.cli.connection import with_client
 
@@ -118,7 +122,10 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def gc(dry_run: bool, target: Target, as_json: bool) -> None:
-    """Remove packages that no skill and no environment needs, and packages that no run has used for gc.cache_days."""
+    """Remove unneeded packages.
+
+    These are packages that no skill and no environment needs, and packages that no run has used for gc.cache_days.
+    """
     from skillery.cli.connection import with_client
 
     async def collected(client: Client) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from skillery.cli.output import clean, print_json
 @target_options
 @json_option
 def gc(dry_run: bool, target: Target, as_json: bool) -> None:
-    """Remove expired blobs, unreferenced contents and unused local copies.
+    """Remove expired and unreferenced data.
 
-    A server does this automatically every gc.interval_minutes.
+    The data are expired blobs, unreferenced contents and unused local copies. A server does this automatically every
+    gc.interval_minutes.
     """
     from skillery.cli.connection import with_client
 

@@ -90,7 +90,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     "take_over",
     multiple=True,
     metavar="NAME",
-    help="Publish the skill that asks for NAME as the next version of NAME, although NAME belongs to another source.  "
+    help="Publish the skill that asks for NAME as the next version of NAME, although NAME belongs to another source. "
     "Repeatable.",
 )
 @target_options
@@ -146,7 +146,7 @@ def sync(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Keep the registry in sync with each DIR: import new and changed skills, and list removed skills."""
+    """Import new and changed skills of each DIR, and list removed skills."""
     params = _params(namespace, permissions, dry_run, packages, nested) | ({"prune": "true"} if prune else {})
     told = _with_source(params, source, folders)
     sources = Sources(folders, follow_links)

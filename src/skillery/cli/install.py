@@ -31,10 +31,11 @@ RECORD = f".{LOCKFILE}"
 @target_options
 @json_option
 def install(folder: Path, skills: Sequence[str], locked: bool, file: str, target: Target, as_json: bool) -> None:
-    """Write each skill to DIR/NAME: the skills of the lock file with --locked, otherwise the named skills.
+    """Install skills as folders DIR/NAME.
 
-    DIR then contains these skills and nothing else. The new folder is built next to DIR and replaces DIR as a whole,
-    once the written files of every skill match its digest. A DIR with files that `install` did not write is refused.
+    With --locked, the skills of the lock file are installed, otherwise the named skills. DIR then contains these skills
+    and nothing else. The new folder is built next to DIR and replaces DIR as a whole, once the written files of every
+    skill match its digest. A DIR with files that `install` did not write is refused.
     """
     from skillery.cli.connection import with_client
 

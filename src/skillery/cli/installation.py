@@ -35,7 +35,10 @@ HIDDEN = "***"
 @home_options
 @json_option
 def plugins(target: Target, as_json: bool) -> None:
-    """List the plugins, their backends and hooks, and which backends the settings choose."""
+    """List the plugins, their backends and their hooks.
+
+    The list marks the backends that the settings choose.
+    """
     from skillery.plugins import load_plugins
 
     settings = target.load().settings
@@ -84,7 +87,10 @@ def _plugins(plugins: Plugins, settings: Settings) -> list[dict[str, Any]]:
 @home_options
 @json_option
 def doctor(target: Target, as_json: bool) -> None:
-    """Test everything that a server needs on this machine, and print a remedy for each failure."""
+    """Test everything that a server needs here.
+
+    The output contains a remedy for each failure.
+    """
     from skillery.plugins import load_plugins
 
     settings = target.load().settings

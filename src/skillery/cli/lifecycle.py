@@ -59,7 +59,7 @@ def reject(name: str, version: str | None, reason: str, target: Target, as_json:
 @target_options
 @json_option
 def yank(name: str, version: str | None, reason: str, target: Target, as_json: bool) -> None:
-    """Yank a version: only requests for this exact version still resolve to it."""
+    """Exclude a version from all but exact requests."""
     _call(target, as_json, "yank_version", **_exactly(name, version), reason=reason)
 
 
@@ -99,7 +99,10 @@ def undeprecate(name: str, target: Target, as_json: bool) -> None:
 @target_options
 @json_option
 def visibility(name: str, who: str, target: Target, as_json: bool) -> None:
-    """Set who sees a skill: every caller, callers with a namespace grant for its name, or only its publishers."""
+    """Set who can see a skill.
+
+    public: every caller. namespace: callers with a namespace grant for the name. private: only its publishers.
+    """
     _call(target, as_json, "set_visibility", name=name, visibility=who)
 
 

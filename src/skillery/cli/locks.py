@@ -52,10 +52,11 @@ class _Lockfile(msgspec.Struct, frozen=True):
 @target_options
 @json_option
 def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json: bool) -> None:
-    """Write the present version and digest of each NAME@SPEC to a lock file.
+    """Lock skills to exact versions in a file.
 
-    SPEC is a version, a range, a label or a digest. Without SPEC, the latest release is locked. The same versions
-    produce the same file, byte for byte. `skillery install --locked` installs exactly these versions.
+    The lock file holds the present version and digest of each NAME@SPEC. SPEC is a version, a range, a label or a
+    digest. Without SPEC, the latest release is locked. The same versions produce the same file, byte for byte.
+    `skillery install --locked` installs exactly these versions.
     """
     from skillery.cli.connection import with_client
 

@@ -32,10 +32,10 @@ def search(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Search skills by words in their names, tags, descriptions and SKILL.md, best match first.
+    """Search skills, best match first.
 
-    A skill matches if it contains most of the words. Word forms and typos are tolerated, and the last word may be
-    incomplete. Matches are marked with « and ».
+    The search covers names, tags, descriptions and SKILL.md. A skill matches if it contains most of the words. Word
+    forms and typos are tolerated, and the last word may be incomplete. Matches are marked with « and ».
     """
     from skillery.cli.connection import with_client
 

@@ -26,9 +26,10 @@ MAX_BYTES = 64 * 1024
 
 @click.group()
 def secret() -> None:
-    """Secrets: values for skills that declare them and have a secret grant.
+    """Manage secrets and their grants.
 
-    Values are read from a prompt or from stdin, and are never shown.
+    A skill gets the secrets that it declares and has a secret grant for. Values are read from a prompt or from stdin,
+    and are never shown.
     """
 
 

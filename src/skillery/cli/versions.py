@@ -27,7 +27,10 @@ STATUSES = ["draft", "in_review", "published", "deprecated", "yanked", "rejected
 def versions(
     name: str | None, status: str | None, namespace: str | None, limit: int | None, target: Target, as_json: bool
 ) -> None:
-    """List the versions of the skill NAME, or of all skills, most recently published first."""
+    """List the versions of a skill, or of all skills.
+
+    The most recently published version comes first.
+    """
     from skillery.cli.client import Client
     from skillery.cli.connection import with_client
 

@@ -14,7 +14,10 @@ COLUMNS = ("id", "skill", "rule", "file", "version", "status", "until", "by", "r
 
 @click.group()
 def waiver() -> None:
-    """Waivers: findings of before_publish plugins that reviewers accept."""
+    """Manage waivers of findings.
+
+    A waiver accepts a finding of a before_publish plugin.
+    """
 
 
 @waiver.command("add")

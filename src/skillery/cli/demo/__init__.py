@@ -26,10 +26,10 @@ WIDTH = 100
 )
 @json_option
 def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
-    """Start a server and run the protocol's workflow on a real CSV, step by step.
+    """Run the protocol's workflow on a new server.
 
-    The server continues in the background. The last lines give its address and the command that stops it. If a server
-    already holds the home, that server is used.
+    Each step uses a real CSV. The server continues in the background. The last lines give its address and the command
+    that stops it. If a server already holds the home, that server is used.
     """
     import asyncio
 
