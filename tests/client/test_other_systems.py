@@ -33,7 +33,7 @@ def test_commands_work_without_modules_of_unix(sqlite_server: Server, tmp_path: 
     (skill / "SKILL.md").write_text(f"---\nname: {new_name}\ndescription: A skill.\n---\n# A skill\n")
     (tmp_path / "note.txt").write_text("Write to ann@example.com")
 
-    assert "text.redact.pii" in remote(sqlite_server, tmp_path, "list")
+    assert "text.redact.pii" in remote(sqlite_server, tmp_path, "list", "--namespace", "text.redact")
     assert new_name in remote(sqlite_server, tmp_path, "import", str(skill))
     assert "Replaced 1 values" in remote(
         sqlite_server, tmp_path, "run", "text.redact.pii", "--blob", "text_blob=note.txt"

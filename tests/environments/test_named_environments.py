@@ -102,7 +102,7 @@ def test_other_languages_are_refused_an_environment(named_rpc: Rpc, language: st
 
     assert (error["code"], error["data"]["param"]) == (-32602, "environment")
     assert language in error["message"]
-    assert "Leave 'environment' out" in error["data"]["hint"]
+    assert "Omit 'environment'" in error["data"]["hint"]
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are(named_rpc: Rpc) -> None:

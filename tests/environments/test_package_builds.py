@@ -183,7 +183,7 @@ def test_what_is_being_built_says_how_far_it_is(indexed: Server, new_name: str, 
     output = indexed.rpc("execute_skill", name=new_name)["output"]
 
     assert waited["type"] == "EnvironmentNotReady"
-    assert "of 1 packages are there" in waited["message"]
+    assert "of 1 packages are installed" in waited["message"]
     assert state == {"state": "building", "step": f"fetching {own} 1.0", "done": 0, "total": 1}
     assert output == "1.0"
     assert indexed.rpc("describe_skill", name=new_name)["skill"]["lock"]["environments"] == [{"state": "ready"}]

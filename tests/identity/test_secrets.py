@@ -618,4 +618,4 @@ def test_a_typed_value_is_not_shown(tmp_path: Path) -> None:
     os.close(ours)
 
     assert b"typed-value" not in shown
-    assert skillery("secret", "list", "--home", home).out == "API_KEY\tyes\tnobody\n"
+    assert skillery("secret", "list", "--home", home).out == "API_KEY\tyes\t-\n"

@@ -616,4 +616,4 @@ def test_search_by_the_command_line(sqlite_server: Server, sqlite_rpc: Rpc, new_
     assert rest.out.startswith(f"{new_name}.b")
     done = command("…")
     assert (done.code, done.out) == (0, "")
-    assert "Nothing" in done.err
+    assert "No skill found" in done.err
