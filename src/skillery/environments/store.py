@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from skillery.backends import Failure, PackageMount
+from skillery.backends import Failure, FailureType, PackageMount
 from skillery.database import Database
 from skillery.environments.builder import PACKAGES, Builder, Built
 from skillery.environments.downloads import Progress
@@ -32,7 +32,6 @@ AGAIN_SECONDS = 60.0
 NOTED_EVERY = 600.0
 TOLD_EVERY = 0.5
 BUILDS_AT_ONCE = 3
-NOT_READY, FAILED = "EnvironmentNotReady", "EnvironmentFailed"
 
 
 class Environments:
@@ -95,7 +94,7 @@ class Environments:
             if not task.done():
                 so_far = f"after {round(seconds, 1):g} s{self._how_far(sha256)}"
                 message = f"its packages were still being installed {so_far}; try again"
-                return Failure(NOT_READY, message)
+                return Failure(FailureType.ENVIRONMENT_NOT_READY, message)
         return self.find(sha256) or self._why_not(sha256)
 
     def _how_far(self, sha256: str) -> str:
@@ -104,7 +103,7 @@ class Environments:
 
     def _why_not(self, sha256: str) -> Failure:
         failed = self._failed.get(sha256)
-        return failed[0] if failed else Failure(FAILED, "its packages could not be installed")
+        return failed[0] if failed else Failure(FailureType.ENVIRONMENT_FAILED, "its packages could not be installed")
 
     def begin(self, lock: bytes) -> asyncio.Task[Failure | None] | None:
         """See to it that the environment is built; None where it is there, or has just failed."""
@@ -120,7 +119,7 @@ class Environments:
         while sha256 in self._building:
             await asyncio.wait({self._building[sha256]})
         if self._closed:
-            return Failure(NOT_READY, "the server is stopping")
+            return Failure(FailureType.ENVIRONMENT_NOT_READY, "the server is stopping")
         failure = await asyncio.shield(self._begin(sha256, lock, anew=True))
         return failure or self.find(sha256) or self._why_not(sha256)
 
@@ -156,11 +155,13 @@ class Environments:
             built = await self._built(sha256, lock, progress, anew=anew)
         except BuildFailed as error:
             log.warning("the packages of lock %s could not be installed: %s", sha256[:12], error.message)
-            failure = Failure(FAILED, f"its packages could not be installed: {error.message}")
+            failure = Failure(FailureType.ENVIRONMENT_FAILED, f"its packages could not be installed: {error.message}")
             return await self._note_failure(sha256, failure, error.message, passing=error.passing)
         except Exception:
             log.exception("the packages of lock %s could not be installed", sha256[:12])
-            failure = Failure(FAILED, "its packages could not be installed: the reason is in the server's log")
+            failure = Failure(
+                FailureType.ENVIRONMENT_FAILED, "its packages could not be installed: the reason is in the server's log"
+            )
             return await self._note_failure(sha256, failure, failure.message)
         await asyncio.to_thread(self._settled, sha256)
         await self._note(sha256, "ready", size=built.size_bytes)

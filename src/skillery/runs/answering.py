@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import Failure, Log, Outcome
+from skillery.backends import Failure, FailureType, Log, Outcome
 from skillery.context.threads import BIG_TEXT, JSON
 
 OUTPUT_BYTES = 4096
@@ -36,7 +36,7 @@ def _checked(outcome: Outcome) -> Outcome:
         # As text: msgspec skips over the bytes of a string without looking whether they are UTF-8.
         msgspec.json.decode((outcome.result or b"").decode(), type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        failure = Failure("InvalidOutput", "the returned value is not JSON")
+        failure = Failure(FailureType.INVALID_OUTPUT, "the returned value is not JSON")
         return msgspec.structs.replace(outcome, result=None, failure=failure)
     return outcome
 

@@ -8,7 +8,7 @@ import traceback
 
 import msgspec
 
-from skillery.backends import Capability, Failure, Job, Outcome, Sandbox, SecretValues
+from skillery.backends import Capability, Failure, FailureType, Job, Outcome, Sandbox, SecretValues
 from skillery.context.threads import REDACTION
 from skillery.context.tracing import span
 from skillery.errors import SkilleryError
@@ -59,10 +59,10 @@ class Outcomes:
         try:
             await self._sandbox.start()
         except SkilleryError as error:
-            return Failure("SandboxError", error.message)
+            return Failure(FailureType.SANDBOX_ERROR, error.message)
         except Exception:
             log.exception("the sandbox could not be started for %s", prepared.job.run_id)
-            return Failure("SandboxError", "the sandbox of this server failed")
+            return Failure(FailureType.SANDBOX_ERROR, "the sandbox of this server failed")
         return why_refused(self._sandbox_name, self._sandbox.capabilities, prepared.job, needs)
 
     async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction, why_less: str = "") -> Outcome:
@@ -71,8 +71,8 @@ class Outcomes:
                 outcome = name_missing_program(job, advised(job, await self._sandbox.run(job, host), why_less))
             return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
         except SkilleryError as error:
-            return Outcome(failure=Failure("SandboxError", error.message))
+            return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, error.message))
         except Exception:  # noqa: BLE001 - logged whole, but redacted, which log.exception would not do
             # A backend promises not to raise; where one does, the run still ends and the reason is in the server's log.
             log.error("the sandbox raised in %s\n%s", job.run_id, redaction.text(traceback.format_exc()))
-            return Outcome(failure=Failure("SandboxError", "the sandbox of this server failed"))
+            return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, "the sandbox of this server failed"))

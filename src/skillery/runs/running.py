@@ -17,6 +17,7 @@ from skillery.backends import (
     CodeCall,
     Events,
     Failure,
+    FailureType,
     FinishedRun,
     Identity,
     Job,
@@ -58,8 +59,8 @@ from skillery.runs.tool_calls import ToolRequest, stub_answer, tool_answer
 from skillery.runs.trying import Trial, Tried, Unpublished
 
 log = logging.getLogger(__name__)
-SERVER_STOPPED = Failure("SandboxError", "the server was stopped while this ran")
-CLIENT_GONE = Failure("Cancelled", "whoever asked for it went away while it waited for a place")
+SERVER_STOPPED = Failure(FailureType.SANDBOX_ERROR, "the server was stopped while this ran")
+CLIENT_GONE = Failure(FailureType.CANCELLED, "whoever asked for it went away while it waited for a place")
 END_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
 """Seconds between the tries to record how a run ended, where the database is away."""
 CANCEL_SECONDS = 10.0
@@ -330,7 +331,7 @@ class Runner:
         try:
             answer = await self._answer(prepared, outcome, host)
         except SkilleryError as error:  # a full disk or a quota, when the output became a blob
-            kind = "QuotaExceeded" if isinstance(error, QuotaExceeded) else "SandboxError"
+            kind = FailureType.QUOTA_EXCEEDED if isinstance(error, QuotaExceeded) else FailureType.SANDBOX_ERROR
             failure = Failure(kind, f"the output could not be stored: {error.message}")
             outcome = msgspec.structs.replace(outcome, result=None, failure=failure)
             answer = await self._answer(prepared, outcome, host)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, bindparam, literal_column, select, update
 
 from skillery import audit
-from skillery.backends import Failure, Identity
+from skillery.backends import Failure, FailureType, Identity
 from skillery.database import Database, Statement
 from skillery.database.tables import runs
 from skillery.errors import RunEnded, SkilleryError
@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.5
 """How long a run goes on, at most, that another server was asked to stop."""
 begun_runs: ContextVar[list[str] | None] = ContextVar("begun_runs", default=None)
 """Where somebody sets a list, the ids of the runs that its calls begin: to be able to take them back."""
-CALLER_ENDED = Failure("ProcessKilled", "the run that called this has ended")
+CALLER_ENDED = Failure(FailureType.CALLER_ENDED, "the run that called this has ended")
 
 _WANTED = Statement(
     select(runs.c.id, runs.c.cancel_requested_by).where(
@@ -37,7 +37,7 @@ _WANTED = Statement(
 
 
 def cancelled_by(name: str) -> Failure:
-    return Failure("Cancelled", f"cancelled by '{name}'")
+    return Failure(FailureType.CANCELLED, f"cancelled by '{name}'")
 
 
 def request_cancel(connection: Connection, *, identity: Identity, run_id: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillery.backends import Failure, Identity
+from skillery.backends import Failure, FailureType, Identity
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.identity import access
 from skillery.registry import VersionRow
@@ -35,4 +35,4 @@ def withheld(permissions: Permissions, version: VersionRow, manifest: Manifest) 
 
 def no_secrets(why: str, manifest: Manifest) -> Failure | None:
     """Code that relies on its secrets is not started without them."""
-    return Failure("SecretNotGranted", why) if why and manifest.permissions.secrets else None
+    return Failure(FailureType.SECRET_NOT_GRANTED, why) if why and manifest.permissions.secrets else None
