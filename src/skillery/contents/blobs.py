@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, bindparam, insert, or_, select, update
@@ -57,6 +57,34 @@ class NewBlob(msgspec.Struct, frozen=True, omit_defaults=True):
     size_bytes: int
     expires_at: datetime | None = None
     """Left out where it is kept until somebody deletes it."""
+
+
+class BlobContent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The content of a blob, or a part of it."""
+
+    content: str
+    encoding: Literal["utf-8", "base64"]
+    truncated: bool
+    kind: str
+    size_bytes: int
+    expires_at: datetime | None = None
+    """Omitted for a blob without an expiry."""
+
+
+class DeletedBlob(msgspec.Struct, frozen=True):
+    """A deleted blob."""
+
+    blob_id: str
+    size_bytes: int
+
+
+class OutputFile(msgspec.Struct, frozen=True):
+    """A blob that a run wrote with a name: a path below /workspace/out, or the name of a picture."""
+
+    path: str
+    blob_id: str
+    kind: str
+    size_bytes: int
 
 
 class Lifetimes(msgspec.Struct, frozen=True):
@@ -223,8 +251,8 @@ class Blobs:
 
     async def read_blob(
         self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None, *, expect: Callable[[int], None]
-    ) -> dict[str, Any]:
-        """`content, encoding, truncated, kind, size_bytes, expires_at`; never splits a character.
+    ) -> BlobContent:
+        """Return the content or a part of it. Never split a character.
 
         `expect` is called with the size of the content before it is read. Raises BlobNotFound, BlobTooLarge (`full`
         without `max_bytes` of more than 1 MiB).
@@ -244,14 +272,14 @@ class Blobs:
         data = await asyncio.to_thread(self.read_range, blob, start, wanted)
         if blob.is_text:
             data = _whole_characters(data)
-        return {
-            "content": data.decode() if blob.is_text else base64.b64encode(data).decode(),
-            "encoding": "utf-8" if blob.is_text else "base64",
-            "truncated": len(data) < blob.size_bytes,
-            "kind": blob.kind,
-            "size_bytes": blob.size_bytes,
-            **({"expires_at": blob.expires_at} if blob.expires_at else {}),
-        }
+        return BlobContent(
+            content=data.decode() if blob.is_text else base64.b64encode(data).decode(),
+            encoding="utf-8" if blob.is_text else "base64",
+            truncated=len(data) < blob.size_bytes,
+            kind=blob.kind,
+            size_bytes=blob.size_bytes,
+            expires_at=blob.expires_at,
+        )
 
     def read_range(self, blob: BlobRow, start: int, length: int) -> bytes:
         """Blocking: `length` bytes from `start`."""
@@ -295,22 +323,17 @@ def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
     connection.execute(update(blobs).where(blobs.c.run_id.in_(run_ids)).values(run_id=None, position=None))
 
 
-def output_blobs(connection: Connection, run_id: str) -> dict[str, Any]:
-    """As `outputs_of`, of what a run wrote and is still there."""
+def output_blobs(connection: Connection, run_id: str) -> list[BlobRow]:
+    """Return the blobs that a run wrote and that are still there, in the order of writing."""
     is_there = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > datetime.now(UTC))
     found = select(*(blobs.c[name] for name in BlobRow._fields)).where(blobs.c.run_id == run_id, is_there)
-    return outputs_of([BlobRow(*row) for row in connection.execute(found.order_by(blobs.c.position))])
+    return [BlobRow(*row) for row in connection.execute(found.order_by(blobs.c.position))]
 
 
-def outputs_of(written: Sequence[BlobRow]) -> dict[str, Any]:
-    """`output_blobs`, the ids in the order in which a run wrote them; and `files`, what is known of those that have a
-    path, where there are any."""
-    files = [
-        {"path": row.path, "blob_id": row.id, "kind": row.kind, "size_bytes": row.size_bytes}
-        for row in written
-        if row.path is not None
-    ]
-    return {"output_blobs": [row.id for row in written], **({"files": files} if files else {})}
+def output_files(written: Sequence[BlobRow]) -> list[OutputFile] | msgspec.UnsetType:
+    """Return the blobs that have a path; UNSET if there are none."""
+    named = [OutputFile(row.path, row.id, row.kind, row.size_bytes) for row in written if row.path is not None]
+    return named or msgspec.UNSET
 
 
 def parse_kind(kind: str) -> str:

@@ -60,6 +60,12 @@ class Token(msgspec.Struct, frozen=True):
     """Written at most once a minute."""
 
 
+class Tokens(msgspec.Struct, frozen=True):
+    """Every token that was ever created, oldest first."""
+
+    tokens: list[Token]
+
+
 class CreatedToken(msgspec.Struct, frozen=True):
     """What `create_token` answers. `token` is shown here and never again."""
 

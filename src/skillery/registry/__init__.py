@@ -3,7 +3,7 @@
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
 from skillery.registry.descriptions import describe_in_full, describe_skill
-from skillery.registry.files import files_of, read_inline_file, read_skill_file
+from skillery.registry.files import SkillFileContent, files_of, read_inline_file, read_skill_file
 from skillery.registry.import_aliases import (
     FILES_PART,
     Alias,
@@ -27,7 +27,7 @@ from skillery.registry.index_names import (
     list_unprepared,
     skills_with_index_name,
 )
-from skillery.registry.labels import MovedLabel, list_labels, remove_label, rollback_label, set_label
+from skillery.registry.labels import Labels, MovedLabel, list_labels, remove_label, rollback_label, set_label
 from skillery.registry.lifecycle import (
     approve_version,
     deprecate_skill,
@@ -40,7 +40,7 @@ from skillery.registry.lifecycle import (
     yank_version,
 )
 from skillery.registry.listings import list_skills, sees_more_skills_than
-from skillery.registry.locks import Locked, Pin, Verified, resolve_skills, verify_lock
+from skillery.registry.locks import Lock, Locked, Pin, Verified, resolve_skills, verify_lock
 from skillery.registry.new_versions import NewVersion, insert_version, version_if_taken
 from skillery.registry.resolution import VersionRow, resolve
 from skillery.registry.resources import (
@@ -50,12 +50,20 @@ from skillery.registry.resources import (
     read_directory,
     read_resource,
 )
+from skillery.registry.results import DescribedSkill, FoundSkillPage, SkillPage, ToolPage
 from skillery.registry.search import search_skills
 from skillery.registry.tools import FoundTool, SessionTool, find_tool, list_tools
 from skillery.registry.usage import Usage, count_run
-from skillery.registry.versions import ages, cursor_after_version, find_version, list_versions
+from skillery.registry.versions import (
+    ListedVersion,
+    VersionPage,
+    ages,
+    cursor_after_version,
+    find_version,
+    list_versions,
+)
 from skillery.registry.visibility import Visibility
-from skillery.registry.waivers import Waiver, judge, list_waivers, revoke_waiver, waive_finding
+from skillery.registry.waivers import Waiver, WaiverPage, judge, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
     "FILES_PART",
@@ -63,10 +71,15 @@ __all__ = [
     "CheckFinding",
     "CheckedExample",
     "Checks",
+    "DescribedSkill",
+    "FoundSkillPage",
     "FoundTool",
     "Imported",
     "KnownPath",
+    "Labels",
     "Listed",
+    "ListedVersion",
+    "Lock",
     "Locked",
     "MovedLabel",
     "NewVersion",
@@ -74,11 +87,16 @@ __all__ = [
     "Recorded",
     "Removed",
     "SessionTool",
+    "SkillFileContent",
+    "SkillPage",
+    "ToolPage",
     "Usage",
     "Verified",
+    "VersionPage",
     "VersionRow",
     "Visibility",
     "Waiver",
+    "WaiverPage",
     "ages",
     "approve_version",
     "checks_of",

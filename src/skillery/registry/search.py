@@ -20,6 +20,7 @@ from skillery.formats.snippets import snippet_of
 from skillery.formats.words import Term, parse_query
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting, read_until_full, text_bytes
+from skillery.registry.results import FoundSkill, FoundSkillPage, SkillRow
 from skillery.registry.search_index import SKILL_MD, body_in, tag_word
 from skillery.registry.search_ranking import Filters, most_points, ranking_of
 from skillery.registry.search_terms import Meaning, understand
@@ -29,6 +30,7 @@ Kind = Literal["", "action", "instruction"]
 MOST_TAGS = 16
 _LEAST_SCORE = 0.001
 _meanings = msgspec.json.Decoder(list[Meaning])
+_rows = msgspec.json.Decoder(SkillRow)
 
 _DETAILS = (
     select(search_words.c.skill_id, skill_versions.c.summary_json, skill_versions.c.skill_md_start, objects.c.data)
@@ -66,7 +68,7 @@ def search_skills(
     namespace: str,
     limit: int,
     cursor: str,
-) -> dict[str, Any]:
+) -> FoundSkillPage:
     """Return `skills` as list_skills gives them with `summary`, plus `score` (above 0, at most 1), `snippet` and
     `copies`, and `next_cursor`.
 
@@ -78,7 +80,7 @@ def search_skills(
     seen = seen_by(connection, identity)
     place = _place(connection, seen, key, bound_to, terms, cursor)
     if not place.meanings:
-        return {"skills": [], "next_cursor": None}
+        return FoundSkillPage([], None)
     filters = Filters(seen.sight, bool(kind), bool(namespace), len(asked_tags))
     ranking = ranking_of(filters, place.meanings, place.after, limit + 1)
     given = seen.parameters | _filtering(kind, asked_tags, namespace) | ranking.parameters
@@ -86,10 +88,8 @@ def search_skills(
     found = read_until_full(partial(_read, connection, ranked), min(limit, len(ranked)), _size_of)
     page = fitting(found, _size_of)
     more = len(ranked) > len(page)
-    return {
-        "skills": [_item(one, place.meanings) for one in page],
-        "next_cursor": make_cursor(key, bound_to, _goes_on(place, page[-1])) if more else None,
-    }
+    next_cursor = make_cursor(key, bound_to, _goes_on(place, page[-1])) if more else None
+    return FoundSkillPage([_item(one, place.meanings) for one in page], next_cursor)
 
 
 def _place(
@@ -130,12 +130,12 @@ def _size_of(one: Result) -> int:
     return text_bytes(one.details.summary_json)
 
 
-def _item(one: Result, meanings: Sequence[Meaning]) -> dict[str, Any]:
-    summary: dict[str, Any] = msgspec.json.decode(one.details.summary_json)
+def _item(one: Result, meanings: Sequence[Meaning]) -> FoundSkill:
+    summary = _rows.decode(one.details.summary_json)
     body = body_in(one.details.skill_md_start, one.details.data)
     score = max(_LEAST_SCORE, round(one.points / most_points(meanings), 3))
-    snippet = snippet_of((summary["description"], body), meanings)
-    return {**summary, "score": score, "snippet": snippet, "copies": one.copies}
+    snippet = snippet_of((summary.description, body), meanings)
+    return FoundSkill(**msgspec.structs.asdict(summary), score=score, snippet=snippet, copies=one.copies)
 
 
 def _check_tags(tags: Sequence[str]) -> list[str]:

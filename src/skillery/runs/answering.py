@@ -10,6 +10,7 @@ import msgspec
 
 from skillery.backends import Failure, FailureType, Log, Outcome
 from skillery.context.threads import BIG_TEXT, JSON
+from skillery.runs.results import RunError
 
 OUTPUT_BYTES = 4096
 PREVIEW_BYTES = 512
@@ -82,14 +83,13 @@ def _described(result: bytes) -> str:
             return result[:40].decode()
 
 
-def error_of(failure: Failure) -> dict[str, str]:
-    error = {
-        "type": shown(failure.type[:100])[:100],
-        "message": shown(failure.message[:MESSAGE_CHARACTERS])[:MESSAGE_CHARACTERS],
-    }
-    if failure.traceback:
-        error["traceback"] = shown(failure.traceback[-TRACEBACK_CHARACTERS:])[-TRACEBACK_CHARACTERS:]
-    return error
+def error_of(failure: Failure) -> RunError:
+    frames = shown(failure.traceback[-TRACEBACK_CHARACTERS:])[-TRACEBACK_CHARACTERS:]
+    return RunError(
+        type=shown(failure.type[:100])[:100],
+        message=shown(failure.message[:MESSAGE_CHARACTERS])[:MESSAGE_CHARACTERS],
+        traceback=frames or msgspec.UNSET,
+    )
 
 
 def logs_preview(log: Log) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
@@ -16,6 +16,7 @@ from skillery.identity.idempotency import Claim, note_run
 from skillery.identity.quotas import Quotas, check_run
 from skillery.registry.usage import Outcome, count_run
 from skillery.runs.packages import GivenEnvironment
+from skillery.runs.results import Run
 
 Method = Literal["execute_skill", "run_code", "call_tool"]
 
@@ -107,31 +108,28 @@ def drop_run(connection: Connection, run_id: str) -> None:
     connection.execute(runs.delete().where(runs.c.id == run_id))
 
 
-def finish_run(
-    connection: Connection, run: NewRun, answer: dict[str, Any], *, stopped: bool, again: bool = False
-) -> None:
+def finish_run(connection: Connection, run: NewRun, answer: Run, *, stopped: bool, again: bool = False) -> None:
     """`stopped`: it was ended from outside. `again`: the try before this one failed, perhaps after it had counted."""
     if again and connection.scalar(select(runs.c.finished_at).where(runs.c.id == run.run_id)) is not None:
         return
-    error = answer.get("error")
     finished_at = datetime.now(UTC)
     _FINISH.run(
         connection,
         run_id=run.run_id,
-        status=answer["status"],
-        summary=answer["summary"],
-        output_json=msgspec.json.encode(answer["output"]).decode(),
-        error_json=msgspec.json.encode(error).decode() if error else None,
-        logs_preview=answer["logs_preview"],
-        logs_blob=answer.get("logs_blob"),
-        duration_ms=answer["duration_ms"],
-        degraded_json=msgspec.json.encode(answer.get("degraded", [])).decode(),
-        network_json=msgspec.json.encode(answer.get("network", [])).decode(),
+        status=answer.status,
+        summary=answer.summary,
+        output_json=msgspec.json.encode(answer.output).decode(),
+        error_json=msgspec.json.encode(answer.error).decode() if answer.error else None,
+        logs_preview=answer.logs_preview,
+        logs_blob=answer.logs_blob or None,
+        duration_ms=answer.duration_ms,
+        degraded_json=msgspec.json.encode(answer.degraded or []).decode(),
+        network_json=msgspec.json.encode(answer.network or []).decode(),
         finished_at=finished_at,
     )
     if run.version_id is not None:
-        outcome: Outcome = "cancelled" if stopped else answer["status"]
-        count_run(connection, run.version_id, outcome, answer["duration_ms"], finished_at)
+        outcome: Outcome = "cancelled" if stopped else answer.status
+        count_run(connection, run.version_id, outcome, answer.duration_ms, finished_at)
 
 
 def forget_runs(connection: Connection, *, before: datetime, limit: int) -> int:

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from skillery.backends import (
     Capability,
@@ -26,7 +27,7 @@ from skillery.backends import (
     Sandbox,
     ScriptCall,
 )
-from skillery.contents.blobs import Blobs, outputs_of
+from skillery.contents.blobs import Blobs, output_files
 from skillery.context.queue import Place, Queue
 from skillery.database import Database
 from skillery.environments import Environments
@@ -53,9 +54,10 @@ from skillery.runs.preparing import Prepared, Preparer
 from skillery.runs.reading import get_run
 from skillery.runs.recording import NewRun, begin_run, drop_run, finish_run, start_run
 from skillery.runs.requests import CodeRequest, SkillRequest
+from skillery.runs.results import ExactSkill, Run, RunRecord, ToolResult
 from skillery.runs.scripts import fitting, script_summary
 from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, begun_runs, cancelled_by, request_cancel
-from skillery.runs.tool_calls import ToolRequest, stub_answer, tool_answer
+from skillery.runs.tool_calls import ToolRequest, stub_result, tool_result
 from skillery.runs.trying import Trial, Tried, Unpublished
 
 log = logging.getLogger(__name__)
@@ -73,7 +75,7 @@ QUEUED_SECONDS = 0.2
 
 class _Recorded(NamedTuple):
     outcome: Outcome
-    answer: dict[str, Any]
+    answer: Run
 
 
 class _Turn(NamedTuple):
@@ -130,19 +132,19 @@ class Runner:
     def waiting(self) -> int:
         return self._queue.waiting
 
-    async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
+    async def execute_skill(self, identity: Identity, request: SkillRequest) -> Run:
         """The run, as the protocol answers it. Raises SkilleryError only for what stands against starting it."""
         return (await self._run(identity, await self._preparer.skill(identity, request))).answer
 
-    async def call_tool(self, identity: Identity, request: ToolRequest) -> dict[str, Any]:
+    async def call_tool(self, identity: Identity, request: ToolRequest) -> ToolResult:
         """A fresh run of the tool's handler, as an agent is answered; of a tool without a handler no run at all."""
         tool = await self._preparer.find_tool(identity, request)
         if tool.script is None:
-            return stub_answer(tool)
+            return stub_result(tool)
         prepared = await self._preparer.tool(identity, request, tool, tool.script)
-        return tool_answer((await self._run(identity, prepared)).answer)
+        return tool_result((await self._run(identity, prepared)).answer)
 
-    async def run_code(self, identity: Identity, request: CodeRequest) -> dict[str, Any]:
+    async def run_code(self, identity: Identity, request: CodeRequest) -> Run:
         """As execute_skill, for code that came with the request."""
         return (await self._run(identity, await self._preparer.code(identity, request))).answer
 
@@ -173,7 +175,7 @@ class Runner:
         """The ids of the runs that this server works on."""
         return self._stoppers.ids()
 
-    async def cancel_run(self, identity: Identity, run_id: str) -> dict[str, Any]:
+    async def cancel_run(self, identity: Identity, run_id: str) -> RunRecord:
         """Stop a run, on whichever server of this database it is: the run as it ended, or as it is where that takes
         long. Raises RunNotFound, RunEnded."""
         await self._database.write(partial(request_cancel, identity=identity, run_id=run_id))
@@ -181,7 +183,7 @@ class Runner:
         until = time.monotonic() + CANCEL_SECONDS
         while True:
             run = await self._database.read(partial(get_run, identity=identity, run_id=run_id))
-            if run["finished_at"] is not None or time.monotonic() > until:
+            if run.finished_at is not None or time.monotonic() > until:
                 return run
             await asyncio.sleep(CANCEL_LOOK_SECONDS)
 
@@ -335,13 +337,13 @@ class Runner:
             failure = Failure(kind, f"the output could not be stored: {error.message}")
             outcome = msgspec.structs.replace(outcome, result=None, failure=failure)
             answer = await self._answer(prepared, outcome, host)
-        await self._store_log(run, outcome.log, answer)
+        answer = await self._with_log(run, outcome.log, answer)
         await self._write_end(run, answer, stopped)
-        self.ended[run.method, answer["status"]] += 1
+        self.ended[run.method, answer.status] += 1
         await self._events.run_finished(_finished(run.identity, prepared, answer))
         return _Recorded(outcome, answer)
 
-    async def _write_end(self, run: NewRun, answer: dict[str, Any], stopped: bool) -> None:
+    async def _write_end(self, run: NewRun, answer: Run, stopped: bool) -> None:
         """What has run cannot be run again for want of a database that is away for a moment."""
         work = partial(finish_run, run=run, answer=answer, stopped=stopped)
         for pause in END_PAUSES:
@@ -355,20 +357,20 @@ class Runner:
                 return
         await self._database.write(work)
 
-    async def _store_log(self, run: NewRun, log_: Log, answer: dict[str, Any]) -> None:
+    async def _with_log(self, run: NewRun, log_: Log, answer: Run) -> Run:
         """The whole log as a blob, named in the answer, where the preview is not all of it. No run fails for want of
         room for its log."""
-        whole = whole_log(log_, answer["logs_preview"])
+        whole = whole_log(log_, answer.logs_preview)
         if whole is None:
-            return
+            return answer
         try:
             row = await self._blobs.keep_beside(run.identity, whole, "text/plain")
         except SkilleryError as error:
             log.warning("the log of %s could not be stored: %s", run.run_id, error.message)
-        else:
-            answer["logs_blob"] = row.id
+            return answer
+        return msgspec.structs.replace(answer, logs_blob=row.id)
 
-    async def _answer(self, prepared: Prepared, outcome: Outcome, host: Host | CalledHost) -> dict[str, Any]:
+    async def _answer(self, prepared: Prepared, outcome: Outcome, host: Host | CalledHost) -> Run:
         output: Any = None
         call, summary = prepared.job.call, None
         if outcome.result is not None and isinstance(call, ScriptCall):
@@ -378,29 +380,23 @@ class Runner:
             output = small_output(outcome.result)
             if output is None:
                 output = large_output(outcome.result, await host.keep(outcome.result, "application/json"))
-        answer: dict[str, Any] = {
-            "status": "failed" if outcome.failure else "completed",
-            "run_id": prepared.job.run_id,
-            "summary": summary or summary_of(outcome),
-            "output": output,
-            **outputs_of(host.written),
-            "logs_preview": logs_preview(outcome.log),
-            "duration_ms": round(outcome.duration_ms, 3),
-        }
-        if outcome.failure:
-            answer["error"] = error_of(outcome.failure)
-        if prepared.version:
-            version = prepared.version
-            answer["skill"] = {"name": version.name, "version": version.version, "digest": version.digest}
-        if prepared.environment:
-            answer["environment"] = msgspec.structs.asdict(prepared.environment)
-        if prepared.waited_ms >= WAITED_MS:
-            answer["waited_for_packages_ms"] = round(prepared.waited_ms, 3)
-        if outcome.degraded:
-            answer["degraded"] = list(outcome.degraded)
-        if outcome.network:
-            answer["network"] = [msgspec.structs.asdict(use) for use in outcome.network]
-        return answer
+        version, waited_ms = prepared.version, prepared.waited_ms
+        return Run(
+            status="failed" if outcome.failure else "completed",
+            run_id=prepared.job.run_id,
+            summary=summary or summary_of(outcome),
+            output=output,
+            output_blobs=[blob.id for blob in host.written],
+            logs_preview=logs_preview(outcome.log),
+            duration_ms=round(outcome.duration_ms, 3),
+            error=error_of(outcome.failure) if outcome.failure else UNSET,
+            skill=ExactSkill(version.name, version.version, version.digest) if version else UNSET,
+            environment=prepared.environment or UNSET,
+            waited_for_packages_ms=round(waited_ms, 3) if waited_ms >= WAITED_MS else UNSET,
+            degraded=list(outcome.degraded) or UNSET,
+            network=list(outcome.network) or UNSET,
+            files=output_files(host.written),
+        )
 
 
 def _stopping() -> Unavailable:
@@ -412,16 +408,16 @@ def _size(job: Job) -> int:
     return len(job.args) + (len(job.call.code) if isinstance(job.call, CodeCall) else 0)
 
 
-def _finished(identity: Identity, prepared: Prepared, answer: Mapping[str, Any]) -> FinishedRun:
+def _finished(identity: Identity, prepared: Prepared, answer: Run) -> FinishedRun:
     version = prepared.version
     return FinishedRun(
         run_id=prepared.job.run_id,
         method=prepared.method,
-        status=answer["status"],
+        status=answer.status,
         skill=version.name if version else None,
         version=version.version if version else None,
-        duration_ms=answer["duration_ms"],
-        error_type=answer["error"]["type"] if "error" in answer else None,
+        duration_ms=answer.duration_ms,
+        error_type=answer.error.type if answer.error else None,
         identity=identity,
         parent_run_id=prepared.parent_run_id,
         tool=prepared.tool,

@@ -12,6 +12,7 @@ from skillery.formats.tools_json import WORK_DIR
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry import FoundTool, SessionTool
 from skillery.runs.files import RunFile
+from skillery.runs.results import ExactSkill, Run, ToolResult
 
 SESSION_SKILL = "session-tools"
 """Under this name a tool that lives in a session is mounted: no skill offers it."""
@@ -40,35 +41,33 @@ def session_files(tool: SessionTool) -> tuple[PublishedFile, ...]:
     return (PublishedFile(tool.script, tool.content.encode()),)
 
 
-def tool_answer(run: Mapping[str, Any]) -> dict[str, Any]:
-    """A run of a handler, as call_tool answers it. Failures are results too: agents go on from them."""
-    error = run.get("error")
-    if isinstance(error, msgspec.Raw):
-        error = msgspec.json.decode(error)
-    return {
-        "result": {"error": error["message"] or error["type"]} if error else run["output"],
-        "is_error": error is not None,
-        "skill": run.get("skill"),
-        "run_id": run["run_id"],
-        "logs_preview": run["logs_preview"],
-        "output_blobs": run["output_blobs"],
-        **{key: run[key] for key in ("files", "environment") if key in run},
-    }
+def tool_result(run: Run) -> ToolResult:
+    """Return the run of a handler as call_tool answers it. Failures are results too: agents go on from them."""
+    return ToolResult(
+        result={"error": run.error.message or run.error.type} if run.error else run.output,
+        is_error=bool(run.error),
+        skill=run.skill or None,
+        run_id=run.run_id,
+        logs_preview=run.logs_preview,
+        output_blobs=run.output_blobs,
+        files=run.files,
+        environment=run.environment,
+    )
 
 
-def stub_answer(tool: FoundTool) -> dict[str, Any]:
+def stub_result(tool: FoundTool) -> ToolResult:
     """Of a tool without a script: nothing is run, and the agent is told where it reads on."""
     version = tool.version
     assert version is not None, "what is defined for a session has code"
-    return {
-        "result": (
+    return ToolResult(
+        result=(
             f"'{tool.name}' has nothing to run: it is described in the instructions of the skill '{version.name}'. "
             f"Load them with read_skill_file (name '{version.name}', version '{version.version}', path 'SKILL.md') "
             "and follow them."
         ),
-        "is_error": False,
-        "skill": {"name": version.name, "version": version.version, "digest": version.digest},
-        "run_id": None,
-        "logs_preview": "",
-        "output_blobs": [],
-    }
+        is_error=False,
+        skill=ExactSkill(version.name, version.version, version.digest),
+        run_id=None,
+        logs_preview="",
+        output_blobs=[],
+    )
