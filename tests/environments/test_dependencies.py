@@ -235,7 +235,7 @@ GOOD = "frames==1.5 --hash=sha256:" + "0" * 64 + "\n"
         ("--index-url https://user:secret@example.org\n" + GOOD, "which is not of the form"),
         (GOOD + GOOD, "pins frames twice"),
         (GOOD + "ghost==1.0 --hash=sha256:" + "0" * 64, "the package ghost is unknown here"),
-        (GOOD + "figures==2.0 --hash=sha256:" + "0" * 64, "does not have"),
+        (GOOD + "figures==2.0 --hash=sha256:" + "0" * 64, "is not in the package index"),
     ],
 )
 def test_a_given_lock_that_does_not_fit_is_refused(packages_rpc: Rpc, new_name: str, lock: str, words: str) -> None:

@@ -218,10 +218,7 @@ def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
 @target_options
 @json_option
 def describe(name: str, version: str | None, detail: str, target: Target, as_json: bool) -> None:
-    """Show the manifest and frontmatter of a skill.
-
-    --detail full adds SKILL.md and the list of files.
-    """
+    """Show the manifest and frontmatter of a skill. --detail full adds SKILL.md and the list of files."""
     from skillery.cli.connection import with_client
 
     name, version = name_and_version(name, version)

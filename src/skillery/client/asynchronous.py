@@ -57,7 +57,6 @@ class AsyncClient(AsyncMethods):
     `url` and `token` default to SKILLERY_URL and SKILLERY_TOKEN. `timeout` limits how long the connection may be idle,
     in seconds. It does not limit the whole call. Without `timeout`, a run may take as long as the server allows, and
     TCP keep-alive detects a dead server. `transport` is an httpx transport, for special certificates or a proxy.
-
     Raises ClientError: AnsweredError and its subclasses, ConnectionFailed, StrangeAnswer.
     """
 
@@ -131,23 +130,19 @@ class AsyncClient(AsyncMethods):
     async def tools(
         self, form: Literal["openai", "anthropic", "mcp", "jsonschema"], *, include: Sequence[str] = ()
     ) -> list[Any]:
-        """Return the eight tools of the protocol in the format of an SDK.
-
-        `include` adds methods as tools, for example `search_skills` to find skills among many.
-        """
+        """Return the eight tools of the protocol in the format of an SDK. `include` adds methods as tools, for
+        example `search_skills` to find skills among many."""
         more = f"&include={quote(','.join(include))}" if include else ""
         found = list_of(await self._get(f"/tools?format={quote(form)}{more}"))
         self._offered |= dict.fromkeys(offered_names(found))
         return found
 
     async def handle(self, tool_call: Any) -> dict[str, Any]:
-        """Execute a tool call of a model and return the message to append.
-
-        The message is a `tool` message for OpenAI, a `tool_result` block for Anthropic, and the result of `tools/call`
-        for MCP. Errors that a model can correct are part of the message: arguments that are not JSON, unknown tools,
-        and errors of the server. Connection errors and NotAuthenticated are raised. Only the eight tools and those
-        included by `tools` can be called.
-        """
+        """Execute a tool call of a model and return the message to append. The message is a `tool` message for
+        OpenAI, a `tool_result` block for Anthropic, and the result of `tools/call` for MCP. Errors that a model can
+        correct are part of the message: arguments that are not JSON, unknown tools, and errors of the server.
+        Connection errors and NotAuthenticated are raised. Only the eight tools and those included by `tools` can be
+        called."""
         asked = read_tool_call(tool_call)
         try:
             asked.check_name(self._offered)
@@ -170,11 +165,9 @@ class AsyncClient(AsyncMethods):
         progress: Progress | None = None,
         idempotency_key: str | None = None,
     ) -> NewBlob:
-        """Upload bytes, the file at a path, or an open file as a blob, at constant memory.
-
-        `kind` is a media type and defaults to that of the file name. `ttl` is the lifetime in seconds. After a
-        connection error, the content is sent again from the start with the same key, unless the file cannot be rewound.
-        """
+        """Upload bytes, the file at a path, or an open file as a blob, at constant memory. `kind` is a media type
+        and defaults to that of the file name. `ttl` is the lifetime in seconds. After a connection error, the
+        content is sent again from the start with the same key, unless the file cannot be rewound."""
         address = "/blobs" if ttl is None else f"/blobs?ttl={ttl}"
         key = idempotency_key or new_key()
         with open_upload(content) as upload:
@@ -218,10 +211,8 @@ class AsyncClient(AsyncMethods):
                 await sleep_async(patience.wait_after(error))
 
     async def download_blob(self, blob_id: str, target: Sink, *, progress: Progress | None = None) -> int:
-        """Write a blob to the file at a path, or to an open file, at constant memory. Return its size in bytes.
-
-        A path is replaced only when the download is complete.
-        """
+        """Write a blob to the file at a path, or to an open file, at constant memory. Return its size in bytes. A
+        path is replaced only when the download is complete."""
         size = 0
         with atomic_file(target) as file:
             async for piece in self.stream_blob(blob_id, progress=progress):
@@ -239,10 +230,8 @@ class AsyncClient(AsyncMethods):
         return made
 
     async def download_files(self, run: Run | RunRecord | ToolResult, folder: os.PathLike[str]) -> list[Path]:
-        """Write the `files` of a run below the folder, at constant memory, and return where they are.
-
-        Raises ValueError before any write if a path leads outside the folder, because the run chose the paths.
-        """
+        """Write the `files` of a run to a folder, at constant memory, and return their paths. Raises ValueError
+        before any write if a path leads outside the folder, because the run chose the paths."""
         found = run.get("files", [])
         places = places_below(folder, [file["path"] for file in found])
         for file, place in zip(found, places, strict=True):

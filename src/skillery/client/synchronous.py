@@ -26,7 +26,7 @@ from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
 from skillery.client.files import places_below
 from skillery.client.generated.methods import Methods
 from skillery.client.generated.values import RunFile
-from skillery.client.results import NewBlob, Run, RunRecord, ToolResult
+from skillery.client.results import NewBlob, Run, ToolAnswer
 from skillery.client.retrying import Patience, Retries
 from skillery.client.tool_calls import TOOLS, ModelMistake, offered_names, read_tool_call
 from skillery.client.waiting import read, sleep, write
@@ -57,7 +57,6 @@ class Client(Methods):
     `url` and `token` default to SKILLERY_URL and SKILLERY_TOKEN. `timeout` limits how long the connection may be idle,
     in seconds. It does not limit the whole call. Without `timeout`, a run may take as long as the server allows, and
     TCP keep-alive detects a dead server. `transport` is an httpx transport, for special certificates or a proxy.
-
     Raises ClientError: AnsweredError and its subclasses, ConnectionFailed, StrangeAnswer.
     """
 
@@ -129,23 +128,19 @@ class Client(Methods):
     def tools(
         self, form: Literal["openai", "anthropic", "mcp", "jsonschema"], *, include: Sequence[str] = ()
     ) -> list[Any]:
-        """Return the eight tools of the protocol in the format of an SDK.
-
-        `include` adds methods as tools, for example `search_skills` to find skills among many.
-        """
+        """Return the eight tools of the protocol in the format of an SDK. `include` adds methods as tools, for
+        example `search_skills` to find skills among many."""
         more = f"&include={quote(','.join(include))}" if include else ""
         found = list_of(self._get(f"/tools?format={quote(form)}{more}"))
         self._offered |= dict.fromkeys(offered_names(found))
         return found
 
     def handle(self, tool_call: Any) -> dict[str, Any]:
-        """Execute a tool call of a model and return the message to append.
-
-        The message is a `tool` message for OpenAI, a `tool_result` block for Anthropic, and the result of `tools/call`
-        for MCP. Errors that a model can correct are part of the message: arguments that are not JSON, unknown tools,
-        and errors of the server. Connection errors and NotAuthenticated are raised. Only the eight tools and those
-        included by `tools` can be called.
-        """
+        """Execute a tool call of a model and return the message to append. The message is a `tool` message for
+        OpenAI, a `tool_result` block for Anthropic, and the result of `tools/call` for MCP. Errors that a model can
+        correct are part of the message: arguments that are not JSON, unknown tools, and errors of the server.
+        Connection errors and NotAuthenticated are raised. Only the eight tools and those included by `tools` can be
+        called."""
         asked = read_tool_call(tool_call)
         try:
             asked.check_name(self._offered)
@@ -168,11 +163,9 @@ class Client(Methods):
         progress: Progress | None = None,
         idempotency_key: str | None = None,
     ) -> NewBlob:
-        """Upload bytes, the file at a path, or an open file as a blob, at constant memory.
-
-        `kind` is a media type and defaults to that of the file name. `ttl` is the lifetime in seconds. After a
-        connection error, the content is sent again from the start with the same key, unless the file cannot be rewound.
-        """
+        """Upload bytes, the file at a path, or an open file as a blob, at constant memory. `kind` is a media type
+        and defaults to that of the file name. `ttl` is the lifetime in seconds. After a connection error, the
+        content is sent again from the start with the same key, unless the file cannot be rewound."""
         address = "/blobs" if ttl is None else f"/blobs?ttl={ttl}"
         key = idempotency_key or new_key()
         with open_upload(content) as upload:
@@ -216,10 +209,8 @@ class Client(Methods):
                 sleep(patience.wait_after(error))
 
     def download_blob(self, blob_id: str, target: Sink, *, progress: Progress | None = None) -> int:
-        """Write a blob to the file at a path, or to an open file, at constant memory. Return its size in bytes.
-
-        A path is replaced only when the download is complete.
-        """
+        """Write a blob to the file at a path, or to an open file, at constant memory. Return its size in bytes. A
+        path is replaced only when the download is complete."""
         size = 0
         with atomic_file(target) as file:
             for piece in self.stream_blob(blob_id, progress=progress):
@@ -236,11 +227,9 @@ class Client(Methods):
             made.append({"path": path, "blob_id": blob["blob_id"]})
         return made
 
-    def download_files(self, run: Run | RunRecord | ToolResult, folder: os.PathLike[str]) -> list[Path]:
-        """Write the `files` of a run below the folder, at constant memory, and return where they are.
-
-        Raises ValueError before any write if a path leads outside the folder, because the run chose the paths.
-        """
+    def download_files(self, run: Run | ToolAnswer, folder: os.PathLike[str]) -> list[Path]:
+        """Write the `files` of a run to a folder, at constant memory, and return their paths. Raises ValueError
+        before any write if a path leads outside the folder, because the run chose the paths."""
         found = run.get("files", [])
         places = places_below(folder, [file["path"] for file in found])
         for file, place in zip(found, places, strict=True):
