@@ -16,7 +16,7 @@ from skillery.identity.idempotency import Claim, note_run
 from skillery.identity.quotas import Quotas, check_run
 from skillery.registry.usage import Outcome, count_run
 from skillery.runs.packages import GivenEnvironment
-from skillery.runs.results import Run
+from skillery.runs.results import Run, if_set
 
 Method = Literal["execute_skill", "run_code", "call_tool"]
 
@@ -112,19 +112,19 @@ def finish_run(connection: Connection, run: NewRun, answer: Run, *, stopped: boo
     """`stopped`: it was ended from outside. `again`: the try before this one failed, perhaps after it had counted."""
     if again and connection.scalar(select(runs.c.finished_at).where(runs.c.id == run.run_id)) is not None:
         return
-    finished_at = datetime.now(UTC)
+    error, finished_at = if_set(answer.error), datetime.now(UTC)
     _FINISH.run(
         connection,
         run_id=run.run_id,
         status=answer.status,
         summary=answer.summary,
         output_json=msgspec.json.encode(answer.output).decode(),
-        error_json=msgspec.json.encode(answer.error).decode() if answer.error else None,
+        error_json=msgspec.json.encode(error).decode() if error else None,
         logs_preview=answer.logs_preview,
-        logs_blob=answer.logs_blob or None,
+        logs_blob=if_set(answer.logs_blob),
         duration_ms=answer.duration_ms,
-        degraded_json=msgspec.json.encode(answer.degraded or []).decode(),
-        network_json=msgspec.json.encode(answer.network or []).decode(),
+        degraded_json=msgspec.json.encode(if_set(answer.degraded) or []).decode(),
+        network_json=msgspec.json.encode(if_set(answer.network) or []).decode(),
         finished_at=finished_at,
     )
     if run.version_id is not None:

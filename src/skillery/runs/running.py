@@ -54,7 +54,7 @@ from skillery.runs.preparing import Prepared, Preparer
 from skillery.runs.reading import get_run
 from skillery.runs.recording import NewRun, begin_run, drop_run, finish_run, start_run
 from skillery.runs.requests import CodeRequest, SkillRequest
-from skillery.runs.results import ExactSkill, Run, RunRecord, ToolResult
+from skillery.runs.results import ExactSkill, Run, RunRecord, ToolResult, if_set
 from skillery.runs.scripts import fitting, script_summary
 from skillery.runs.stopping import CALLER_ENDED, Stopped, Stopper, Stoppers, begun_runs, cancelled_by, request_cancel
 from skillery.runs.tool_calls import ToolRequest, stub_result, tool_result
@@ -409,7 +409,7 @@ def _size(job: Job) -> int:
 
 
 def _finished(identity: Identity, prepared: Prepared, answer: Run) -> FinishedRun:
-    version = prepared.version
+    version, error = prepared.version, if_set(answer.error)
     return FinishedRun(
         run_id=prepared.job.run_id,
         method=prepared.method,
@@ -417,7 +417,7 @@ def _finished(identity: Identity, prepared: Prepared, answer: Run) -> FinishedRu
         skill=version.name if version else None,
         version=version.version if version else None,
         duration_ms=answer.duration_ms,
-        error_type=answer.error.type if answer.error else None,
+        error_type=error.type if error else None,
         identity=identity,
         parent_run_id=prepared.parent_run_id,
         tool=prepared.tool,

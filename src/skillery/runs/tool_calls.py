@@ -12,7 +12,7 @@ from skillery.formats.tools_json import WORK_DIR
 from skillery.formats.version_spec import VersionSpec
 from skillery.registry import FoundTool, SessionTool
 from skillery.runs.files import RunFile
-from skillery.runs.results import ExactSkill, Run, ToolResult
+from skillery.runs.results import ExactSkill, Run, ToolResult, if_set
 
 SESSION_SKILL = "session-tools"
 """Under this name a tool that lives in a session is mounted: no skill offers it."""
@@ -43,10 +43,11 @@ def session_files(tool: SessionTool) -> tuple[PublishedFile, ...]:
 
 def tool_result(run: Run) -> ToolResult:
     """Return the run of a handler as call_tool answers it. Failures are results too: agents go on from them."""
+    error = if_set(run.error)
     return ToolResult(
-        result={"error": run.error.message or run.error.type} if run.error else run.output,
-        is_error=bool(run.error),
-        skill=run.skill or None,
+        result={"error": error.message or error.type} if error else run.output,
+        is_error=error is not None,
+        skill=if_set(run.skill),
         run_id=run.run_id,
         logs_preview=run.logs_preview,
         output_blobs=run.output_blobs,
