@@ -36,7 +36,7 @@ def test_stored_json_is_answered_as_the_struct_says(rpc: Rpc, new_name: str) -> 
         {"path": "scripts/greet.py", "content": "print('hello')"},
         {"path": "large.md", "content": "x" * 100_000},
     ]
-    examples = [{"args": {}, "expect": {"got": {}}}]
+    examples = [{"args": {}, "expect": {"got": {"x": 1}}}]
     inputs = {"x": {"type": "integer", "default": 1}}
     made = manifest(name, tags=["a"], examples=examples, inputs=inputs)
     rpc("create_skill", manifest=made, skill_md=f"# {name}\n", files=[*skill_files(), *more])

@@ -37,10 +37,10 @@ def main() -> None:
 def _filled(text: str, blocks: dict[str, str]) -> str:
     """Replace the content of each named block. Raise LookupError for a missing block."""
     for name, made in blocks.items():
-        block = re.compile(_BLOCK.format(name=name), re.DOTALL)
-        text, count = block.subn(lambda found, made=made: f"{found[1]}\n{made}\n{found[2]}", text)
-        if count != 1:
-            raise LookupError(f"the block '{name}' stands {count} times in the page")
+        found = re.search(_BLOCK.format(name=name), text, re.DOTALL)
+        if found is None:
+            raise LookupError(f"the page has no block '{name}': write '<!-- made by `make client`: {name} -->'")
+        text = f"{text[: found.end(1)]}\n{made}\n{text[found.start(2) :]}"
     return text
 
 

@@ -34,7 +34,7 @@ class ListedVersion(msgspec.Struct, frozen=True):
     digest: str
     kind: Kind
     publisher: Who
-    created_at: datetime | None
+    created_at: datetime
     size_bytes: int
 
 

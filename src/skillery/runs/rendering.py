@@ -14,7 +14,7 @@ from skillery.errors import QuotaExceeded, SkilleryError
 from skillery.registry import FoundTool
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.display import displayable, logs_preview
-from skillery.runs.results import ExactSkill, Run, RunError, ToolResult
+from skillery.runs.results import ExactSkill, Run, RunError, ToolResult, if_set
 from skillery.runs.run_host import Host
 from skillery.runs.scripts import script_answer
 from skillery.runs.skill_calls import CalledHost
@@ -80,10 +80,11 @@ async def _answer(run: ActiveRun, outcome: Outcome) -> Run:
 
 def tool_answer(run: Run) -> ToolResult:
     """Return the answer of call_tool from that of its run. Failures are results too: agents continue from them."""
+    error = if_set(run.error)
     return ToolResult(
-        result={"error": run.error.message or run.error.type} if run.error else run.output,
-        is_error=bool(run.error),
-        skill=run.skill or None,
+        result={"error": error.message or error.type} if error else run.output,
+        is_error=error is not None,
+        skill=if_set(run.skill),
         run_id=run.run_id,
         logs_preview=run.logs_preview,
         output_blobs=run.output_blobs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -15,6 +15,12 @@ from skillery.registry.pages import NextCursor
 from skillery.runs.packages import GivenEnvironment
 
 Status = Literal["queued", "started", "completed", "failed"]
+T = TypeVar("T")
+
+
+def if_set(value: T | UnsetType) -> T | None:
+    """Return the value of an optional field, None if it is left out."""
+    return None if value is UNSET else value
 
 
 class RunError(Struct, frozen=True):

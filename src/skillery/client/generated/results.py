@@ -317,7 +317,7 @@ class ListedVersion(TypedDict):
     digest: str
     kind: Literal["action", "instruction"]
     publisher: Who
-    created_at: str | None
+    created_at: str
     size_bytes: int
 
 
