@@ -87,7 +87,7 @@ class Deprecation(TypedDict):
 
 
 class Usage(TypedDict):
-    """`usage` of describe_skill: of everybody's runs, those that other runs called among them."""
+    """`usage` of describe_skill: the runs of all callers, including runs that other runs started."""
 
     runs: int
     completed: int
@@ -100,7 +100,7 @@ class Usage(TypedDict):
 
 
 class CheckedExample(TypedDict):
-    """An example and the run that tried it. One that needs permissions waits until the version is published."""
+    """An example and the run that tested it. An example that needs permissions waits until the version is published."""
 
     name: str
     status: Literal["passed", "failed", "waiting", "not_run"]
@@ -109,7 +109,7 @@ class CheckedExample(TypedDict):
 
 
 class WaiverNote(TypedDict):
-    """Of a waiver, what stands beside the finding that it waives."""
+    """The part of a waiver that is shown with the finding that it waives."""
 
     id: str
     by: str
@@ -120,7 +120,7 @@ class WaiverNote(TypedDict):
 
 
 class CheckFinding(TypedDict):
-    """What a check said of a version, and who has waived it."""
+    """A finding of a check about a version, with the waiver that applies to it."""
 
     rule: str
     message: str
@@ -138,7 +138,7 @@ class PermissionNames(TypedDict):
 
 
 class PermissionsDiff(TypedDict):
-    """`against` names the version compared with; None where there was none."""
+    """Permissions that a version adds and removes. `against` names the version compared with, if there was one."""
 
     against: str | None
     added: PermissionNames
@@ -219,14 +219,14 @@ class ExactSkill(TypedDict):
 
 
 class GivenEnvironment(TypedDict):
-    """The named environment of a run, and the lock that it had: None where it never got so far."""
+    """The named environment of a run, and its lock; None if there was no lock yet."""
 
     name: str
     lock: str | None
 
 
 class NetworkUse(TypedDict):
-    """Connections of a run that had the same goal and the same fate."""
+    """Connections of a run with the same target and the same outcome."""
 
     host: str
     port: int
@@ -268,7 +268,7 @@ class Run(TypedDict):
 
 
 class NewBlob(TypedDict):
-    """What `create_blob` answers."""
+    """Result of `create_blob`."""
 
     blob_id: str
     size_bytes: int
@@ -293,7 +293,7 @@ class Guide(TypedDict):
 
 
 class NewVersion(TypedDict):
-    """What `create_skill` answers."""
+    """The answer of `create_skill`."""
 
     name: str
     version: str
@@ -383,7 +383,7 @@ class RunPage(TypedDict):
 
 
 class MovedLabel(TypedDict):
-    """What each move answers. Of a label that was removed there is no version."""
+    """The answer of each move. A removed label has no version."""
 
     name: str
     label: str
@@ -454,7 +454,7 @@ class LockProblem(TypedDict):
 
 
 class Verified(TypedDict):
-    """`ok` where there are no problems; warnings do not count."""
+    """The result of verify_lock. `ok` is true if there are no problems; warnings do not count."""
 
     ok: bool
     problems: list[LockProblem]
@@ -486,7 +486,7 @@ class FoundSkillPage(TypedDict):
 
 
 class CheckedSkill(TypedDict):
-    """What `check_skill` answers. `status` is the one that the version would begin with."""
+    """The answer of `check_skill`. `status` is the first status that the version would have."""
 
     ok: bool
     name: str
@@ -500,7 +500,7 @@ class CheckedSkill(TypedDict):
 
 
 class Waiver(TypedDict):
-    """`file` and `version` None: whatever they are."""
+    """A waiver. `file` or `version` None matches any."""
 
     id: str
     name: str
@@ -562,7 +562,7 @@ class ToolResult(TypedDict):
 
 
 class DefinedTool(TypedDict):
-    """What both methods answer; skill and version are None where it lives, or lived, in a session."""
+    """The answer of both methods. Skill and version are None for a tool of a session."""
 
     name: str
     skill: str | None
@@ -587,7 +587,7 @@ class ShownLock(TypedDict):
 
 
 class OnServer(TypedDict):
-    """What one server has of it."""
+    """State of an environment on one server."""
 
     state: Literal["building", "ready", "failed"]
     message: str
@@ -598,7 +598,7 @@ class OnServer(TypedDict):
 
 
 class ShownRebuild(TypedDict):
-    """The last time that somebody had it built anew."""
+    """The last rebuild that was requested."""
 
     state: Literal["running", "done", "failed"]
     message: str
@@ -608,7 +608,7 @@ class ShownRebuild(TypedDict):
 
 
 class WarmProcess(TypedDict):
-    """A process that has imported what `preload` says."""
+    """A process that has imported the modules in `preload`."""
 
     state: Literal["starting", "ready", "failed"]
     memory_mb: float
@@ -616,7 +616,7 @@ class WarmProcess(TypedDict):
 
 
 class Environment(TypedDict):
-    """Packages that runs find; without a name those of skills alone."""
+    """An environment of packages for runs. Environments without a name belong to skills."""
 
     name: str | None
     description: str
@@ -639,7 +639,7 @@ class EnvironmentPage(TypedDict):
 
 
 class WithLock(TypedDict):
-    """A version whose packages these are."""
+    """A version that uses the environment."""
 
     name: str
     version: str
@@ -710,7 +710,7 @@ class Garbage(TypedDict):
 
 
 class CreatedToken(TypedDict):
-    """What `create_token` answers. `token` is shown here and never again."""
+    """Result of `create_token`. No other method returns `token`."""
 
     token: str
     id: str
@@ -724,7 +724,7 @@ class CreatedToken(TypedDict):
 
 
 class Token(TypedDict):
-    """A token without its secret, as `list_tokens` shows it."""
+    """A token without its secret, as `list_tokens` returns it."""
 
     id: str
     name: str
