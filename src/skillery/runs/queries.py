@@ -120,7 +120,7 @@ def _ended_run(connection: Connection, row: Row[Any]) -> Run:
         summary=row.summary,
         output=_raw(row.output_json),
         output_blobs=[blob.id for blob in written],
-        logs_preview=row.logs_preview,
+        logs_preview=row.logs_preview or "",
         duration_ms=row.duration_ms,
         error=_error(row) or UNSET,
         skill=_skill(row) or UNSET,
