@@ -113,6 +113,7 @@ format: install
 
 client: install ## generate parts of skillery.client; run after changes of methods or of client/asynchronous.py
 	$(BIN)/python -m skillery.api.rpc.client_source
+	$(BIN)/python -m skillery.api.docs_source
 
 lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

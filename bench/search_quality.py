@@ -68,7 +68,7 @@ def first_names(database: Database, query: str) -> list[str]:
     """Return the names of the first results."""
     params: dict[str, Any] = {"query": query, "kind": "", "tags": (), "namespace": "", "limit": FIRST, "cursor": ""}
     found = database.read_now(lambda connection: search_skills(connection, LOCAL, KEY, **params))
-    return [skill["name"] for skill in found["skills"]]
+    return [skill.name for skill in found.skills]
 
 
 def is_useful(query: Query, names: list[str]) -> bool:

@@ -14,7 +14,9 @@ from typing import Any, BinaryIO, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-# -- callers -----------------------------------------------------------------------------------------------------
+from skillery.failure_types import FailureType as FailureType  # noqa: PLC0414 - the boundary exports it
+
+# -- who is calling ----------------------------------------------------------------------------------------------
 
 Scope = Literal["read", "run", "publish", "review", "admin"]
 ALL_SCOPES: frozenset[Scope] = frozenset({"read", "run", "publish", "review", "admin"})
@@ -435,9 +437,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a run failed. `type` is the exception's class name or one of TimeoutError, MemoryLimitExceeded,
-    ProcessExited, ProcessKilled, InvalidOutput, ValidationError, SandboxError, SecretNotGranted, SecretMissing,
-    SecretUnavailable, EnvironmentNotReady, EnvironmentFailed."""
+    """Why a run failed. `type` is a `FailureType`, or the class name of the exception that the code raised."""
 
     type: str
     message: str

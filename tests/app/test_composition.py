@@ -931,7 +931,7 @@ def test_the_timeout_of_the_caller_ends_the_call_with_all_its_processes(composed
     assert answers[0]["error"]["type"] == "TimeoutError"
     [called] = composed.called(answers[0]["run_id"])
     assert called["status"] == "failed"
-    assert json.loads(called["error_json"])["type"] in {"TimeoutError", "ProcessKilled"}
+    assert json.loads(called["error_json"])["type"] in {"TimeoutError", "CallerEnded"}
     assert processes_with(mark) == []
 
 

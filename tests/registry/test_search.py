@@ -298,7 +298,7 @@ def test_pages_follow_each_other_whatever_is_published_meanwhile(rpc: Rpc, new_n
     found, cursor = [], None
     for number in itertools.count():
         page = rpc("search_skills", query=new_word, limit=3, cursor=cursor)
-        found += [skill["name"] for skill in page["skills"]]
+        found += [skill.name for skill in page.skills]
         cursor = page["next_cursor"]
         publish(rpc, f"{new_name}.x{number}", body=f"{new_word} " * 50)
         if cursor is None or number > 3:
@@ -435,8 +435,8 @@ def test_frequent_words_order_what_rare_words_find(database: Database) -> None:
         asked: dict[str, Any] = {"query": query, "kind": "", "tags": [], "namespace": "", "limit": 100, "cursor": ""}
         while len(listed) < MANY:
             page = database.read_now(lambda connection: search_skills(connection, identity, b"k" * 32, **asked))
-            listed += [skill["name"] for skill in page["skills"]]
-            asked["cursor"] = page["next_cursor"]
+            listed += [skill.name for skill in page.skills]
+            asked["cursor"] = page.next_cursor
             if not asked["cursor"]:
                 break
         return listed
@@ -590,7 +590,7 @@ def test_the_migration_finds_what_was_there_already(before: Database, new_word: 
     def found(query: str) -> int:
         asked: Any = {"kind": "", "tags": ["t"], "namespace": "", "limit": 10, "cursor": ""}
         with before.engine.connect() as connection:
-            return len(search_skills(connection, LOCAL, b"k" * 32, query=query, **asked)["skills"])
+            return len(search_skills(connection, LOCAL, b"k" * 32, query=query, **asked).skills)
 
     assert [found(new_word), found("foob"), found("nothing")] == [2, 1, 0]
 

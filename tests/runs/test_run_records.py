@@ -308,7 +308,7 @@ def test_called_runs_end_with_the_run_that_is_cancelled(rpc: Rpc, new_name: str)
     assert results[0]["error"]["type"] == "Cancelled"
     while rpc("get_run", run_id=called)["status"] == "started":
         time.sleep(0.05)
-    assert rpc("get_run", run_id=called)["error"]["type"] == "ProcessKilled"
+    assert rpc("get_run", run_id=called)["error"]["type"] == "CallerEnded"
     assert rpc("describe_skill", name=new_name)["skill"]["usage"]["cancelled"] == 1
 
 

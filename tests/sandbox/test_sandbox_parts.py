@@ -300,6 +300,7 @@ def test_uids_are_never_shared_and_last_used_again() -> None:
 
 def test_the_ways_a_process_ends_have_their_words() -> None:
     assert ended_early(9) == Failure("ProcessKilled", "the process was killed by SIGKILL before it returned a result")
+    assert ended_early(24).type == "CpuTimeExceeded"
     assert ended_early(34).message == "the process was killed by SIGRTMIN before it returned a result"
     assert ended_early(3 << 8) == Failure(
         "ProcessExited", "the process exited with status 3 before it returned a result"

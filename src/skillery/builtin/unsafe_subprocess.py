@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from skillery import hookimpl
-from skillery.backends import Capability, Failure, Job, Offer, Outcome, Place, Probe, RunHost
+from skillery.backends import Capability, Failure, FailureType, Job, Offer, Outcome, Place, Probe, RunHost
 from skillery.sandboxing import python_runner
 from skillery.sandboxing.python_runner import languages
 from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost, Places, job_header
@@ -72,7 +72,7 @@ class UnsafeSubprocess:
             run = PlainRun(job, host)
         except OSError as error:
             reason = f"the process could not be started: {error.strerror}"
-            return Outcome(failure=Failure("SandboxError", reason), degraded=DEGRADED)
+            return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, reason), degraded=DEGRADED)
         return await run_whole(run)
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class PlainRun:
         except (BrokenSetup, TimeoutError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             what = f"the process could not be started: {reason or 'it took too long'}"
-            self._session.stopped = Failure("SandboxError", what)
+            self._session.stopped = Failure(FailureType.SANDBOX_ERROR, what)
         else:
             await self._session.follow(dialogue, self._end_of_code)
 

@@ -26,7 +26,7 @@ from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
 from skillery.client.files import places_below
 from skillery.client.generated.async_methods import AsyncMethods
 from skillery.client.generated.values import RunFile
-from skillery.client.results import NewBlob, Run, ToolAnswer
+from skillery.client.results import NewBlob, Run, RunRecord, ToolResult
 from skillery.client.retrying import Patience, Retries
 from skillery.client.tool_calls import TOOLS, ModelMistake, offered_names, read_tool_call
 from skillery.client.waiting import read_async, sleep_async, write_async
@@ -229,7 +229,7 @@ class AsyncClient(AsyncMethods):
             made.append({"path": path, "blob_id": blob["blob_id"]})
         return made
 
-    async def download_files(self, run: Run | ToolAnswer, folder: os.PathLike[str]) -> list[Path]:
+    async def download_files(self, run: Run | RunRecord | ToolResult, folder: os.PathLike[str]) -> list[Path]:
         """Write the `files` of a run to a folder, at constant memory, and return their paths. Raises ValueError
         before any write if a path leads outside the folder, because the run chose the paths."""
         found = run.get("files", [])

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, bindparam, insert, or_, select, update
@@ -57,6 +57,34 @@ class NewBlob(msgspec.Struct, frozen=True, omit_defaults=True):
     size_bytes: int
     expires_at: datetime | None = None
     """Left out if the blob does not expire."""
+
+
+class BlobContent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The content of a blob, or a part of it."""
+
+    content: str
+    encoding: Literal["utf-8", "base64"]
+    truncated: bool
+    kind: str
+    size_bytes: int
+    expires_at: datetime | None = None
+    """Omitted for a blob without an expiry."""
+
+
+class DeletedBlob(msgspec.Struct, frozen=True):
+    """A deleted blob."""
+
+    blob_id: str
+    size_bytes: int
+
+
+class OutputFile(msgspec.Struct, frozen=True):
+    """A blob that a run wrote with a name: a path below /workspace/out, or the name of a picture."""
+
+    path: str
+    blob_id: str
+    kind: str
+    size_bytes: int
 
 
 class Lifetimes(msgspec.Struct, frozen=True):
@@ -227,8 +255,8 @@ class Blobs:
 
     async def read_blob(
         self, identity: Identity, blob_id: str, mode: Mode, max_bytes: int | None, *, expect: Callable[[int], None]
-    ) -> dict[str, Any]:
-        """Return `content, encoding, truncated, kind, size_bytes, expires_at`. A character is never split.
+    ) -> BlobContent:
+        """Return the content or a part of it. Never split a character.
 
         `expect` is called with the number of bytes before they are read. Raises BlobNotFound, and BlobTooLarge if
         `full` without `max_bytes` finds more than 1 MiB.
@@ -248,14 +276,14 @@ class Blobs:
         data = await asyncio.to_thread(self.read_range, blob, start, wanted)
         if blob.is_text:
             data = _whole_characters(data)
-        return {
-            "content": data.decode() if blob.is_text else base64.b64encode(data).decode(),
-            "encoding": "utf-8" if blob.is_text else "base64",
-            "truncated": len(data) < blob.size_bytes,
-            "kind": blob.kind,
-            "size_bytes": blob.size_bytes,
-            **({"expires_at": blob.expires_at} if blob.expires_at else {}),
-        }
+        return BlobContent(
+            content=data.decode() if blob.is_text else base64.b64encode(data).decode(),
+            encoding="utf-8" if blob.is_text else "base64",
+            truncated=len(data) < blob.size_bytes,
+            kind=blob.kind,
+            size_bytes=blob.size_bytes,
+            expires_at=blob.expires_at,
+        )
 
     def read_range(self, blob: BlobRow, start: int, length: int) -> bytes:
         """Return `length` bytes from `start`. Blocking."""
@@ -299,21 +327,17 @@ def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
     connection.execute(update(blobs).where(blobs.c.run_id.in_(run_ids)).values(run_id=None, position=None))
 
 
-def output_blobs(connection: Connection, run_id: str) -> dict[str, Any]:
-    """Return the outputs of a run that still exist, as `outputs_of`."""
+def output_blobs(connection: Connection, run_id: str) -> list[BlobRow]:
+    """Return the blobs that a run wrote and that are still there, in the order of writing."""
     is_there = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > datetime.now(UTC))
     found = select(*(blobs.c[name] for name in BlobRow._fields)).where(blobs.c.run_id == run_id, is_there)
-    return outputs_of([BlobRow(*row) for row in connection.execute(found.order_by(blobs.c.position))])
+    return [BlobRow(*row) for row in connection.execute(found.order_by(blobs.c.position))]
 
 
-def outputs_of(written: Sequence[BlobRow]) -> dict[str, Any]:
-    """Return `output_blobs`, the ids in the order of writing, and `files`: those that have a path, if there are any."""
-    files = [
-        {"path": row.path, "blob_id": row.id, "kind": row.kind, "size_bytes": row.size_bytes}
-        for row in written
-        if row.path is not None
-    ]
-    return {"output_blobs": [row.id for row in written], **({"files": files} if files else {})}
+def output_files(written: Sequence[BlobRow]) -> list[OutputFile] | msgspec.UnsetType:
+    """Return the blobs that have a path; UNSET if there are none."""
+    named = [OutputFile(row.path, row.id, row.kind, row.size_bytes) for row in written if row.path is not None]
+    return named or msgspec.UNSET
 
 
 def parse_kind(kind: str) -> str:

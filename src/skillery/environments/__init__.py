@@ -5,10 +5,9 @@ from skillery.environments.dependency_locks import Locks
 from skillery.environments.folders import Installed
 from skillery.environments.jobs import Jobs
 from skillery.environments.sources import Sources, address_problem, check_python, fits_this_python, has_login
-from skillery.environments.store import FAILED, Environments
+from skillery.environments.store import Environments
 
 __all__ = [
-    "FAILED",
     "Builder",
     "Environments",
     "Installed",

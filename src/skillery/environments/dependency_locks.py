@@ -10,6 +10,7 @@ from typing import NoReturn, Protocol
 
 import msgspec
 
+from skillery.backends import FailureType
 from skillery.database import Database
 from skillery.environments.jobs import Jobs, Stopped
 from skillery.environments.lock_rows import find_lock, keep_lock
@@ -126,7 +127,9 @@ class Locks:
         try:
             answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": stdin}, seconds=self._seconds)
         except Stopped as stopped:
-            raise self._too_long() if stopped.kind == "TimeoutError" else locking_error(NOT_LOCKED, stopped) from None
+            raise (
+                self._too_long() if stopped.kind == FailureType.TIMEOUT else locking_error(NOT_LOCKED, stopped)
+            ) from None
         finally:
             turn.leave()
         ran = msgspec.convert(answer.told, UvResult)

@@ -16,7 +16,17 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from skillery.backends import BlobMount, BlobWriter, CodeCall, Job, Limits, NetworkUse, PackageMount, Sandbox
+from skillery.backends import (
+    BlobMount,
+    BlobWriter,
+    CodeCall,
+    FailureType,
+    Job,
+    Limits,
+    NetworkUse,
+    PackageMount,
+    Sandbox,
+)
 from skillery.environments.errors import BuildFailed, not_written
 from skillery.environments.sources import Sources
 from skillery.errors import (
@@ -104,7 +114,7 @@ class Jobs:
         refused = _refused(outcome.network)
         if outcome.failure is not None or outcome.result is None:
             failure = outcome.failure
-            raise Stopped(*((failure.type, failure.message) if failure else ("SandboxError", "")), refused)
+            raise Stopped(*((failure.type, failure.message) if failure else (FailureType.SANDBOX_ERROR, "")), refused)
         return JobResult(msgspec.json.decode(outcome.result, type=dict[str, Any]), refused)
 
     def _job(self, task: Task, args: Mapping[str, Any], given: Mapping[str, Path], seconds: float, disk: int) -> Job:

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Literal
 
-from skillery.backends import Failure
+from skillery.backends import Failure, FailureType
 from skillery.database import Database
 from skillery.environments.definitions import Defined, Named
 from skillery.environments.dependency_locks import NOT_LOCKED, Locks
 from skillery.environments.named_rows import NamedLock, add_named_lock, find_named_lock
-from skillery.environments.store import FAILED, NOT_READY, RETRY_SECONDS, Environments
+from skillery.environments.store import RETRY_SECONDS, Environments
 from skillery.errors import PackagesNotOffered, SkilleryError, Unavailable
 from skillery.formats.requirements import Pin, read_lock
 
@@ -73,11 +73,16 @@ class NamedEnvironments:
         if task is not None:
             await asyncio.wait({task}, timeout=seconds)
             if not task.done():
-                return Failure(NOT_READY, f"the environment '{one.name}' was still being locked after {seconds:g} s")
+                return Failure(
+                    FailureType.ENVIRONMENT_NOT_READY,
+                    f"the environment '{one.name}' was still being locked after {seconds:g} s",
+                )
         failed = self._failed.get(one.name)
         if failed is not None:
             return failed[0]
-        return await self.find(one) or Failure(FAILED, f"the environment '{one.name}' could not be locked")
+        return await self.find(one) or Failure(
+            FailureType.ENVIRONMENT_FAILED, f"the environment '{one.name}' could not be locked"
+        )
 
     async def find(self, one: Named) -> NamedLock | None:
         """Return the lock from the cache or the database."""
@@ -132,7 +137,10 @@ class NamedEnvironments:
             self._failed[one.name] = (not_locked(one, error), time.monotonic() + delay)
         except Exception:
             log.exception("the environment '%s' could not be locked", one.name)
-            failure = Failure(FAILED, f"the environment '{one.name}' could not be locked: see the log of the server")
+            failure = Failure(
+                FailureType.ENVIRONMENT_FAILED,
+                f"the environment '{one.name}' could not be locked: see the log of the server",
+            )
             self._failed[one.name] = (failure, time.monotonic() + RETRY_SECONDS)
 
     # -- in the background -------------------------------------------------------------------------------------------
@@ -176,10 +184,10 @@ def not_locked(one: Named, error: SkilleryError) -> Failure:
         f"the environment '{one.name}' could not be locked: {error.message.removeprefix(f'{NOT_LOCKED}: ').rstrip('.')}"
     )
     if isinstance(error, PackagesNotOffered):
-        return Failure(FAILED, f"{what}. {error.hint or ''}".rstrip())
+        return Failure(FailureType.ENVIRONMENT_FAILED, f"{what}. {error.hint or ''}".rstrip())
     if isinstance(error, Unavailable):
-        return Failure(FAILED, what)
-    return Failure(FAILED, f"{what} (the setting environments.{one.name}.dependencies)")
+        return Failure(FailureType.ENVIRONMENT_FAILED, what)
+    return Failure(FailureType.ENVIRONMENT_FAILED, f"{what} (the setting environments.{one.name}.dependencies)")
 
 
 @lru_cache(maxsize=128)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from skillery.backends import Failure, PackageMount
+from skillery.backends import Failure, FailureType, PackageMount
 from skillery.database import Database
 from skillery.environments.builder import PACKAGES, Builder, Built
 from skillery.environments.downloads import Progress
@@ -32,7 +32,6 @@ RETRY_SECONDS = 60.0
 USE_RECORD_SECONDS = 600.0
 PROGRESS_SECONDS = 0.5
 BUILDS_AT_ONCE = 3
-NOT_READY, FAILED = "EnvironmentNotReady", "EnvironmentFailed"
 
 
 class Environments:
@@ -98,7 +97,7 @@ class Environments:
             if not task.done():
                 elapsed = f"after {round(seconds, 1):g} s{self._progress_text(sha256)}"
                 message = f"the packages were still being installed {elapsed}; try again"
-                return Failure(NOT_READY, message)
+                return Failure(FailureType.ENVIRONMENT_NOT_READY, message)
         return self.find(sha256) or self._last_failure(sha256)
 
     def _progress_text(self, sha256: str) -> str:
@@ -107,7 +106,7 @@ class Environments:
 
     def _last_failure(self, sha256: str) -> Failure:
         failed = self._failed.get(sha256)
-        return failed[0] if failed else Failure(FAILED, "the packages could not be installed")
+        return failed[0] if failed else Failure(FailureType.ENVIRONMENT_FAILED, "the packages could not be installed")
 
     def begin(self, lock: bytes) -> asyncio.Task[Failure | None] | None:
         """Start a build. Return None if the environment exists or a build has just failed."""
@@ -124,7 +123,7 @@ class Environments:
         while sha256 in self._building:
             await asyncio.wait({self._building[sha256]})
         if self._closed:
-            return Failure(NOT_READY, "the server is stopping")
+            return Failure(FailureType.ENVIRONMENT_NOT_READY, "the server is stopping")
         failure = await asyncio.shield(self._begin(sha256, lock, force=True))
         return failure or self.find(sha256) or self._last_failure(sha256)
 
@@ -160,11 +159,13 @@ class Environments:
             built = await self._run_build(sha256, lock, progress, force=force)
         except BuildFailed as error:
             log.warning("the packages of lock %s could not be installed: %s", sha256[:12], error.message)
-            failure = Failure(FAILED, f"the packages could not be installed: {error.message}")
+            failure = Failure(FailureType.ENVIRONMENT_FAILED, f"the packages could not be installed: {error.message}")
             return await self._note_failure(sha256, failure, error.message, passing=error.passing)
         except Exception:
             log.exception("the packages of lock %s could not be installed", sha256[:12])
-            failure = Failure(FAILED, "the packages could not be installed: see the log of the server")
+            failure = Failure(
+                FailureType.ENVIRONMENT_FAILED, "the packages could not be installed: see the log of the server"
+            )
             return await self._note_failure(sha256, failure, failure.message)
         await asyncio.to_thread(self._select_newest, sha256)
         await self._note(sha256, "ready", size=built.size_bytes)

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 
+from skillery.backends import FailureType
 from skillery.environments.errors import BuildFailed
 from skillery.environments.jobs import Stopped
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable, UnresolvableDependencies
@@ -157,10 +158,10 @@ def build_failure(output: str) -> str:
 def job_failure(what: str, stopped: Stopped) -> BuildFailed:
     """Return why a job in the sandbox failed."""
     log.warning("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
-    if stopped.kind == "TimeoutError":
+    if stopped.kind == FailureType.TIMEOUT:
         return BuildFailed(f"{what} in time (the setting packages.build_seconds)")
-    if stopped.kind == "MemoryLimitExceeded":
+    if stopped.kind == FailureType.MEMORY_LIMIT_EXCEEDED:
         return BuildFailed(f"{what}: {stopped.message}")
-    if stopped.kind == "SandboxError":
+    if stopped.kind == FailureType.SANDBOX_ERROR:
         return BuildFailed(f"{what}: the sandbox failed ({cleaned(stopped.message, 200)})", passing=True)
     return BuildFailed(f"{what}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")

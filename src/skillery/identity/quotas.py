@@ -104,6 +104,25 @@ class Used(msgspec.Struct, frozen=True):
     """None: there is no limit."""
 
 
+class NamespaceUse(msgspec.Struct, frozen=True):
+    """The use of a namespace and everything below it."""
+
+    namespace: str
+    bundle_bytes: Used
+
+
+class IdentityUse(msgspec.Struct, frozen=True):
+    """The use of each quota by an identity, and its limit."""
+
+    identity: str
+    blobs: Used
+    blob_bytes: Used
+    runs_per_minute: Used
+    concurrent_runs: Used
+    session_tools: Used
+    namespaces: list[NamespaceUse]
+
+
 # -- blobs -------------------------------------------------------------------------------------------------------
 
 
@@ -293,7 +312,7 @@ def bundle_bytes(connection: Connection, namespace: str) -> int:
 
 def get_usage(
     connection: Connection, quotas: Quotas, identity: str, namespaces: list[str], sees: Callable[[str], bool]
-) -> dict[str, object]:
+) -> IdentityUse:
     """Return what an identity uses and may use, and the same for every limit below these namespaces. `used` is given
     only if the caller may see everything that is counted.
     """
@@ -302,21 +321,18 @@ def get_usage(
     limits: dict[str, int] = {}
     for namespace in namespaces:
         limits |= quotas.over(namespace)
-    return {
-        "identity": identity,
-        "blobs": _used(count, quota.blobs),
-        "blob_bytes": _used(size, quota.blob_bytes),
-        "runs_per_minute": _used(runs_of_last_minute(connection, identity), quota.runs_per_minute),
-        "concurrent_runs": _used(runs_under_way(connection, identity), quota.concurrent_runs),
-        "session_tools": _used(session_tools_of(connection, identity), quota.session_tools),
-        "namespaces": [
-            {
-                "namespace": one,
-                "bundle_bytes": _used(bundle_bytes(connection, one) if sees(one) else None, limit),
-            }
+    return IdentityUse(
+        identity=identity,
+        blobs=_used(count, quota.blobs),
+        blob_bytes=_used(size, quota.blob_bytes),
+        runs_per_minute=_used(runs_of_last_minute(connection, identity), quota.runs_per_minute),
+        concurrent_runs=_used(runs_under_way(connection, identity), quota.concurrent_runs),
+        session_tools=_used(session_tools_of(connection, identity), quota.session_tools),
+        namespaces=[
+            NamespaceUse(one, _used(bundle_bytes(connection, one) if sees(one) else None, limit))
             for one, limit in sorted(limits.items())
         ],
-    }
+    )
 
 
 def _used(used: int | None, limit: int) -> Used:

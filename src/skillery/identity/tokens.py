@@ -59,6 +59,12 @@ class Token(msgspec.Struct, frozen=True):
     """Updated at most once a minute."""
 
 
+class Tokens(msgspec.Struct, frozen=True):
+    """Every token that was ever created, oldest first."""
+
+    tokens: list[Token]
+
+
 class CreatedToken(msgspec.Struct, frozen=True):
     """Result of `create_token`. No other method returns `token`."""
 

@@ -4,7 +4,7 @@ checks."""
 from skillery.registry.checks import CheckedExample, CheckFinding, Checks, checks_of, compare_permissions, with_examples
 from skillery.registry.cursors import cursor_key
 from skillery.registry.descriptions import describe_in_full, describe_skill
-from skillery.registry.files import files_of, read_inline_file, read_skill_file
+from skillery.registry.files import SkillFileContent, files_of, read_inline_file, read_skill_file
 from skillery.registry.import_aliases import (
     FILES_PART,
     Alias,
@@ -28,7 +28,7 @@ from skillery.registry.index_names import (
     list_unprepared,
     skills_with_index_name,
 )
-from skillery.registry.labels import MovedLabel, list_labels, remove_label, rollback_label, set_label
+from skillery.registry.labels import Labels, MovedLabel, list_labels, remove_label, rollback_label, set_label
 from skillery.registry.lifecycle import (
     approve_version,
     deprecate_skill,
@@ -41,7 +41,7 @@ from skillery.registry.lifecycle import (
     yank_version,
 )
 from skillery.registry.listings import list_skills, sees_more_skills_than
-from skillery.registry.locks import Locked, Pin, Verified, resolve_skills, verify_lock
+from skillery.registry.locks import Lock, Locked, Pin, Verified, resolve_skills, verify_lock
 from skillery.registry.new_versions import NewVersion, insert_version, version_if_taken
 from skillery.registry.resolution import VersionRow, resolve
 from skillery.registry.resources import (
@@ -51,13 +51,21 @@ from skillery.registry.resources import (
     read_directory,
     read_resource,
 )
+from skillery.registry.results import DescribedSkill, FoundSkillPage, SkillPage, ToolPage
 from skillery.registry.search import search_skills
 from skillery.registry.tool_listings import list_tools
 from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
 from skillery.registry.usage import Usage, count_run
-from skillery.registry.versions import ages, cursor_after_version, find_version, list_versions
+from skillery.registry.versions import (
+    ListedVersion,
+    VersionPage,
+    ages,
+    cursor_after_version,
+    find_version,
+    list_versions,
+)
 from skillery.registry.visibility import Visibility
-from skillery.registry.waivers import Waiver, apply_waivers, list_waivers, revoke_waiver, waive_finding
+from skillery.registry.waivers import Waiver, WaiverPage, apply_waivers, list_waivers, revoke_waiver, waive_finding
 
 __all__ = [
     "FILES_PART",
@@ -65,10 +73,15 @@ __all__ = [
     "CheckFinding",
     "CheckedExample",
     "Checks",
+    "DescribedSkill",
+    "FoundSkillPage",
     "FoundTool",
     "Imported",
     "KnownPath",
+    "Labels",
     "Listed",
+    "ListedVersion",
+    "Lock",
     "Locked",
     "MovedLabel",
     "NewVersion",
@@ -76,11 +89,16 @@ __all__ = [
     "Recorded",
     "Removed",
     "SessionTool",
+    "SkillFileContent",
+    "SkillPage",
+    "ToolPage",
     "Usage",
     "Verified",
+    "VersionPage",
     "VersionRow",
     "Visibility",
     "Waiver",
+    "WaiverPage",
     "ages",
     "apply_waivers",
     "approve_version",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -11,8 +12,9 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select
 from skillery.database.tables import audit
 from skillery.errors import InvalidParams
 from skillery.formats.timestamps import parse_timestamp
+from skillery.identity.who import Who
 from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.pages import fitting_items
+from skillery.registry.pages import NextCursor, fitting_items
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,22 +43,17 @@ def parse_filter(
     return AuditFilter(identity=identity, action=action, subject=subject, outcome=outcome, since=since, until=until)
 
 
-class WhoActed(msgspec.Struct, frozen=True):
-    name: str
-    kind: str
-
-
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One row of `list_audit`."""
 
     seq: int
     at: str
-    identity: WhoActed | None
+    identity: Who | None
     address: str | None
     request_id: str | None
     action: str
     subject: str
-    outcome: str
+    outcome: Literal["done", "refused"]
     code: int | None
     type: str | None
     count: int
@@ -65,8 +62,15 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
 
-def list_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit: int, cursor: str) -> dict[str, Any]:
-    """Return `{"entries": […], "next_cursor": …}`. Raise InvalidCursor."""
+class AuditPage(msgspec.Struct, frozen=True):
+    """A page of the audit trail, newest first."""
+
+    entries: Sequence[AuditEntry]
+    next_cursor: NextCursor
+
+
+def list_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit: int, cursor: str) -> AuditPage:
+    """Return a page of the audit trail, newest first. Raises InvalidCursor."""
     bound_to = ("list_audit", msgspec.json.encode(wanted).decode())
     conditions = _conditions(wanted)
     if cursor:
@@ -75,7 +79,7 @@ def list_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit
     rows = connection.execute(newest_first).all()
     page = fitting_items([_entry(row) for row in rows[:limit]])
     next_cursor = make_cursor(key, bound_to, (str(page[-1].seq),)) if len(rows) > len(page) else None
-    return {"entries": page, "next_cursor": next_cursor}
+    return AuditPage(page, next_cursor)
 
 
 def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
@@ -102,7 +106,7 @@ def _entry(row: Any) -> AuditEntry:
     return AuditEntry(
         seq=row.seq,
         at=row.at,
-        identity=None if row.identity is None else WhoActed(row.identity, row.identity_kind),
+        identity=None if row.identity is None else Who(row.identity, row.identity_kind),
         address=row.address,
         request_id=row.request_id,
         action=row.action,

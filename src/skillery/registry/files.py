@@ -6,8 +6,9 @@ import base64
 import io
 from collections.abc import Callable
 from functools import partial
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
+import msgspec
 from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Storage
@@ -18,6 +19,13 @@ from skillery.formats.json_pieces import JsonPieces, content_pieces
 from skillery.formats.version_spec import VersionSpec
 from skillery.formats.wording import near_words
 from skillery.registry.resolution import VersionRow, resolve
+
+
+class SkillFileContent(msgspec.Struct, frozen=True):
+    """The content of a file of a skill."""
+
+    content: str
+    encoding: Literal["utf-8", "base64"]
 
 
 class FileRow(NamedTuple):
@@ -74,7 +82,7 @@ def read_skill_file(
 
 def read_inline_file(
     connection: Connection, identity: Identity, *, name: str, spec: VersionSpec, path: str
-) -> dict[str, str] | None:
+) -> SkillFileContent | None:
     """Return the answer of `read_skill_file` if the file is in the database, as most are.
 
     None if the file is in the storage or does not exist: both need a slower call. Raises SkillNotFound,
@@ -85,11 +93,11 @@ def read_inline_file(
     return None if not found or found[0][1] is None else _as_answered(bytes(found[0][1]))
 
 
-def _as_answered(content: bytes) -> dict[str, str]:
+def _as_answered(content: bytes) -> SkillFileContent:
     try:
-        return {"content": content.decode("utf-8"), "encoding": "utf-8"}
+        return SkillFileContent(content.decode("utf-8"), "utf-8")
     except UnicodeDecodeError:
-        return {"content": base64.b64encode(content).decode(), "encoding": "base64"}
+        return SkillFileContent(base64.b64encode(content).decode(), "base64")
 
 
 def check_file(connection: Connection, version: VersionRow, path: str) -> None:

@@ -22,6 +22,7 @@ from skillery.formats.version_spec import VersionSpec
 from skillery.identity import access
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.lifecycle import lock_skill
+from skillery.registry.pages import NextCursor
 from skillery.registry.resolution import find_skill, label_not_found, resolve, skill_not_found
 
 MoveName = Literal["set", "rollback", "remove"]
@@ -43,6 +44,40 @@ class MovedLabel(msgspec.Struct, frozen=True):
     digest: str | None
     previous: str | None
     """The version that the label pointed to before."""
+
+
+class Label(msgspec.Struct, frozen=True):
+    """The version that a label points to, and the identity that moved it there."""
+
+    label: str
+    version: str
+    digest: str
+    status: str
+    by: str
+    kind: str
+    at: str
+
+
+class LabelMove(msgspec.Struct, frozen=True):
+    """A move of a label."""
+
+    label: str
+    move: MoveName
+    version: str | None
+    digest: str | None
+    previous: str | None
+    by: str
+    kind: str
+    at: str
+
+
+class Labels(msgspec.Struct, frozen=True):
+    """The labels of a skill, and a page of their moves, newest first."""
+
+    name: str
+    labels: list[Label]
+    history: list[LabelMove]
+    next_cursor: NextCursor
 
 
 class _Move(NamedTuple):
@@ -209,8 +244,8 @@ def _move(
 
 def list_labels(
     connection: Connection, identity: Identity, key: bytes, *, name: str, label: str, limit: int, cursor: str
-) -> dict[str, Any]:
-    """Return `name`, the current `labels`, and a page of `history`, newest first, with `next_cursor`.
+) -> Labels:
+    """Return the labels as they are now, and a page of their history, newest first.
 
     `label` "" is all labels; a removed label still has its history. Raises SkillNotFound, LabelNotFound, InvalidCursor.
     """
@@ -223,12 +258,12 @@ def list_labels(
     before = int(read_cursor(key, bound_to, cursor, 1)[0]) if cursor else None
     rows = connection.execute(_history(skill_id, label, before).limit(limit + 1)).all()
     page, more = rows[:limit], len(rows) > limit
-    return {
-        "name": name,
-        "labels": [_label(row) for row in connection.execute(_now(skill_id, label))],
-        "history": [_moved(row) for row in page],
-        "next_cursor": make_cursor(key, bound_to, (str(page[-1].id),)) if more else None,
-    }
+    return Labels(
+        name,
+        [_label(row) for row in connection.execute(_now(skill_id, label))],
+        [_moved(row) for row in page],
+        make_cursor(key, bound_to, (str(page[-1].id),)) if more else None,
+    )
 
 
 def _now(skill_id: int, label: str) -> Select[Any]:
@@ -257,14 +292,13 @@ def _history(skill_id: int, label: str, before: int | None) -> Select[Any]:
     return statement if before is None else statement.where(label_moves.c.id < before)
 
 
-def _label(row: Any) -> dict[str, Any]:
-    return {"label": row.label, "version": row.version, "digest": row.digest, "status": row.status, **_by(row)}
+def _label(row: Any) -> Label:
+    return Label(row.label, row.version, row.digest, row.status, *_by(row))
 
 
-def _moved(row: Any) -> dict[str, Any]:
-    of = {"label": row.label, "move": row.move, "version": row.version, "digest": row.digest, "previous": row.previous}
-    return {**of, **_by(row)}
+def _moved(row: Any) -> LabelMove:
+    return LabelMove(row.label, row.move, row.version, row.digest, row.previous, *_by(row))
 
 
-def _by(row: Any) -> dict[str, str | None]:
-    return {"by": row.identity, "kind": row.identity_kind, "at": timestamp_text(row.created_at)}
+def _by(row: Any) -> tuple[str, str, str]:
+    return row.identity, row.identity_kind, timestamp_text(row.created_at) or ""

@@ -32,6 +32,12 @@ class Locked(msgspec.Struct, frozen=True):
     status: str
 
 
+class Lock(msgspec.Struct, frozen=True):
+    """Exact versions of skills."""
+
+    lock: list[Locked]
+
+
 class Pin(msgspec.Struct, frozen=True):
     """One skill of a lock, as the caller sent it."""
 
@@ -55,7 +61,7 @@ class Verified(msgspec.Struct, frozen=True):
     warnings: list[LockProblem]
 
 
-def resolve_skills(connection: Connection, identity: Identity, texts: Sequence[str]) -> list[Locked]:
+def resolve_skills(connection: Connection, identity: Identity, texts: Sequence[str]) -> Lock:
     """Return the exact version of each `name` or `name@<version spec>`, in the given order, duplicates once.
 
     Raises the error of the first reference that does not resolve, with `data["skill"]`, and InvalidParams for two
@@ -78,7 +84,7 @@ def resolve_skills(connection: Connection, identity: Identity, texts: Sequence[s
                 param="skills",
                 skill=text,
             )
-    return [Locked(row.name, row.version, row.digest, row.status) for row in found.values()]
+    return Lock([Locked(row.name, row.version, row.digest, row.status) for row in found.values()])
 
 
 def _resolved(connection: Connection, identity: Identity, text: str) -> VersionRow:

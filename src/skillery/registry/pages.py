@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 Row = TypeVar("Row")
+NextCursor = Annotated[str | None, msgspec.Meta(description="For the next page; null on the last page")]
 MOST_BYTES = 2 * 1024 * 1024
 """Limit on the items of a page, in bytes. A single item may have 256 KiB, and a caller may request a thousand."""
 ROWS_AT_ONCE = 50

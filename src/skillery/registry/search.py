@@ -21,6 +21,7 @@ from skillery.formats.snippets import snippet_of
 from skillery.formats.words import Term, parse_query
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting, read_until_full, text_bytes
+from skillery.registry.results import FoundSkill, FoundSkillPage, SkillRow
 from skillery.registry.search_index import SKILL_MD, body_in, tag_word
 from skillery.registry.search_ranking import Filters, most_points, ranking_of
 from skillery.registry.search_terms import Meaning, meanings_of
@@ -30,6 +31,7 @@ Kind = Literal["", "action", "instruction"]
 MOST_TAGS = 16
 _LEAST_SCORE = 0.001
 _meanings = msgspec.json.Decoder(list[Meaning])
+_rows = msgspec.json.Decoder(SkillRow)
 
 _DETAILS = (
     select(search_words.c.skill_id, skill_versions.c.summary_json, skill_versions.c.skill_md_start, objects.c.data)
@@ -67,7 +69,7 @@ def search_skills(
     namespace: str,
     limit: int,
     cursor: str,
-) -> dict[str, Any]:
+) -> FoundSkillPage:
     """Return `skills` and `next_cursor`. Raise InvalidParams, InvalidCursor.
 
     Each skill is an item of list_skills with `summary`, plus `score` (above 0, at most 1), `snippet` and `copies`. Only
@@ -79,7 +81,7 @@ def search_skills(
     visible = seen_by(connection, identity)
     page_start = _page_start(connection, visible, key, bound_to, terms, cursor)
     if not page_start.meanings:
-        return {"skills": [], "next_cursor": None}
+        return FoundSkillPage([], None)
     filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags))
     ranking = ranking_of(filters, page_start.meanings, page_start.after, limit + 1)
     given = visible.parameters | _filtering(kind, asked_tags, namespace) | ranking.parameters
@@ -87,10 +89,8 @@ def search_skills(
     found = read_until_full(partial(_read, connection, ranked), min(limit, len(ranked)), _size_of)
     page = fitting(found, _size_of)
     more = len(ranked) > len(page)
-    return {
-        "skills": [_item(one, page_start.meanings) for one in page],
-        "next_cursor": make_cursor(key, bound_to, _next_position(page_start, page[-1])) if more else None,
-    }
+    next_cursor = make_cursor(key, bound_to, _next_position(page_start, page[-1])) if more else None
+    return FoundSkillPage([_item(one, page_start.meanings) for one in page], next_cursor)
 
 
 def _page_start(
@@ -131,12 +131,12 @@ def _size_of(one: Result) -> int:
     return text_bytes(one.details.summary_json)
 
 
-def _item(one: Result, meanings: Sequence[Meaning]) -> dict[str, Any]:
-    summary: dict[str, Any] = msgspec.json.decode(one.details.summary_json)
+def _item(one: Result, meanings: Sequence[Meaning]) -> FoundSkill:
+    summary = _rows.decode(one.details.summary_json)
     body = body_in(one.details.skill_md_start, one.details.data)
     score = max(_LEAST_SCORE, round(one.points / most_points(meanings), 3))
-    snippet = snippet_of((summary["description"], body), meanings)
-    return {**summary, "score": score, "snippet": snippet, "copies": one.copies}
+    snippet = snippet_of((summary.description, body), meanings)
+    return FoundSkill(**msgspec.structs.asdict(summary), score=score, snippet=snippet, copies=one.copies)
 
 
 def _check_tags(tags: Sequence[str]) -> list[str]:

@@ -6,19 +6,44 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
+import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, literal_column, or_, select
 
 from skillery.backends import Identity
 from skillery.database import in_utc
 from skillery.database.tables import skill_files, skill_versions, skills
+from skillery.formats.manifest import Kind
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
+from skillery.identity.who import Who
 from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.pages import NextCursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.visibility import is_own, parameters, seen_by_name, seen_version, view_of
 
 Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
+
+
+class ListedVersion(msgspec.Struct, frozen=True):
+    """A version of a skill."""
+
+    name: str
+    version: str
+    status: Status
+    digest: str
+    kind: Kind
+    publisher: Who
+    created_at: datetime
+    size_bytes: int
+
+
+class VersionPage(msgspec.Struct, frozen=True):
+    """A page of versions, the most recently published first."""
+
+    versions: list[ListedVersion]
+    next_cursor: NextCursor
+
 
 _LISTED = select(
     skill_versions.c.id,
@@ -44,8 +69,8 @@ def list_versions(
     namespace: str,
     limit: int,
     cursor: str,
-) -> dict[str, Any]:
-    """Return `versions` that the identity sees, the last published first, and `next_cursor`.
+) -> VersionPage:
+    """Return the versions that the identity sees, the most recently published first.
 
     "" matches any name, status or namespace. Raises SkillNotFound for a name, InvalidCursor.
     """
@@ -62,11 +87,11 @@ def list_versions(
     rows = connection.execute(statement, parameters(identity)).all()
     page = rows[:limit]
     more = make_cursor(key, bound_to, (str(page[-1].id),)) if len(rows) > limit else None
-    return {"versions": [_row(row) for row in page], "next_cursor": more}
+    return VersionPage([_row(row) for row in page], more)
 
 
-def find_version(connection: Connection, *, identity: Identity, name: str, version: str) -> dict[str, Any]:
-    """Return the row of one version. Raise SkillNotFound, VersionNotFound."""
+def find_version(connection: Connection, *, identity: Identity, name: str, version: str) -> ListedVersion:
+    """The row of one version. Raises SkillNotFound, VersionNotFound."""
     return _row(_find(connection, identity, name, version))
 
 
@@ -116,17 +141,17 @@ def _seen(identity: Identity) -> list[ColumnElement[bool]]:
     return [or_(*seen_by_name(view), is_own()), seen_version(view)]
 
 
-def _row(row: Row[Any]) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "version": row.version,
-        "status": row.status,
-        "digest": row.digest,
-        "kind": row.kind,
-        "publisher": {"name": row.publisher, "kind": row.publisher_kind},
-        "created_at": in_utc(row.created_at),
-        "size_bytes": row.size_bytes,
-    }
+def _row(row: Row[Any]) -> ListedVersion:
+    return ListedVersion(
+        name=row.name,
+        version=row.version,
+        status=row.status,
+        digest=row.digest,
+        kind=row.kind,
+        publisher=Who(row.publisher, row.publisher_kind),
+        created_at=in_utc(row.created_at),
+        size_bytes=row.size_bytes,
+    )
 
 
 def versions_with_lock(connection: Connection, identity: Identity, sha256: str, limit: int) -> list[dict[str, str]]:

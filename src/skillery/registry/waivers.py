@@ -20,7 +20,7 @@ from skillery.formats.timestamps import timestamp_text
 from skillery.identity import access
 from skillery.registry.checks import CheckFinding, WaiverNote
 from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.pages import fitting_items
+from skillery.registry.pages import NextCursor, fitting_items
 
 BUILT_IN_RULES = {
     "examples": "examples have to pass; fix the skill or the example",
@@ -45,6 +45,13 @@ class Waiver(msgspec.Struct, frozen=True):
     until: str | None
     revoked_by: str | None
     revoked_at: str | None
+
+
+class WaiverPage(msgspec.Struct, frozen=True):
+    """A page of waivers, newest first."""
+
+    waivers: Sequence[Waiver]
+    next_cursor: NextCursor
 
 
 def waive_finding(
@@ -102,11 +109,9 @@ def revoke_waiver(connection: Connection, identity: Identity, waiver_id: str) ->
 
 def list_waivers(
     connection: Connection, identity: Identity, key: bytes, *, name: str, limit: int, cursor: str
-) -> dict[str, Any]:
-    """Return `waivers` of names that the identity reviews, newest first, and `next_cursor`. Raise InvalidCursor.
-
-    `name` "" matches all names.
-    """
+) -> WaiverPage:
+    """Return the waivers of the names that the identity reviews, newest first. `name` "" is all of them.
+    Raises InvalidCursor."""
     access.require(identity, "review")
     bound_to = ("list_waivers", identity.name, name)
     where = [_reviewed(identity)]
@@ -118,7 +123,7 @@ def list_waivers(
     now = datetime.now(UTC)
     page = fitting_items([_waiver(row, now) for row in rows[:limit]])
     more = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
-    return {"waivers": page, "next_cursor": more}
+    return WaiverPage(page, more)
 
 
 def apply_waivers(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from skillery.backends import CodeCall, Failure, Identity, Job, Outcome
+from skillery.backends import CodeCall, Failure, FailureType, Identity, Job, Outcome
 from skillery.context.queue import Slot
 from skillery.identity.idempotency import Claim, claimed
 from skillery.runs.preparation import Prepared
@@ -32,14 +32,14 @@ class Stop(msgspec.Struct, frozen=True):
     """Whether a caller cancelled the run. Such a run is recorded, even if it never got a slot."""
 
 
-SERVER_STOPPED = Stop(Failure("SandboxError", "the server was stopped while this ran"))
-CLIENT_GONE = Stop(Failure("Cancelled", "the client disconnected while the run waited for a slot"))
-CALLER_ENDED = Stop(Failure("ProcessKilled", "the run that called this has ended"))
+SERVER_STOPPED = Stop(Failure(FailureType.SANDBOX_ERROR, "the server was stopped while this ran"))
+CLIENT_GONE = Stop(Failure(FailureType.CANCELLED, "the client disconnected while the run waited for a slot"))
+CALLER_ENDED = Stop(Failure(FailureType.CALLER_ENDED, "the run that called this has ended"))
 
 
 def cancelled_by(name: str) -> Stop:
     """Return the stop of a run that the identity `name` cancelled."""
-    return Stop(Failure("Cancelled", f"cancelled by '{name}'"), by_request=True)
+    return Stop(Failure(FailureType.CANCELLED, f"cancelled by '{name}'"), by_request=True)
 
 
 class Stopped(Exception):

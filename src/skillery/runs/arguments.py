@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from skillery.backends import Failure
+from skillery.backends import Failure, FailureType
 from skillery.context.threads import JSON
 from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args
 from skillery.formats.json_values import is_larger
@@ -36,5 +36,5 @@ def _checked(inputs: Mapping[str, Input], args: Mapping[str, Any]) -> Arguments:
     try:
         applied = apply_inputs(inputs, args)
     except InputInvalid as error:
-        return Arguments(msgspec.json.encode(args), [], Failure("ValidationError", str(error)))
+        return Arguments(msgspec.json.encode(args), [], Failure(FailureType.VALIDATION_ERROR, str(error)))
     return Arguments(msgspec.json.encode(applied), blob_args(inputs, applied))

@@ -7,7 +7,6 @@ import logging
 import time
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from sqlalchemy import Connection, bindparam, literal_column, select, update
 
@@ -18,6 +17,7 @@ from skillery.database.tables import runs
 from skillery.errors import RunEnded, RunNotFound, SkilleryError
 from skillery.runs.active_run import ActiveRuns, cancelled_by
 from skillery.runs.queries import find_run, get_run
+from skillery.runs.results import RunRecord
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.5
@@ -67,14 +67,14 @@ class Cancellation:
         self._timer: asyncio.TimerHandle | None = None
         self._polling: asyncio.Task[None] | None = None
 
-    async def cancel_run(self, identity: Identity, run_id: str) -> dict[str, Any]:
+    async def cancel_run(self, identity: Identity, run_id: str) -> RunRecord:
         """Cancel a run and return it once it has ended, or as it is after 10 s. Raise RunNotFound, RunEnded."""
         await self._database.write(partial(request_cancel, identity=identity, run_id=run_id))
         self._active.stop(run_id, cancelled_by(identity.name))
         until = time.monotonic() + CANCEL_SECONDS
         while True:
             run = await self._database.read(partial(get_run, identity=identity, run_id=run_id))
-            if run["finished_at"] is not None or time.monotonic() > until:
+            if run.finished_at is not None or time.monotonic() > until:
                 return run
             await asyncio.sleep(CANCEL_LOOK_SECONDS)
 

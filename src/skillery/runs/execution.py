@@ -8,7 +8,7 @@ import traceback
 
 import msgspec
 
-from skillery.backends import Capability, Failure, Job, Outcome, Sandbox, SecretValues
+from skillery.backends import Capability, Failure, FailureType, Job, Outcome, Sandbox, SecretValues
 from skillery.context.threads import BIG_TEXT, JSON, REDACTION
 from skillery.context.tracing import span
 from skillery.errors import SkilleryError
@@ -72,10 +72,10 @@ class Execution:
         try:
             await self._sandbox.start()
         except SkilleryError as error:
-            return Failure("SandboxError", error.message)
+            return Failure(FailureType.SANDBOX_ERROR, error.message)
         except Exception:
             log.exception("the sandbox could not be started for %s", job.run_id)
-            return Failure("SandboxError", "the sandbox of this server failed")
+            return Failure(FailureType.SANDBOX_ERROR, "the sandbox of this server failed")
         return why_refused(self._sandbox_name, self._sandbox.capabilities, job, needs)
 
     async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction, why_less: str = "") -> Outcome:
@@ -84,11 +84,11 @@ class Execution:
                 outcome = name_missing_program(job, with_hint(job, await self._sandbox.run(job, host), why_less))
             return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
         except SkilleryError as error:
-            return Outcome(failure=Failure("SandboxError", error.message))
+            return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, error.message))
         except Exception:  # noqa: BLE001 - logged with its traceback, but redacted, which log.exception would not do
             # A backend promises not to raise. If one raises, the run still ends, and the server's log has the reason.
             log.error("the sandbox raised in %s\n%s", job.run_id, redaction.text(traceback.format_exc()))
-            return Outcome(failure=Failure("SandboxError", "the sandbox of this server failed"))
+            return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, "the sandbox of this server failed"))
 
 
 async def checked(outcome: Outcome) -> Outcome:
@@ -105,6 +105,6 @@ def _checked(outcome: Outcome) -> Outcome:
         # Decoded first: msgspec skips the bytes of a string without a check that they are UTF-8.
         msgspec.json.decode((outcome.result or b"").decode(), type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        failure = Failure("InvalidOutput", "the returned value is not JSON")
+        failure = Failure(FailureType.INVALID_OUTPUT, "the returned value is not JSON")
         return msgspec.structs.replace(outcome, result=None, failure=failure)
     return outcome

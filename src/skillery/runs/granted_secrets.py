@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from skillery.backends import Failure, Secrets, SecretValues
+from skillery.backends import Failure, FailureType, Secrets, SecretValues
 from skillery.database import Database
 from skillery.errors import SkilleryError
 from skillery.identity.secret_grants import granted
@@ -49,18 +49,18 @@ def _asked(ask: Callable[[], T]) -> T:
     try:
         return ask()
     except SkilleryError as error:
-        failure = Failure("SecretUnavailable", error.message)
+        failure = Failure(FailureType.SECRET_UNAVAILABLE, error.message)
     except Exception as error:  # noqa: BLE001 - logged without its message, which may contain a value
         frames = "".join(traceback.format_tb(error.__traceback__))
         log.error("the backend of secrets raised %s\n%s", type(error).__name__, frames)
-        failure = Failure("SecretUnavailable", "the secrets of this server cannot be read now")
+        failure = Failure(FailureType.SECRET_UNAVAILABLE, "the secrets of this server cannot be read now")
     raise SecretsRefused(failure)
 
 
 def _not_granted(skill: str, names: Sequence[str]) -> Failure:
     commands = "; ".join(f"skillery secret grant {name} {skill}" for name in names)
     return Failure(
-        "SecretNotGranted",
+        FailureType.SECRET_NOT_GRANTED,
         f"'{skill}' declares {_listed(names)}, not granted to it. An admin of this server can grant it: {commands}",
     )
 
@@ -68,7 +68,7 @@ def _not_granted(skill: str, names: Sequence[str]) -> Failure:
 def _missing(skill: str, names: Sequence[str]) -> Failure:
     commands = "; ".join(f"skillery secret set {name}" for name in names)
     return Failure(
-        "SecretMissing",
+        FailureType.SECRET_MISSING,
         f"'{skill}' declares {_listed(names)}, without a value here. An admin of this server can set it: {commands}",
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from skillery.backends import LIMITS, Capability, CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
+from skillery.backends import LIMITS, Capability, CodeCall, Failure, FailureType, HandlerCall, Job, Outcome, ScriptCall
 
 ENDINGS = {".js": Capability.JAVASCRIPT, ".mjs": Capability.JAVASCRIPT, ".sh": Capability.BASH}
 
@@ -43,7 +43,7 @@ def why_refused(backend: str, capabilities: frozenset[str], job: Job, needs: fro
         return None
     who = "this code" if isinstance(job.call, CodeCall) else f"the skill '{job.call.skill}'"
     return Failure(
-        "SandboxError",
+        FailureType.SANDBOX_ERROR,
         f"the sandbox '{backend}' of this server lacks {', '.join(lacking)}, which {who} needs; nothing was run. "
         "Ask the admin for a sandbox that has it (the setting `sandbox`; `skillery doctor` shows the sandboxes)",
     )

@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, delete, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from skillery.backends import FailureType
 from skillery.database.tables import runs, servers
 from skillery.identity.idempotency import settle, workers
 from skillery.runs.queries import result_of
@@ -80,7 +81,7 @@ def _close(
     why: str = SERVER_DIED,
 ) -> int:
     """Record the runs as failed. The counts of versions ignore them: they say nothing about a version."""
-    error = {"type": "SandboxError", "message": why}
+    error = {"type": FailureType.SANDBOX_ERROR, "message": why}
     closed = connection.execute(
         update(runs)
         .where(runs.c.status == "started", which)

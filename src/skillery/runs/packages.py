@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from skillery.backends import Failure, Job, PackageMount
-from skillery.environments import FAILED, Environments, fits_this_python
+from skillery.backends import Failure, FailureType, Job, PackageMount
+from skillery.environments import Environments, fits_this_python
 from skillery.environments.definitions import Defined, Named
 from skillery.environments.named import NamedEnvironments, pins_of
 from skillery.environments.named_rows import NamedLock
@@ -155,7 +155,10 @@ def _unfit(skill: Needing) -> Failure | None:
     runtime = skill.manifest.runtime
     if runtime is None or not runtime.requires_python or fits_this_python(runtime.requires_python):
         return None
-    return Failure(FAILED, f"'{skill.name}' requires Python {runtime.requires_python}, which this server does not have")
+    return Failure(
+        FailureType.ENVIRONMENT_FAILED,
+        f"'{skill.name}' requires Python {runtime.requires_python}, which this server does not have",
+    )
 
 
 def _check_clash(locks: dict[str, tuple[Pin, ...]], *, with_environment: bool) -> None:

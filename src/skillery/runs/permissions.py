@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from skillery.backends import Failure, Identity
+from skillery.backends import Failure, FailureType, Identity
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.identity import access
 from skillery.registry import VersionRow
@@ -47,7 +47,7 @@ def granted(identity: Identity, version: VersionRow, manifest: Manifest) -> Gran
     if permissions == manifest.permissions:
         return Granted(permissions)
     why_less = _why_less(version, manifest.permissions)
-    failure = Failure("SecretNotGranted", why_less) if manifest.permissions.secrets else None
+    failure = Failure(FailureType.SECRET_NOT_GRANTED, why_less) if manifest.permissions.secrets else None
     return Granted(permissions, why_less, failure)
 
 

@@ -6,20 +6,23 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET
 from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, select, tuple_
 
-from skillery.backends import Identity
-from skillery.contents.blobs import output_blobs
+from skillery.backends import Identity, NetworkUse
+from skillery.contents.blobs import output_blobs, output_files
 from skillery.database import in_utc
 from skillery.database.tables import runs, skill_versions, skills
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound
 from skillery.formats.timestamps import parse_timestamp
 from skillery.identity import access
+from skillery.identity.who import Who
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.pages import fitting_items
+from skillery.runs.packages import GivenEnvironment
 from skillery.runs.rendering import tool_answer
+from skillery.runs.results import ExactSkill, Run, RunError, RunPage, RunRecord, RunRow, Status
 
-Status = Literal["queued", "started", "completed", "failed"]
 _SKILL = (
     skills.c.name.label("skill_name"),
     skill_versions.c.version.label("skill_version"),
@@ -48,6 +51,12 @@ _LISTED = select(
 ).select_from(_WITH_SKILL)
 
 
+_errors = msgspec.json.Decoder(RunError)
+_environments = msgspec.json.Decoder(GivenEnvironment)
+_degraded = msgspec.json.Decoder(list[str])
+_network = msgspec.json.Decoder(list[NetworkUse])
+
+
 class RunFilter(msgspec.Struct, frozen=True):
     """Which runs are listed; "" means all."""
 
@@ -68,52 +77,59 @@ def find_run(connection: Connection, identity: Identity, run_id: str) -> Row[Any
     return found
 
 
-def get_run(connection: Connection, *, identity: Identity, run_id: str) -> dict[str, Any]:
-    """Return the answer of a run with the rest of its record. Raise RunNotFound."""
+def get_run(connection: Connection, *, identity: Identity, run_id: str) -> RunRecord:
+    """The run as it was answered, and what else is on record of it. Raises RunNotFound."""
     return record_of(connection, find_run(connection, identity, run_id))
 
 
-def record_of(connection: Connection, row: Row[Any]) -> dict[str, Any]:
-    """Return the answer of a run with the rest of its record."""
-    found = answer_of(connection, row) | {
-        "method": row.method,
-        "tool": row.tool,
-        "identity": {"name": row.identity, "kind": row.identity_kind},
-        "parent_run_id": row.parent_run_id,
-        "started_at": _started_at(row),
-        "finished_at": in_utc(row.finished_at),
-        "limits": _raw(row.limits_json),
-        "network": _raw(row.network_json),
-        "logs_blob": row.logs_blob,
-    }
-    if row.cancel_requested_at is not None and row.status == "started":
-        found["cancel_requested_at"] = in_utc(row.cancel_requested_at)
-    return found
+def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
+    written = output_blobs(connection, row.id)
+    is_being_cancelled = row.cancel_requested_at is not None and row.status == "started"
+    return RunRecord(
+        status=_status(row),
+        run_id=row.id,
+        summary=row.summary,
+        output=_raw(row.output_json),
+        output_blobs=[blob.id for blob in written],
+        logs_preview=row.logs_preview,
+        duration_ms=row.duration_ms,
+        error=_error(row) or UNSET,
+        skill=_skill(row) or UNSET,
+        environment=_environment(row),
+        degraded=_degraded.decode(row.degraded_json) or UNSET,
+        network=_network.decode(row.network_json),
+        logs_blob=row.logs_blob,
+        method=row.method,
+        tool=row.tool,
+        identity=Who(row.identity, row.identity_kind),
+        parent_run_id=row.parent_run_id,
+        started_at=_started_at(row),
+        finished_at=in_utc(row.finished_at),
+        limits=_raw(row.limits_json),
+        cancel_requested_at=in_utc(row.cancel_requested_at) if is_being_cancelled else UNSET,
+        files=output_files(written),
+    )
 
 
-def answer_of(connection: Connection, row: Row[Any]) -> dict[str, Any]:
-    """Return what the caller of the run was told; for an open run, what is known now."""
-    answer: dict[str, Any] = {
-        "status": _status(row),
-        "run_id": row.id,
-        "summary": row.summary,
-        "output": _raw(row.output_json),
-        **output_blobs(connection, row.id),
-        "logs_preview": row.logs_preview,
-        "duration_ms": row.duration_ms,
-    }
-    if row.error_json:
-        answer["error"] = _raw(row.error_json)
-    if row.skill_name is not None:
-        answer["skill"] = _skill(row)
-    if row.environment_json:
-        answer["environment"] = _raw(row.environment_json)
-    for field, text in (("degraded", row.degraded_json), ("network", row.network_json)):
-        if text != "[]":
-            answer[field] = _raw(text)
-    if row.logs_blob:
-        answer["logs_blob"] = row.logs_blob
-    return answer
+def _ended_run(connection: Connection, row: Row[Any]) -> Run:
+    """Return what the caller of the run was answered."""
+    written = output_blobs(connection, row.id)
+    return Run(
+        status=row.status,
+        run_id=row.id,
+        summary=row.summary,
+        output=_raw(row.output_json),
+        output_blobs=[blob.id for blob in written],
+        logs_preview=row.logs_preview or "",
+        duration_ms=row.duration_ms,
+        error=_error(row) or UNSET,
+        skill=_skill(row) or UNSET,
+        environment=_environment(row),
+        degraded=_degraded.decode(row.degraded_json) or UNSET,
+        network=_network.decode(row.network_json) or UNSET,
+        logs_blob=row.logs_blob or UNSET,
+        files=output_files(written),
+    )
 
 
 def result_of(connection: Connection, run_id: str) -> str | None:
@@ -121,14 +137,14 @@ def result_of(connection: Connection, run_id: str) -> str | None:
     row = connection.execute(_RUN.where(runs.c.id == run_id)).one_or_none()
     if row is None or row.status == "started":
         return None
-    answer = answer_of(connection, row)
-    return msgspec.json.encode(tool_answer(answer) if row.method == "call_tool" else answer).decode()
+    run = _ended_run(connection, row)
+    return msgspec.json.encode(tool_answer(run) if row.method == "call_tool" else run).decode()
 
 
 def list_runs(
     connection: Connection, *, identity: Identity, key: bytes, asked: RunFilter, limit: int, cursor: str
-) -> dict[str, Any]:
-    """Return a page of runs, newest first: `runs` and `next_cursor`. Only admins see the runs of other identities.
+) -> RunPage:
+    """Return the runs of the identity, newest first; for an admin the runs of all identities.
 
     Raise InvalidCursor, InvalidParams, and NotAllowed if the filter names another identity.
     """
@@ -148,7 +164,7 @@ def list_runs(
     page = fitting_items([_listed(row) for row in rows[:limit]])
     more = len(rows) > len(page)
     next_cursor = make_cursor(key, bound_to, _position(rows[len(page) - 1])) if more else None
-    return {"runs": page, "next_cursor": next_cursor}
+    return RunPage(page, next_cursor)
 
 
 def listing(whose: str, asked: RunFilter, now: datetime) -> Select[Any]:
@@ -174,21 +190,22 @@ def listing(whose: str, asked: RunFilter, now: datetime) -> Select[Any]:
     return _LISTED.where(*where).order_by(runs.c.started_at.desc(), runs.c.id.desc())
 
 
-def _listed(row: Row[Any]) -> dict[str, Any]:
-    return {
-        "run_id": row.id,
-        "status": _status(row),
-        "method": row.method,
-        "tool": row.tool,
-        "skill": _skill(row) if row.skill_name is not None else None,
-        "summary": row.summary,
-        "error_type": msgspec.json.decode(row.error_json)["type"] if row.error_json else None,
-        "identity": {"name": row.identity, "kind": row.identity_kind},
-        "parent_run_id": row.parent_run_id,
-        "started_at": _started_at(row),
-        "finished_at": in_utc(row.finished_at),
-        "duration_ms": row.duration_ms,
-    }
+def _listed(row: Row[Any]) -> RunRow:
+    error = _error(row)
+    return RunRow(
+        run_id=row.id,
+        status=_status(row),
+        method=row.method,
+        tool=row.tool,
+        skill=_skill(row),
+        summary=row.summary,
+        error_type=error.type if error else None,
+        identity=Who(row.identity, row.identity_kind),
+        parent_run_id=row.parent_run_id,
+        started_at=_started_at(row),
+        finished_at=in_utc(row.finished_at),
+        duration_ms=row.duration_ms,
+    )
 
 
 def _position(row: Row[Any]) -> tuple[str, str]:
@@ -197,8 +214,9 @@ def _position(row: Row[Any]) -> tuple[str, str]:
     return moment.isoformat(), row.id
 
 
-def _status(row: Row[Any]) -> str:
-    return "queued" if row.status == "started" and row.queued else str(row.status)
+def _status(row: Row[Any]) -> Status:
+    status: Status = row.status
+    return "queued" if status == "started" and row.queued else status
 
 
 def _started_at(row: Row[Any]) -> datetime | None:
@@ -206,8 +224,16 @@ def _started_at(row: Row[Any]) -> datetime | None:
     return None if row.queued else in_utc(row.begun_at or row.started_at)
 
 
-def _skill(row: Row[Any]) -> dict[str, str]:
-    return {"name": row.skill_name, "version": row.skill_version, "digest": row.skill_digest}
+def _skill(row: Row[Any]) -> ExactSkill | None:
+    return None if row.skill_name is None else ExactSkill(row.skill_name, row.skill_version, row.skill_digest)
+
+
+def _error(row: Row[Any]) -> RunError | None:
+    return _errors.decode(row.error_json) if row.error_json else None
+
+
+def _environment(row: Row[Any]) -> GivenEnvironment | msgspec.UnsetType:
+    return _environments.decode(row.environment_json) if row.environment_json else UNSET
 
 
 def _raw(text: str | None) -> msgspec.Raw:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
@@ -22,6 +20,7 @@ from skillery.registry.usage import Outcome, count_run
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.display import whole_log
 from skillery.runs.rendering import Rendered
+from skillery.runs.results import Run, if_set
 
 log = logging.getLogger(__name__)
 END_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
@@ -43,30 +42,29 @@ _FINISH = Change(
 )
 
 
-def finish_run(connection: Connection, run: ActiveRun, answer: dict[str, Any], *, again: bool = False) -> None:
+def finish_run(connection: Connection, run: ActiveRun, answer: Run, *, again: bool = False) -> None:
     """Record the outcome of a run. `again`: the previous attempt failed, but may have been committed."""
     if again and connection.scalar(select(runs.c.finished_at).where(runs.c.id == run.run_id)) is not None:
         return
-    error = answer.get("error")
-    finished_at = datetime.now(UTC)
+    error, finished_at = if_set(answer.error), datetime.now(UTC)
     _FINISH.run(
         connection,
         run_id=run.run_id,
-        status=answer["status"],
-        summary=answer["summary"],
-        output_json=msgspec.json.encode(answer["output"]).decode(),
+        status=answer.status,
+        summary=answer.summary,
+        output_json=msgspec.json.encode(answer.output).decode(),
         error_json=msgspec.json.encode(error).decode() if error else None,
-        logs_preview=answer["logs_preview"],
-        logs_blob=answer.get("logs_blob"),
-        duration_ms=answer["duration_ms"],
-        degraded_json=msgspec.json.encode(answer.get("degraded", [])).decode(),
-        network_json=msgspec.json.encode(answer.get("network", [])).decode(),
+        logs_preview=answer.logs_preview,
+        logs_blob=if_set(answer.logs_blob),
+        duration_ms=answer.duration_ms,
+        degraded_json=msgspec.json.encode(if_set(answer.degraded) or []).decode(),
+        network_json=msgspec.json.encode(if_set(answer.network) or []).decode(),
         finished_at=finished_at,
     )
     version = run.prepared.version
     if version is not None and version.version_id is not None:
-        outcome: Outcome = "cancelled" if run.was_stopped else answer["status"]
-        count_run(connection, version.version_id, outcome, answer["duration_ms"], finished_at)
+        outcome: Outcome = "cancelled" if run.was_stopped else answer.status
+        count_run(connection, version.version_id, outcome, answer.duration_ms, finished_at)
 
 
 class Recorder:
@@ -79,26 +77,26 @@ class Recorder:
         self.ended: Counter[tuple[str, str]] = Counter()
         """The number of runs that have ended, by method and status."""
 
-    async def finish(self, run: ActiveRun, rendered: Rendered) -> None:
-        """Record the end of a run. Add `logs_blob` to its answer if the preview does not show the whole log."""
-        answer = rendered.answer
-        await self._keep_log(run, rendered.outcome.log, answer)
+    async def finish(self, run: ActiveRun, rendered: Rendered) -> Rendered:
+        """Record the end of a run. Return it, with `logs_blob` if the preview does not show the whole log."""
+        answer = await self._with_log(run, rendered.outcome.log, rendered.answer)
         await self._write_end(run, answer)
-        self.ended[run.prepared.method, answer["status"]] += 1
+        self.ended[run.prepared.method, answer.status] += 1
         await self._events.run_finished(_finished(run, answer))
+        return rendered._replace(answer=answer)
 
-    async def _keep_log(self, run: ActiveRun, log_: Log, answer: dict[str, Any]) -> None:
-        whole = whole_log(log_, answer["logs_preview"])
+    async def _with_log(self, run: ActiveRun, log_: Log, answer: Run) -> Run:
+        whole = whole_log(log_, answer.logs_preview)
         if whole is None:
-            return
+            return answer
         try:
             row = await self._blobs.keep_beside(run.identity, whole, "text/plain")
         except SkilleryError as error:  # a run does not fail because its log has no room
             log.warning("the log of %s could not be stored: %s", run.run_id, error.message)
-        else:
-            answer["logs_blob"] = row.id
+            return answer
+        return msgspec.structs.replace(answer, logs_blob=row.id)
 
-    async def _write_end(self, run: ActiveRun, answer: dict[str, Any]) -> None:
+    async def _write_end(self, run: ActiveRun, answer: Run) -> None:
         # Try again: the run cannot be repeated because the database was unavailable for a moment.
         work = partial(finish_run, run=run, answer=answer)
         for pause in END_PAUSES:
@@ -113,16 +111,16 @@ class Recorder:
         await self._database.write(work)
 
 
-def _finished(run: ActiveRun, answer: Mapping[str, Any]) -> FinishedRun:
-    prepared, version = run.prepared, run.prepared.version
+def _finished(run: ActiveRun, answer: Run) -> FinishedRun:
+    prepared, version, error = run.prepared, run.prepared.version, if_set(answer.error)
     return FinishedRun(
         run_id=run.run_id,
         method=prepared.method,
-        status=answer["status"],
+        status=answer.status,
         skill=version.name if version else None,
         version=version.version if version else None,
-        duration_ms=answer["duration_ms"],
-        error_type=answer["error"]["type"] if "error" in answer else None,
+        duration_ms=answer.duration_ms,
+        error_type=error.type if error else None,
         identity=run.identity,
         parent_run_id=prepared.parent_run_id,
         tool=prepared.tool,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
-from skillery.backends import Failure, Outcome, ScriptCall
-from skillery.contents.blobs import outputs_of
+from skillery.backends import Failure, FailureType, Outcome, ScriptCall
+from skillery.contents.blobs import output_files
 from skillery.context.threads import BIG_TEXT
 from skillery.errors import QuotaExceeded, SkilleryError
 from skillery.registry import FoundTool
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.display import displayable, logs_preview
+from skillery.runs.results import ExactSkill, Run, RunError, ToolResult, if_set
 from skillery.runs.run_host import Host
 from skillery.runs.scripts import script_answer
 from skillery.runs.skill_calls import CalledHost
@@ -33,7 +34,7 @@ class Rendered(NamedTuple):
     """The outcome of a run, and the answer that was made of it."""
 
     outcome: Outcome
-    answer: dict[str, Any]
+    answer: Run
 
 
 async def render(run: ActiveRun, outcome: Outcome) -> Rendered:
@@ -41,13 +42,13 @@ async def render(run: ActiveRun, outcome: Outcome) -> Rendered:
     try:
         return Rendered(outcome, await _answer(run, outcome))
     except SkilleryError as error:  # a full disk or a quota, when the output became a blob
-        kind = "QuotaExceeded" if isinstance(error, QuotaExceeded) else "SandboxError"
+        kind = FailureType.QUOTA_EXCEEDED if isinstance(error, QuotaExceeded) else FailureType.SANDBOX_ERROR
         failure = Failure(kind, f"the output could not be stored: {error.message}")
         outcome = msgspec.structs.replace(outcome, result=None, failure=failure)
         return Rendered(outcome, await _answer(run, outcome))
 
 
-async def _answer(run: ActiveRun, outcome: Outcome) -> dict[str, Any]:
+async def _answer(run: ActiveRun, outcome: Outcome) -> Run:
     prepared, host = run.prepared, run.host
     output: Any = None
     call, summary = run.job.call, None
@@ -58,77 +59,69 @@ async def _answer(run: ActiveRun, outcome: Outcome) -> dict[str, Any]:
         output = small_output(outcome.result)
         if output is None:
             output = large_output(outcome.result, await host.keep(outcome.result, "application/json"))
-    answer: dict[str, Any] = {
-        "status": "failed" if outcome.failure else "completed",
-        "run_id": run.run_id,
-        "summary": summary or summary_of(outcome),
-        "output": output,
-        **outputs_of(host.written),
-        "logs_preview": logs_preview(outcome.log),
-        "duration_ms": round(outcome.duration_ms, 3),
-    }
-    if outcome.failure:
-        answer["error"] = error_of(outcome.failure)
-    if prepared.version:
-        version = prepared.version
-        answer["skill"] = {"name": version.name, "version": version.version, "digest": version.digest}
-    if prepared.environment:
-        answer["environment"] = msgspec.structs.asdict(prepared.environment)
-    if prepared.waited_ms >= WAITED_MS:
-        answer["waited_for_packages_ms"] = round(prepared.waited_ms, 3)
-    if outcome.degraded:
-        answer["degraded"] = list(outcome.degraded)
-    if outcome.network:
-        answer["network"] = [msgspec.structs.asdict(use) for use in outcome.network]
-    return answer
+    version = prepared.version
+    return Run(
+        status="failed" if outcome.failure else "completed",
+        run_id=run.run_id,
+        summary=summary or summary_of(outcome),
+        output=output,
+        output_blobs=[blob.id for blob in host.written],
+        logs_preview=logs_preview(outcome.log),
+        duration_ms=round(outcome.duration_ms, 3),
+        error=error_of(outcome.failure) if outcome.failure else UNSET,
+        skill=ExactSkill(version.name, version.version, version.digest) if version else UNSET,
+        environment=prepared.environment or UNSET,
+        waited_for_packages_ms=round(prepared.waited_ms, 3) if prepared.waited_ms >= WAITED_MS else UNSET,
+        degraded=list(outcome.degraded) or UNSET,
+        network=list(outcome.network) or UNSET,
+        files=output_files(host.written),
+    )
 
 
-def tool_answer(run: Mapping[str, Any]) -> dict[str, Any]:
+def tool_answer(run: Run) -> ToolResult:
     """Return the answer of call_tool from that of its run. Failures are results too: agents continue from them."""
-    error = run.get("error")
-    if isinstance(error, msgspec.Raw):
-        error = msgspec.json.decode(error)
-    return {
-        "result": {"error": error["message"] or error["type"]} if error else run["output"],
-        "is_error": error is not None,
-        "skill": run.get("skill"),
-        "run_id": run["run_id"],
-        "logs_preview": run["logs_preview"],
-        "output_blobs": run["output_blobs"],
-        **{key: run[key] for key in ("files", "environment") if key in run},
-    }
+    error = if_set(run.error)
+    return ToolResult(
+        result={"error": error.message or error.type} if error else run.output,
+        is_error=error is not None,
+        skill=if_set(run.skill),
+        run_id=run.run_id,
+        logs_preview=run.logs_preview,
+        output_blobs=run.output_blobs,
+        files=run.files,
+        environment=run.environment,
+    )
 
 
-def stub_answer(tool: FoundTool) -> dict[str, Any]:
+def stub_answer(tool: FoundTool) -> ToolResult:
     """Return the answer of a tool without a handler: where the agent finds its instructions."""
     version = tool.version
     assert version is not None, "a tool that is defined for a session has code"
-    return {
-        "result": (
+    return ToolResult(
+        result=(
             f"'{tool.name}' has nothing to run: it is described in the instructions of the skill '{version.name}'. "
             f"Load them with read_skill_file (name '{version.name}', version '{version.version}', path 'SKILL.md') "
             "and follow them."
         ),
-        "is_error": False,
-        "skill": {"name": version.name, "version": version.version, "digest": version.digest},
-        "run_id": None,
-        "logs_preview": "",
-        "output_blobs": [],
-    }
+        is_error=False,
+        skill=ExactSkill(version.name, version.version, version.digest),
+        run_id=None,
+        logs_preview="",
+        output_blobs=[],
+    )
 
 
 # -- the parts of an answer ------------------------------------------------------------------------------------------
 
 
-def error_of(failure: Failure) -> dict[str, str]:
+def error_of(failure: Failure) -> RunError:
     """Return the `error` of an answer."""
-    error = {
-        "type": displayable(failure.type[:100])[:100],
-        "message": displayable(failure.message[:MESSAGE_CHARACTERS])[:MESSAGE_CHARACTERS],
-    }
-    if failure.traceback:
-        error["traceback"] = displayable(failure.traceback[-TRACEBACK_CHARACTERS:])[-TRACEBACK_CHARACTERS:]
-    return error
+    frames = displayable(failure.traceback[-TRACEBACK_CHARACTERS:])[-TRACEBACK_CHARACTERS:]
+    return RunError(
+        type=displayable(failure.type[:100])[:100],
+        message=displayable(failure.message[:MESSAGE_CHARACTERS])[:MESSAGE_CHARACTERS],
+        traceback=frames or UNSET,
+    )
 
 
 def small_output(result: bytes) -> msgspec.Raw | None:

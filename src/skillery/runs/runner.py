@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import partial
-from typing import Any
 
 from skillery.backends import Capability, Identity, Outcome
 from skillery.contents.blobs import Blobs
@@ -28,6 +27,7 @@ from skillery.runs.preparation import Prepared, Preparer
 from skillery.runs.records import Recorder
 from skillery.runs.rendering import Rendered, render, stub_answer, tool_answer
 from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
+from skillery.runs.results import Run, RunRecord, ToolResult
 from skillery.runs.run_host import Host
 from skillery.runs.skill_calls import CalledHost, Calls
 from skillery.runs.trials import Trial, TrialResult
@@ -57,14 +57,14 @@ class Runner:
         self._active = ActiveRuns()
         self._cancellation = Cancellation(database, server, self._active)
 
-    async def execute_skill(self, identity: Identity, request: SkillRequest) -> dict[str, Any]:
+    async def execute_skill(self, identity: Identity, request: SkillRequest) -> Run:
         """Run a skill and return the run as the protocol defines it. A failed run is an answer too.
 
         Raise SkilleryError only if the run could not be started.
         """
         return (await self._run(identity, await self._preparer.skill(identity, request))).answer
 
-    async def call_tool(self, identity: Identity, request: ToolRequest) -> dict[str, Any]:
+    async def call_tool(self, identity: Identity, request: ToolRequest) -> ToolResult:
         """Run the handler of a tool and return the result for an agent. A tool without a handler starts no run."""
         tool = await self._preparer.find_tool(identity, request)
         if tool.script is None:
@@ -72,7 +72,7 @@ class Runner:
         prepared = await self._preparer.tool(identity, request, tool, tool.script)
         return tool_answer((await self._run(identity, prepared)).answer)
 
-    async def run_code(self, identity: Identity, request: CodeRequest) -> dict[str, Any]:
+    async def run_code(self, identity: Identity, request: CodeRequest) -> Run:
         """Run the code of the request. Answer as `execute_skill`."""
         return (await self._run(identity, await self._preparer.code(identity, request))).answer
 
@@ -81,7 +81,7 @@ class Runner:
         prepared = await self._preparer.trial(trial)
         return TrialResult(prepared.job.run_id, (await self._run(identity, prepared)).outcome)
 
-    async def cancel_run(self, identity: Identity, run_id: str) -> dict[str, Any]:
+    async def cancel_run(self, identity: Identity, run_id: str) -> RunRecord:
         """Cancel a run on any server. Return it once it has ended, or as it is after 10 s.
 
         Raise RunNotFound, RunEnded.
@@ -176,8 +176,7 @@ class Runner:
         """Admit, execute, render and record a run."""
         try:
             rendered = await render(run, await self._outcome(run))
-            await self._recorder.finish(run, rendered)
-            return rendered
+            return await self._recorder.finish(run, rendered)
         finally:
             run.leave_slot()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import Failure, ScriptCall
+from skillery.backends import Failure, FailureType, ScriptCall
 from skillery.context.threads import BIG_TEXT
 from skillery.formats.json_values import kind_of
 from skillery.formats.manifest import Permissions
@@ -31,7 +31,7 @@ def script_call(
         stdin = _text("stdin", args.get("stdin", "")).encode()
         environment = _variables(args.get("env", {}), permissions)
     except _Invalid as error:
-        return script, Failure("ValidationError", str(error))
+        return script, Failure(FailureType.VALIDATION_ERROR, str(error))
     return msgspec.structs.replace(script, argv=argv, stdin=stdin, environment=environment), None
 
 

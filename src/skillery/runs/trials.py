@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from skillery.backends import BlobMount, Failure, Job, Outcome, SkillCall, SkillMount
+from skillery.backends import BlobMount, Failure, FailureType, Job, Outcome, SkillCall, SkillMount
 from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs
 from skillery.formats.manifest import Manifest, Permissions, Runtime
@@ -54,7 +54,7 @@ def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:
     try:
         args = apply_inputs(manifest.inputs, trial.args)
     except InputInvalid as error:
-        args, failure = dict(trial.args), Failure("ValidationError", str(error))
+        args, failure = dict(trial.args), Failure(FailureType.VALIDATION_ERROR, str(error))
     own = limits.for_skill(trial.runtime.limits, None)
     job = Job(
         run_id=new_run_id(),

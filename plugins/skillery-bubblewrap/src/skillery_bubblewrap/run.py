@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import Failure, Job, Outcome, RunHost
+from skillery.backends import Failure, FailureType, Job, Outcome, RunHost
 from skillery.sandboxing import (
     PROXY_ENVIRONMENT,
     PROXY_PORT,
@@ -98,9 +98,11 @@ class Run:
                 dialogue = await self._set_up()
         except (BrokenSetup, EgressBroken, command.NotThere) as problem:
             if not self._oom_kills():  # else the outcome names the limit
-                self._session.stopped = Failure("SandboxError", str(problem))
+                self._session.stopped = Failure(FailureType.SANDBOX_ERROR, str(problem))
         except TimeoutError:
-            self._session.stopped = Failure("SandboxError", f"the sandbox was not ready after {seconds:.0f} seconds")
+            self._session.stopped = Failure(
+                FailureType.SANDBOX_ERROR, f"the sandbox was not ready after {seconds:.0f} seconds"
+            )
         except OSError as error:
             self._session.stopped = not_started(error)
         else:
@@ -237,7 +239,7 @@ class Run:
 
 
 def not_started(error: OSError) -> Failure:
-    return Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
+    return Failure(FailureType.SANDBOX_ERROR, f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
 
 
 async def run_job(means: HostCapabilities, job: Job, host: RunHost) -> Outcome:

@@ -6,6 +6,8 @@ import asyncio
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from skillery import registry
 from skillery.api.answers import expect_result
 from skillery.api.errors import encode
@@ -20,6 +22,87 @@ TTL_MS = 60_000
 COMPLETE = {"resultType": "complete"}
 FRESHNESS = {**COMPLETE, "ttlMs": TTL_MS, "cacheScope": "private"}
 """Another identity sees other skills, and a publication changes what is the latest."""
+
+
+class Complete(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The base of results that a client must not cache."""
+
+    result_type: str = COMPLETE["resultType"]
+
+
+class Fresh(Complete, frozen=True, kw_only=True, rename="camel"):
+    """The base of results that a client may cache."""
+
+    ttl_ms: int = TTL_MS
+    cache_scope: str = "private"
+
+
+class ListedResource(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A file or a folder of a skill."""
+
+    uri: str
+    name: str
+    description: str | None = None
+    mime_type: str | None = None
+    size: int | None = None
+
+
+class ResourcePage(Fresh, frozen=True, kw_only=True, rename="camel"):
+    """A page of resources."""
+
+    resources: list[ListedResource]
+    next_cursor: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class FolderPage(Complete, frozen=True, kw_only=True, rename="camel"):
+    """A page of the files in a folder."""
+
+    resources: list[ListedResource]
+    next_cursor: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ResourceText(msgspec.Struct, frozen=True, rename="camel"):
+    """The content of a resource: `text`, or `blob` in base64."""
+
+    uri: str
+    mime_type: str
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    blob: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ResourceContents(Fresh, frozen=True, kw_only=True, rename="camel"):
+    """The result of reading a resource."""
+
+    contents: list[ResourceText]
+
+
+class EntryFile(msgspec.Struct, frozen=True):
+    """A file of a skill, by its digest."""
+
+    uri: str
+    digest: str
+    size: int
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A skill with its files."""
+
+    uri: str
+    frontmatter: dict[str, object]
+    resources: list[EntryFile]
+
+
+class EntryPage(Fresh, frozen=True, kw_only=True, rename="camel"):
+    """A page of skills."""
+
+    skills: list[Entry]
+    next_cursor: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class OneEntry(Fresh, frozen=True, kw_only=True, rename="camel"):
+    """One skill."""
+
+    skill: Entry
 
 
 class ListPage(Params, frozen=True, kw_only=True):
@@ -41,7 +124,7 @@ class ListDirectory(Params, frozen=True, kw_only=True):
     cursor: str = ""
 
 
-async def list_resources(services: Services, identity: Identity, asked: ListPage) -> Any:
+async def list_resources(services: Services, identity: Identity, asked: ListPage) -> ResourcePage:
     work = partial(
         registry.list_resources,
         identity=identity,
@@ -50,10 +133,10 @@ async def list_resources(services: Services, identity: Identity, asked: ListPage
         cursor=asked.cursor,
     )
     found, more = await _read(services, work)
-    return {"resources": [_resource(one) for one in found], **_next(more), **FRESHNESS}
+    return ResourcePage(resources=[_resource(one) for one in found], next_cursor=more or msgspec.UNSET)
 
 
-async def read_resource(services: Services, identity: Identity, asked: AtUri) -> Any:
+async def read_resource(services: Services, identity: Identity, asked: AtUri) -> JsonPieces:
     """The result as JSON in pieces: one before the text of the file, those of the text, and one behind it."""
     work = partial(
         registry.read_resource, identity=identity, storage=services.storage, uri=asked.uri, expect=expect_result
@@ -65,7 +148,7 @@ async def read_resource(services: Services, identity: Identity, asked: AtUri) ->
     return JsonPieces([head, *found.content, b"}],%s" % encode(FRESHNESS)[1:]])
 
 
-async def read_directory(services: Services, identity: Identity, asked: ListDirectory) -> Any:
+async def read_directory(services: Services, identity: Identity, asked: ListDirectory) -> FolderPage:
     work = partial(
         registry.read_directory,
         identity=identity,
@@ -75,10 +158,10 @@ async def read_directory(services: Services, identity: Identity, asked: ListDire
         cursor=asked.cursor,
     )
     found, more = await _read(services, work)
-    return {"resources": [_resource(one) for one in found], **_next(more), **COMPLETE}
+    return FolderPage(resources=[_resource(one) for one in found], next_cursor=more or msgspec.UNSET)
 
 
-async def list_skill_entries(services: Services, identity: Identity, asked: ListPage) -> Any:
+async def list_skill_entries(services: Services, identity: Identity, asked: ListPage) -> EntryPage:
     work = partial(
         registry.list_skill_entries,
         identity=identity,
@@ -87,20 +170,20 @@ async def list_skill_entries(services: Services, identity: Identity, asked: List
         cursor=asked.cursor,
     )
     found, more = await _read(services, work)
-    return {"skills": [_entry(one) for one in found], **_next(more), **FRESHNESS}
+    return EntryPage(skills=[_entry(one) for one in found], next_cursor=more or msgspec.UNSET)
 
 
-async def get_skill_entry(services: Services, identity: Identity, asked: AtUri) -> Any:
+async def get_skill_entry(services: Services, identity: Identity, asked: AtUri) -> OneEntry:
     work = partial(registry.get_skill_entry, identity=identity, storage=services.storage, uri=asked.uri)
-    return {"skill": _entry(await _read(services, work)), **FRESHNESS}
+    return OneEntry(skill=_entry(await _read(services, work)))
 
 
 MCP_METHODS: dict[str, Method] = {
-    "resources/list": Method(list_resources, ListPage, "read", audits=""),
-    "resources/read": Method(read_resource, AtUri, "read", audits=""),
-    "resources/directory/read": Method(read_directory, ListDirectory, "read", audits=""),
-    "skills/list": Method(list_skill_entries, ListPage, "read", audits=""),
-    "skills/get": Method(get_skill_entry, AtUri, "read", audits=""),
+    "resources/list": Method(list_resources, ListPage, ResourcePage, "read", audits=""),
+    "resources/read": Method(read_resource, AtUri, ResourceContents, "read", audits=""),
+    "resources/directory/read": Method(read_directory, ListDirectory, FolderPage, "read", audits=""),
+    "skills/list": Method(list_skill_entries, ListPage, EntryPage, "read", audits=""),
+    "skills/get": Method(get_skill_entry, AtUri, OneEntry, "read", audits=""),
 }
 
 
@@ -109,24 +192,10 @@ async def _read(services: Services, work: Any) -> Any:
     return await asyncio.to_thread(services.database.read_now, work)
 
 
-def _next(cursor: str | None) -> dict[str, str]:
-    return {"nextCursor": cursor} if cursor else {}
+def _resource(one: Resource) -> ListedResource:
+    return ListedResource(one.uri, one.name, one.description, one.media_type, one.size)
 
 
-def _resource(one: Resource) -> dict[str, Any]:
-    shown = {
-        "uri": one.uri,
-        "name": one.name,
-        "description": one.description,
-        "mimeType": one.media_type,
-        "size": one.size,
-    }
-    return {key: value for key, value in shown.items() if value is not None}
-
-
-def _entry(one: SkillEntry) -> dict[str, Any]:
-    return {
-        "uri": one.uri,
-        "frontmatter": one.frontmatter,
-        "resources": [{"uri": file.uri, "digest": file.digest, "size": file.size} for file in one.resources],
-    }
+def _entry(one: SkillEntry) -> Entry:
+    files = [EntryFile(file.uri, file.digest, file.size) for file in one.resources]
+    return Entry(one.uri, one.frontmatter, files)

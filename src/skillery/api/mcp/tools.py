@@ -18,6 +18,7 @@ from skillery.api.errors import encode, error_object
 from skillery.api.mcp.images import with_pictures
 from skillery.api.mcp.large_messages import MOST_OF_SDK
 from skillery.api.mcp.methods import COMPLETE, FRESHNESS
+from skillery.api.mcp.output_schemas import output_schema
 from skillery.api.mcp.requests import ON_REQUEST, CallKey, Visit, visit_of
 from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
 from skillery.api.rpc.dispatch import Parts, perform
@@ -39,7 +40,10 @@ PROGRESS_SECONDS = 5.0
 async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, Any]:
     visit = visit_of(context)
     more = shown_properties(visit.services.named.defined)
-    shown = [tool(name, METHODS[name].params, "mcp", more) for name in _names(visit)]
+    shown = [
+        tool(name, METHODS[name].params, "mcp", more) | {"outputSchema": output_schema(METHODS[name].result)}
+        for name in _names(visit)
+    ]
     offered = await skill_tools(visit)
     return {"tools": [*shown, *(one.shown() for one in offered.values())], **FRESHNESS}
 

@@ -1,6 +1,6 @@
-"""Makes what of skillery.client is made: its methods from METHODS, and the client that does not await from the one
-that does. `python -m skillery.api.rpc.client_source` (`make client`) writes it. Nothing of the client is imported: what
-was made wrong can be made anew."""
+"""Write the generated modules of skillery.client: methods and results from METHODS, and the synchronous client from the
+asynchronous one. `make client` runs this module. It imports no module of the client, so a broken one can be generated
+again."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from skillery.api.rpc.client_results import result_source
 from skillery.api.rpc.methods import METHODS, Method
 from skillery.api.rpc.params import Params
 
@@ -23,56 +24,7 @@ CLIENT = Path(__file__).parents[2] / "client"
 DOC = '"""Made by `make client`: do not edit."""\n\n'
 MADE = f"{DOC}from __future__ import annotations\n\n"
 AS_ANSWERED = {"LockEntry": "Locked"}
-"""Objects in params that another method has answered."""
-ANSWERS = {
-    "list_skills": "SkillPage",
-    "describe_skill": "DescribedSkill",
-    "read_skill_file": "SkillFileContent",
-    "execute_skill": "Run",
-    "run_code": "Run",
-    "create_blob": "NewBlob",
-    "read_blob": "BlobContent",
-    "load_skills_protocol_guide": "Guide",
-    "create_skill": "SkillVersion",
-    "submit_version": "SkillVersion",
-    "approve_version": "SkillVersion",
-    "reject_version": "SkillVersion",
-    "yank_version": "SkillVersion",
-    "unyank_version": "SkillVersion",
-    "deprecate_skill": "SkillVersion",
-    "undeprecate_skill": "SkillVersion",
-    "set_visibility": "SkillVersion",
-    "list_versions": "VersionPage",
-    "get_run": "RunRecord",
-    "list_runs": "RunPage",
-    "cancel_run": "RunRecord",
-    "set_label": "MovedLabel",
-    "rollback_label": "MovedLabel",
-    "remove_label": "MovedLabel",
-    "list_labels": "Labels",
-    "resolve_skills": "Lock",
-    "verify_lock": "VerifiedLock",
-    "search_skills": "FoundSkillPage",
-    "check_skill": "CheckedSkill",
-    "waive_finding": "Waiver",
-    "list_waivers": "WaiverPage",
-    "revoke_waiver": "Waiver",
-    "list_tools": "ToolPage",
-    "call_tool": "ToolAnswer",
-    "define_tool": "DefinedTool",
-    "remove_tool": "DefinedTool",
-    "list_environments": "EnvironmentPage",
-    "describe_environment": "DescribedEnvironment",
-    "rebuild_environment": "DescribedEnvironment",
-    "delete_blob": "DeletedBlob",
-    "get_usage": "IdentityUse",
-    "collect_garbage": "Sweep",
-    "create_token": "NewToken",
-    "list_tokens": "Tokens",
-    "revoke_token": "Token",
-    "list_audit": "AuditPage",
-}
-"""What each method answers, of client/results.py. One that is missing answers a `dict[str, Any]`."""
+"""Structs of params, and the struct of a result that callers pass there."""
 _SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", Any: "Any"}
 _WITHOUT_AWAITING = (
     (r"\basync (def|with|for)\b", r"\1"),
@@ -116,6 +68,7 @@ def sources() -> dict[Path, str]:
     made = {generated / f"{flavour.module}.py": _methods(flavour) for flavour in FLAVOURS}
     made[generated / "calls.py"] = _calls()
     made[generated / "values.py"] = _values()
+    made[generated / "results.py"] = result_source([method.result for method in METHODS.values()])
     made[generated / "__init__.py"] = '"""Made by `make client` from the table of methods: do not edit."""\n'
     made[CLIENT / "synchronous.py"] = _synchronous((CLIENT / "asynchronous.py").read_text("utf-8"))
     return {path: _formatted(path, source) for path, source in made.items()}
@@ -164,14 +117,14 @@ def _is_harmless(method: Method) -> bool:
 
 
 def _methods(flavour: Flavour) -> str:
-    answers = sorted({ANSWERS[name] for name in METHODS if name in ANSWERS} | set(AS_ANSWERED.values()))
+    answers = sorted({method.result.__name__ for method in METHODS.values()} | set(AS_ANSWERED.values()))
     values = sorted({struct.__name__ for struct in _structs()})
     checking = "" if flavour.has_keys else "TYPE_CHECKING, "
     pending = "if TYPE_CHECKING:\n    from skillery.client.batches import Pending\n" if not flavour.has_keys else ""
     head = (
         f"{MADE}from collections.abc import Mapping, Sequence\nfrom typing import {checking}Any, Literal\n\n"
-        f"from skillery.client.generated.values import {', '.join(values)}\n"
-        f"from skillery.client.results import {', '.join(answers)}\n{pending}\n"
+        f"from skillery.client.generated.results import {', '.join(answers)}\n"
+        f"from skillery.client.generated.values import {', '.join(values)}\n{pending}\n"
     )
     methods = "\n".join(_method(flavour, name, method) for name, method in METHODS.items())
     return f'{head}\nclass {flavour.name}:\n    """{flavour.doc}"""\n\n{_abstract(flavour)}\n{methods}'
@@ -195,7 +148,7 @@ def _method(flavour: Flavour, name: str, method: Method) -> str:
     parameters += ["*", *optional] if optional else []
     params = ", ".join(f'"{field}": {field}' for field, *_ in fields)
     passed = f'"{name}", {{{params}}}' + (", idempotency_key=idempotency_key" if keyed else "")
-    answer = flavour.answer.format(_answer(name))
+    answer = flavour.answer.format(method.result.__name__)
     body = flavour.call.format(f"self.call({passed})")
     return (
         f"    {flavour.begin}def {name}({', '.join(parameters)}) -> {answer}:\n"
@@ -210,10 +163,6 @@ def _documentation(struct: type[Params], *, keyed: bool) -> str:
     told = [f"{field}: {description}" for field, _, description, _ in _fields(struct) if description]
     told += ["idempotency_key: the same call under the same key is made once; without one it gets its own"] * keyed
     return "\n\n        ".join([*lines, "\n        ".join(told)]).rstrip() + ("\n        " if told else "")
-
-
-def _answer(name: str) -> str:
-    return ANSWERS.get(name, "dict[str, Any]")
 
 
 # -- params ------------------------------------------------------------------------------------------------------

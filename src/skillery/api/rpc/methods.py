@@ -1,9 +1,11 @@
-"""Every method, on one screen: what it takes, who may call it, what it leaves behind."""
+"""Every method on one screen: its function, params and result, the scope it needs, and what it leaves behind."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
+
+import msgspec
 
 from skillery.api.rpc import environment_params, params, tool_params
 from skillery.api.rpc.calls import (
@@ -19,11 +21,38 @@ from skillery.api.rpc.calls import (
 )
 from skillery.api.services import Services
 from skillery.backends import Identity, Scope
+from skillery.contents.blobs import BlobContent, DeletedBlob, NewBlob
+from skillery.environments.queries import DescribedEnvironment, EnvironmentPage
+from skillery.formats.json_pieces import JsonPieces
+from skillery.identity.quotas import IdentityUse
+from skillery.identity.tokens import CreatedToken, Token, Tokens
+from skillery.maintenance.garbage.collector import Garbage
+from skillery.publishing import CheckedSkill, DefinedTool
+from skillery.registry import (
+    DescribedSkill,
+    FoundSkillPage,
+    Labels,
+    Lock,
+    MovedLabel,
+    NewVersion,
+    SkillFileContent,
+    SkillPage,
+    ToolPage,
+    Verified,
+    VersionPage,
+    Waiver,
+    WaiverPage,
+)
+from skillery.registry.audit_trail import AuditPage
+from skillery.runs.results import Run, RunPage, RunRecord, ToolResult
 
 
 class Method(NamedTuple):
-    call: Callable[[Services, Identity, Any], Awaitable[Any]]
+    call: Callable[[Services, Identity, Any], Awaitable[msgspec.Struct | msgspec.Raw | JsonPieces]]
+    """It returns `result`, or the same as encoded JSON."""
     params: type[params.Params]
+    result: type[msgspec.Struct]
+    """The OpenRPC document, the tools of MCP, skillery.client and docs/reference/methods.md describe it."""
     needs: Scope | None
     """None: any token will do."""
     is_tool: bool = False
@@ -37,62 +66,82 @@ class Method(NamedTuple):
 
 
 METHODS: dict[str, Method] = {
-    "list_skills": Method(skills.list_skills, params.ListSkills, "read", is_tool=True, audits=""),
-    "describe_skill": Method(skills.describe_skill, params.DescribeSkill, "read", is_tool=True, audits=""),
-    "read_skill_file": Method(skills.read_skill_file, params.ReadSkillFile, "read", is_tool=True, audits=""),
-    "execute_skill": Method(runs.execute_skill, params.ExecuteSkill, "run", is_tool=True, audits="", once=True),
-    "run_code": Method(runs.run_code, params.RunCode, "run", is_tool=True, audits="", once=True),
-    "create_blob": Method(blobs.create_blob, params.CreateBlob, "run", is_tool=True, audits="", once=True),
-    "read_blob": Method(blobs.read_blob, params.ReadBlob, "read", is_tool=True, audits=""),
-    "load_skills_protocol_guide": Method(
-        skills.load_guide, params.LoadSkillsProtocolGuide, "read", is_tool=True, audits=""
+    "list_skills": Method(skills.list_skills, params.ListSkills, SkillPage, "read", is_tool=True, audits=""),
+    "describe_skill": Method(
+        skills.describe_skill, params.DescribeSkill, DescribedSkill, "read", is_tool=True, audits=""
     ),
-    "create_skill": Method(skills.create_skill, params.CreateSkill, "publish", audits="manifest", once=True),
-    "submit_version": Method(lifecycle.submit_version, params.SubmitVersion, "publish", audits="name"),
-    "approve_version": Method(lifecycle.approve_version, params.ApproveVersion, "review", audits="name"),
-    "reject_version": Method(lifecycle.reject_version, params.RejectVersion, "review", audits="name"),
-    "yank_version": Method(lifecycle.yank_version, params.YankVersion, "publish", audits="name"),
-    "unyank_version": Method(lifecycle.unyank_version, params.UnyankVersion, "publish", audits="name"),
-    "deprecate_skill": Method(lifecycle.deprecate_skill, params.DeprecateSkill, "publish", audits="name"),
-    "undeprecate_skill": Method(lifecycle.undeprecate_skill, params.UndeprecateSkill, "publish", audits="name"),
-    "set_visibility": Method(lifecycle.set_visibility, params.SetVisibility, "publish", audits="name"),
-    "list_versions": Method(lifecycle.list_versions, params.ListVersions, "read", audits=""),
-    "get_run": Method(runs.get_run, params.GetRun, "read", audits=""),
-    "list_runs": Method(runs.list_runs, params.ListRuns, "read", audits=""),
-    "cancel_run": Method(runs.cancel_run, params.CancelRun, "run", audits="run_id"),
-    "set_label": Method(labels_and_locks.set_label, params.SetLabel, "publish", audits="name"),
-    "rollback_label": Method(labels_and_locks.rollback_label, params.RollbackLabel, "publish", audits="name"),
-    "remove_label": Method(labels_and_locks.remove_label, params.RemoveLabel, "publish", audits="name"),
-    "list_labels": Method(labels_and_locks.list_labels, params.ListLabels, "read", audits=""),
-    "resolve_skills": Method(labels_and_locks.resolve_skills, params.ResolveSkills, "read", audits=""),
-    "verify_lock": Method(labels_and_locks.verify_lock, params.VerifyLock, "read", audits=""),
-    "search_skills": Method(skills.search_skills, params.SearchSkills, "read", audits=""),
-    "check_skill": Method(skills.check_skill, params.CheckSkill, "publish", audits=""),
-    "waive_finding": Method(lifecycle.waive_finding, params.WaiveFinding, "review", audits="name"),
-    "list_waivers": Method(lifecycle.list_waivers, params.ListWaivers, "review", audits=""),
-    "revoke_waiver": Method(lifecycle.revoke_waiver, params.RevokeWaiver, "review", audits="id"),
-    "list_tools": Method(tools.list_tools, tool_params.ListTools, "read", audits=""),
-    "call_tool": Method(tools.call_tool, tool_params.CallTool, "run", audits="", once=True),
-    "define_tool": Method(tools.define_tool, tool_params.DefineTool, "run", audits="name", once=True),
-    "remove_tool": Method(tools.remove_tool, tool_params.RemoveTool, "run", audits="name"),
-    "list_environments": Method(environments.list_environments, environment_params.ListEnvironments, "run", audits=""),
+    "read_skill_file": Method(
+        skills.read_skill_file, params.ReadSkillFile, SkillFileContent, "read", is_tool=True, audits=""
+    ),
+    "execute_skill": Method(runs.execute_skill, params.ExecuteSkill, Run, "run", is_tool=True, audits="", once=True),
+    "run_code": Method(runs.run_code, params.RunCode, Run, "run", is_tool=True, audits="", once=True),
+    "create_blob": Method(blobs.create_blob, params.CreateBlob, NewBlob, "run", is_tool=True, audits="", once=True),
+    "read_blob": Method(blobs.read_blob, params.ReadBlob, BlobContent, "read", is_tool=True, audits=""),
+    "load_skills_protocol_guide": Method(
+        skills.load_guide, params.LoadSkillsProtocolGuide, skills.Guide, "read", is_tool=True, audits=""
+    ),
+    "create_skill": Method(
+        skills.create_skill, params.CreateSkill, NewVersion, "publish", audits="manifest", once=True
+    ),
+    "submit_version": Method(lifecycle.submit_version, params.SubmitVersion, NewVersion, "publish", audits="name"),
+    "approve_version": Method(lifecycle.approve_version, params.ApproveVersion, NewVersion, "review", audits="name"),
+    "reject_version": Method(lifecycle.reject_version, params.RejectVersion, NewVersion, "review", audits="name"),
+    "yank_version": Method(lifecycle.yank_version, params.YankVersion, NewVersion, "publish", audits="name"),
+    "unyank_version": Method(lifecycle.unyank_version, params.UnyankVersion, NewVersion, "publish", audits="name"),
+    "deprecate_skill": Method(lifecycle.deprecate_skill, params.DeprecateSkill, NewVersion, "publish", audits="name"),
+    "undeprecate_skill": Method(
+        lifecycle.undeprecate_skill, params.UndeprecateSkill, NewVersion, "publish", audits="name"
+    ),
+    "set_visibility": Method(lifecycle.set_visibility, params.SetVisibility, NewVersion, "publish", audits="name"),
+    "list_versions": Method(lifecycle.list_versions, params.ListVersions, VersionPage, "read", audits=""),
+    "get_run": Method(runs.get_run, params.GetRun, RunRecord, "read", audits=""),
+    "list_runs": Method(runs.list_runs, params.ListRuns, RunPage, "read", audits=""),
+    "cancel_run": Method(runs.cancel_run, params.CancelRun, RunRecord, "run", audits="run_id"),
+    "set_label": Method(labels_and_locks.set_label, params.SetLabel, MovedLabel, "publish", audits="name"),
+    "rollback_label": Method(
+        labels_and_locks.rollback_label, params.RollbackLabel, MovedLabel, "publish", audits="name"
+    ),
+    "remove_label": Method(labels_and_locks.remove_label, params.RemoveLabel, MovedLabel, "publish", audits="name"),
+    "list_labels": Method(labels_and_locks.list_labels, params.ListLabels, Labels, "read", audits=""),
+    "resolve_skills": Method(labels_and_locks.resolve_skills, params.ResolveSkills, Lock, "read", audits=""),
+    "verify_lock": Method(labels_and_locks.verify_lock, params.VerifyLock, Verified, "read", audits=""),
+    "search_skills": Method(skills.search_skills, params.SearchSkills, FoundSkillPage, "read", audits=""),
+    "check_skill": Method(skills.check_skill, params.CheckSkill, CheckedSkill, "publish", audits=""),
+    "waive_finding": Method(lifecycle.waive_finding, params.WaiveFinding, Waiver, "review", audits="name"),
+    "list_waivers": Method(lifecycle.list_waivers, params.ListWaivers, WaiverPage, "review", audits=""),
+    "revoke_waiver": Method(lifecycle.revoke_waiver, params.RevokeWaiver, Waiver, "review", audits="id"),
+    "list_tools": Method(tools.list_tools, tool_params.ListTools, ToolPage, "read", audits=""),
+    "call_tool": Method(tools.call_tool, tool_params.CallTool, ToolResult, "run", audits="", once=True),
+    "define_tool": Method(tools.define_tool, tool_params.DefineTool, DefinedTool, "run", audits="name", once=True),
+    "remove_tool": Method(tools.remove_tool, tool_params.RemoveTool, DefinedTool, "run", audits="name"),
+    "list_environments": Method(
+        environments.list_environments, environment_params.ListEnvironments, EnvironmentPage, "run", audits=""
+    ),
     "describe_environment": Method(
-        environments.describe_environment, environment_params.DescribeEnvironment, "run", audits=""
+        environments.describe_environment,
+        environment_params.DescribeEnvironment,
+        DescribedEnvironment,
+        "run",
+        audits="",
     ),
     "rebuild_environment": Method(
-        environments.rebuild_environment, environment_params.RebuildEnvironment, "admin", audits="name"
+        environments.rebuild_environment,
+        environment_params.RebuildEnvironment,
+        DescribedEnvironment,
+        "admin",
+        audits="name",
     ),
-    "delete_blob": Method(blobs.delete_blob, params.DeleteBlob, "run", audits="blob_id"),
-    "get_usage": Method(blobs.get_usage, params.GetUsage, "read", audits=""),
-    "collect_garbage": Method(administration.collect_garbage, params.CollectGarbage, "admin", audits=""),
-    "create_token": Method(administration.create_token, params.CreateToken, "admin", audits="name"),
-    "list_tokens": Method(administration.list_tokens, params.ListTokens, "admin", audits=""),
-    "revoke_token": Method(administration.revoke_token, params.RevokeToken, "admin", audits="id"),
-    "list_audit": Method(administration.list_audit, params.ListAudit, "admin", audits=""),
+    "delete_blob": Method(blobs.delete_blob, params.DeleteBlob, DeletedBlob, "run", audits="blob_id"),
+    "get_usage": Method(blobs.get_usage, params.GetUsage, IdentityUse, "read", audits=""),
+    "collect_garbage": Method(administration.collect_garbage, params.CollectGarbage, Garbage, "admin", audits=""),
+    "create_token": Method(administration.create_token, params.CreateToken, CreatedToken, "admin", audits="name"),
+    "list_tokens": Method(administration.list_tokens, params.ListTokens, Tokens, "admin", audits=""),
+    "revoke_token": Method(administration.revoke_token, params.RevokeToken, Token, "admin", audits="id"),
+    "list_audit": Method(administration.list_audit, params.ListAudit, AuditPage, "admin", audits=""),
 }
 
 SYSTEM: dict[str, Method] = {
-    "rpc.discover": Method(discovery.discover, params.Discover, None, audits=""),
+    "rpc.discover": Method(discovery.discover, params.Discover, discovery.OpenRpcDocument, None, audits=""),
 }
 """Extensions of JSON-RPC itself, under the prefix that it reserves for them."""
 CALLABLE = METHODS | SYSTEM

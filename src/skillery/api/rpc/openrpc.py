@@ -13,7 +13,6 @@ import msgspec
 from skillery import __version__
 from skillery.api.errors import CODES, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
 from skillery.api.rpc.methods import CALLABLE, Method
-from skillery.api.rpc.results import result_of
 
 OPENRPC = "1.3.2"
 TEMPLATE = "#/components/schemas/{name}"
@@ -27,7 +26,7 @@ def document() -> dict[str, Any]:
     """The same for everybody: who may call what is no secret."""
     asked = {name: _params(method) for name, method in CALLABLE.items()}
     kinds = [_plain(kind) for fields in asked.values() for _, kind in fields]
-    answers = [result_of(name, method) for name, method in CALLABLE.items()]
+    answers = [method.result for method in CALLABLE.values()]
     schemas, components = msgspec.json.schema_components([*kinds, *answers], ref_template=TEMPLATE)
     of_params, of_answers = iter(schemas[: len(kinds)]), iter(schemas[len(kinds) :])
     methods = [

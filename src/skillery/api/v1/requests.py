@@ -52,14 +52,13 @@ async def describe(asked: Asked, name: str, spec: VersionSpec) -> dict[str, Any]
     return skill
 
 
-async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[dict[str, Any]]:
+async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[registry.ListedVersion]:
     """Raises SkillNotFound."""
     page = await asyncio.to_thread(asked.services.database.read_now, partial(versions_page, asked, name, limit, cursor))
-    rows: list[dict[str, Any]] = page["versions"]
-    return rows
+    return page.versions
 
 
-def versions_page(asked: Asked, name: str, limit: int, cursor: str, connection: Any) -> dict[str, Any]:
+def versions_page(asked: Asked, name: str, limit: int, cursor: str, connection: Any) -> registry.VersionPage:
     return registry.list_versions(
         connection, asked.identity, asked.key, name=name, status="", namespace="", limit=limit, cursor=cursor
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
 from skillery.formats.agent_skill import index_name
+from skillery.registry import ListedVersion
 
 Moment = int | str
 """Seconds since 1970; for a client of Anthropic's (`anthropic-version`, `anthropic-beta`) ISO 8601."""
@@ -111,9 +111,9 @@ def skill_of(
     )
 
 
-def version_of(row: Mapping[str, Any], description: str, headers: Mapping[str, str]) -> SkillVersion:
+def version_of(row: ListedVersion, description: str, headers: Mapping[str, str]) -> SkillVersion:
     """`row` is one of list_versions."""
-    name, version = row["name"], row["version"]
+    name, version = row.name, row.version
     return SkillVersion(
         id=f"{name}@{version}",
         object="skill.version",
@@ -123,7 +123,7 @@ def version_of(row: Mapping[str, Any], description: str, headers: Mapping[str, s
         name=name,
         description=description,
         directory=index_name(name),
-        created_at=moment(row["created_at"], headers),
-        status=row["status"],
-        digest=row["digest"],
+        created_at=moment(row.created_at, headers),
+        status=row.status,
+        digest=row.digest,
     )

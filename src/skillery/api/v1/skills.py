@@ -95,10 +95,10 @@ def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str) -> Sk
     listing = registry.list_skills(
         connection, asked.identity, asked.key, namespace="", detail="names", limit=limit, cursor=cursor
     )
-    page = msgspec.json.decode(listing)
-    rows, more = page["skills"], page["next_cursor"]
-    ages = registry.ages(connection, identity=asked.identity, names=[row["name"] for row in rows])
-    data = [skill_of(row["name"], row["version"], row["description"], ages, asked.headers) for row in rows]
+    page = msgspec.json.decode(listing, type=registry.SkillPage)
+    rows, more = page.skills, page.next_cursor
+    ages = registry.ages(connection, identity=asked.identity, names=[row.name for row in rows])
+    data = [skill_of(row.name, row.version, row.description, ages, asked.headers) for row in rows]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return Skills("list", data, first, last, has_more=more is not None, next_page=more)
 
@@ -118,10 +118,10 @@ async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
     try:
         described = await describe(asked, name, spec)
     except VersionNotFound:
-        waiting = [row for row in await versions_of(asked, name, 1, "") if row["status"] in WAITING]
+        waiting = [row for row in await versions_of(asked, name, 1, "") if row.status in WAITING]
         if not waiting:
             raise
-        described = await describe(asked, name, Exact(Version.parse(waiting[0]["version"])))
+        described = await describe(asked, name, Exact(Version.parse(waiting[0].version)))
     work = partial(registry.ages, identity=asked.identity, names=[name])
     ages = await asyncio.to_thread(asked.services.database.read_now, work)
     description = described["manifest"]["description"]
@@ -131,9 +131,7 @@ async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Any:
 def _delete_all(asked: Asked, name: str, connection: Any) -> None:
     """Raises NotPublished where there is nothing to yank."""
     found = [
-        row["version"]
-        for status in ("published", "deprecated")
-        for row in _all_versions(connection, asked, name, status)
+        row.version for status in ("published", "deprecated") for row in _all_versions(connection, asked, name, status)
     ]
     if not found:
         raise NotPublished(
@@ -145,13 +143,13 @@ def _delete_all(asked: Asked, name: str, connection: Any) -> None:
         registry.yank_version(connection, asked.identity, name, Version.parse(version), REASON)
 
 
-def _all_versions(connection: Any, asked: Asked, name: str, status: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _all_versions(connection: Any, asked: Asked, name: str, status: Any) -> list[registry.ListedVersion]:
+    found: list[registry.ListedVersion] = []
     cursor: str | None = ""
     while cursor is not None:
         page = registry.list_versions(
             connection, asked.identity, asked.key, name=name, status=status, namespace="", limit=1000, cursor=cursor
         )
-        found += page["versions"]
-        cursor = page["next_cursor"]
+        found += page.versions
+        cursor = page.next_cursor
     return found

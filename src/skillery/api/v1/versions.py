@@ -99,16 +99,16 @@ def _listed_versions_now(connection: Any, *, asked: Asked, name: str, query: dic
             connection, identity=asked.identity, key=asked.key, name=name, version=version
         )
     page = versions_page(asked, name, limit_of(query), cursor, connection)
-    data = [_described_row(connection, asked, row) for row in page["versions"]]
+    data = [_described_row(connection, asked, row) for row in page.versions]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
-    more = page["next_cursor"]
+    more = page.next_cursor
     return SkillVersions("list", data, first, last, has_more=more is not None, next_page=more)
 
 
-def _described_row(connection: Any, asked: Asked, row: dict[str, Any]) -> SkillVersion:
-    spec = Exact(Version.parse(row["version"]))
+def _described_row(connection: Any, asked: Asked, row: registry.ListedVersion) -> SkillVersion:
+    spec = Exact(Version.parse(row.version))
     described = registry.describe_skill(
-        connection, asked.identity, asked.services.storage, name=row["name"], spec=spec, detail="manifest"
+        connection, asked.identity, asked.services.storage, name=row.name, spec=spec, detail="manifest"
     )
     description: str = msgspec.json.decode(described)["skill"]["manifest"]["description"]
     return version_of(row, description, asked.headers)

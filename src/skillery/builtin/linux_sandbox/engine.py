@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import Failure, Job, Log, Outcome, RunHost
+from skillery.backends import Failure, FailureType, Job, Log, Outcome, RunHost
 from skillery.builtin.linux_sandbox.cells import Cell, Demand
 from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
@@ -86,9 +86,11 @@ class CellRun:
                 dialogue = await self._set_up()
         except (BrokenSetup, CannotStart, CannotMount, EgressBroken) as problem:
             if not self._oom_kills():  # else the outcome names the limit
-                self._session.stopped = Failure("SandboxError", str(problem))
+                self._session.stopped = Failure(FailureType.SANDBOX_ERROR, str(problem))
         except TimeoutError:
-            self._session.stopped = Failure("SandboxError", f"the sandbox was not ready after {seconds:.0f} seconds")
+            self._session.stopped = Failure(
+                FailureType.SANDBOX_ERROR, f"the sandbox was not ready after {seconds:.0f} seconds"
+            )
         except OSError as error:
             self._session.stopped = not_started(error)
         else:
@@ -197,7 +199,7 @@ class CellRun:
 
 
 def not_started(error: OSError) -> Failure:
-    return Failure("SandboxError", f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
+    return Failure(FailureType.SANDBOX_ERROR, f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
 
 
 async def run_job(capabilities: HostCapabilities, job: Job, host: RunHost) -> Outcome:

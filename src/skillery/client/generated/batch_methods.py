@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from skillery.client.generated.values import RunFile, SkillFile
-from skillery.client.results import (
+from skillery.client.generated.results import (
     AuditPage,
     BlobContent,
     CheckedSkill,
+    CreatedToken,
     DefinedTool,
     DeletedBlob,
     DescribedEnvironment,
     DescribedSkill,
     EnvironmentPage,
     FoundSkillPage,
+    Garbage,
     Guide,
     IdentityUse,
     Labels,
@@ -23,23 +24,22 @@ from skillery.client.results import (
     Locked,
     MovedLabel,
     NewBlob,
-    NewToken,
+    NewVersion,
     Run,
     RunPage,
     RunRecord,
     SkillFileContent,
     SkillPage,
-    SkillVersion,
-    Sweep,
     Token,
     Tokens,
-    ToolAnswer,
     ToolPage,
-    VerifiedLock,
+    ToolResult,
+    Verified,
     VersionPage,
     Waiver,
     WaiverPage,
 )
+from skillery.client.generated.values import RunFile, SkillFile
 
 if TYPE_CHECKING:
     from skillery.client.batches import Pending
@@ -220,30 +220,30 @@ class BatchMethods:
 
     def create_skill(
         self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
-    ) -> Pending[SkillVersion]:
+    ) -> Pending[NewVersion]:
         """Publish a new skill, or a new version of one. Everything is validated before anything is stored.
 
         manifest: skill.toml as JSON: name, version, description, and what else it declares
         skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
         files: Code and resources of the skill
         """
-        answer: Pending[SkillVersion] = self.call(
+        answer: Pending[NewVersion] = self.call(
             "create_skill", {"manifest": manifest, "skill_md": skill_md, "files": files}
         )
         return answer
 
-    def submit_version(self, name: str, version: str) -> Pending[SkillVersion]:
+    def submit_version(self, name: str, version: str) -> Pending[NewVersion]:
         """Ask for a review of a draft.
 
         name: Skill name
         version: Exact version
         """
-        answer: Pending[SkillVersion] = self.call("submit_version", {"name": name, "version": version})
+        answer: Pending[NewVersion] = self.call("submit_version", {"name": name, "version": version})
         return answer
 
     def approve_version(
         self, name: str, version: str, *, digest: str | None = None, note: str | None = None
-    ) -> Pending[SkillVersion]:
+    ) -> Pending[NewVersion]:
         """Publish a version that is in review.
 
         name: Skill name
@@ -251,69 +251,67 @@ class BatchMethods:
         digest: Digest of what was looked at: another one is refused
         note: Recorded with the approval
         """
-        answer: Pending[SkillVersion] = self.call(
+        answer: Pending[NewVersion] = self.call(
             "approve_version", {"name": name, "version": version, "digest": digest, "note": note}
         )
         return answer
 
-    def reject_version(self, name: str, version: str, reason: str) -> Pending[SkillVersion]:
+    def reject_version(self, name: str, version: str, reason: str) -> Pending[NewVersion]:
         """Refuse a version that is in review.
 
         name: Skill name
         version: Exact version
         reason: What its author is told
         """
-        answer: Pending[SkillVersion] = self.call(
-            "reject_version", {"name": name, "version": version, "reason": reason}
-        )
+        answer: Pending[NewVersion] = self.call("reject_version", {"name": name, "version": version, "reason": reason})
         return answer
 
-    def yank_version(self, name: str, version: str, reason: str) -> Pending[SkillVersion]:
+    def yank_version(self, name: str, version: str, reason: str) -> Pending[NewVersion]:
         """Let a published version be resolved only where it is asked for exactly.
 
         name: Skill name
         version: Exact version
         reason: What those are told who ask for it exactly
         """
-        answer: Pending[SkillVersion] = self.call("yank_version", {"name": name, "version": version, "reason": reason})
+        answer: Pending[NewVersion] = self.call("yank_version", {"name": name, "version": version, "reason": reason})
         return answer
 
-    def unyank_version(self, name: str, version: str) -> Pending[SkillVersion]:
+    def unyank_version(self, name: str, version: str) -> Pending[NewVersion]:
         """Take a yank back.
 
         name: Skill name
         version: Exact version
         """
-        answer: Pending[SkillVersion] = self.call("unyank_version", {"name": name, "version": version})
+        answer: Pending[NewVersion] = self.call("unyank_version", {"name": name, "version": version})
         return answer
 
-    def deprecate_skill(self, name: str, message: str, *, successor: str | None = None) -> Pending[SkillVersion]:
+    def deprecate_skill(self, name: str, message: str, *, successor: str | None = None) -> Pending[NewVersion]:
         """Say of all published versions of a skill that another should be used.
 
         name: Skill name
         message: What describe_skill says of it
         successor: Name of the skill to use instead
         """
-        answer: Pending[SkillVersion] = self.call(
+        answer: Pending[NewVersion] = self.call(
             "deprecate_skill", {"name": name, "message": message, "successor": successor}
         )
         return answer
 
-    def undeprecate_skill(self, name: str) -> Pending[SkillVersion]:
+    def undeprecate_skill(self, name: str) -> Pending[NewVersion]:
         """Take a deprecation back.
 
         name: Skill name
         """
-        answer: Pending[SkillVersion] = self.call("undeprecate_skill", {"name": name})
+        answer: Pending[NewVersion] = self.call("undeprecate_skill", {"name": name})
         return answer
 
-    def set_visibility(self, name: str, visibility: Literal["public", "namespace", "private"]) -> Pending[SkillVersion]:
+    def set_visibility(self, name: str, visibility: Literal["public", "namespace", "private"]) -> Pending[NewVersion]:
         """Say who sees a skill.
 
         name: Skill name
         visibility: public: everybody; namespace: who has a grant that covers the name; private: its publishers
         """
-        answer: Pending[SkillVersion] = self.call("set_visibility", {"name": name, "visibility": visibility})
+        answer: Pending[NewVersion] = self.call("set_visibility", {"name": name, "visibility": visibility})
         return answer
 
     def list_versions(
@@ -430,12 +428,12 @@ class BatchMethods:
         answer: Pending[Lock] = self.call("resolve_skills", {"skills": skills})
         return answer
 
-    def verify_lock(self, lock: Sequence[Locked]) -> Pending[VerifiedLock]:
+    def verify_lock(self, lock: Sequence[Locked]) -> Pending[Verified]:
         """Say whether all that is locked is there as it was.
 
         lock: 'lock' of resolve_skills
         """
-        answer: Pending[VerifiedLock] = self.call("verify_lock", {"lock": lock})
+        answer: Pending[Verified] = self.call("verify_lock", {"lock": lock})
         return answer
 
     def search_skills(
@@ -554,7 +552,7 @@ class BatchMethods:
         files: Sequence[RunFile] | None = None,
         session: str | None = None,
         environment: str | None = None,
-    ) -> Pending[ToolAnswer]:
+    ) -> Pending[ToolResult]:
         """Call a tool of a skill.
 
         name: Name of the tool, or 'skill/tool' where several skills have one of that name
@@ -567,7 +565,7 @@ class BatchMethods:
         session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
         """
-        answer: Pending[ToolAnswer] = self.call(
+        answer: Pending[ToolResult] = self.call(
             "call_tool",
             {
                 "name": name,
@@ -677,13 +675,13 @@ class BatchMethods:
         answer: Pending[IdentityUse] = self.call("get_usage", {"identity": identity, "namespace": namespace})
         return answer
 
-    def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Pending[Sweep]:
+    def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Pending[Garbage]:
         """Remove what nothing refers to any more.
 
         dry_run: Only say what would be removed
         steps: Only these steps of a sweep, by their names; omit for all
         """
-        answer: Pending[Sweep] = self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
+        answer: Pending[Garbage] = self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
         return answer
 
     def create_token(
@@ -694,7 +692,7 @@ class BatchMethods:
         namespaces: list[str] | None = None,
         kind: Literal["person", "agent"] | None = None,
         expires: str | None = None,
-    ) -> Pending[NewToken]:
+    ) -> Pending[CreatedToken]:
         """Make a token. It is shown in the answer and never again.
 
         name: Whose token it is; tokens of one name are one identity
@@ -703,7 +701,7 @@ class BatchMethods:
         kind: Whether a person or an agent holds it
         expires: After how long it is no longer good (e.g., '90d'); omit for never
         """
-        answer: Pending[NewToken] = self.call(
+        answer: Pending[CreatedToken] = self.call(
             "create_token", {"name": name, "scopes": scopes, "namespaces": namespaces, "kind": kind, "expires": expires}
         )
         return answer

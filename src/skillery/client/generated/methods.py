@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from skillery.client.generated.values import RunFile, SkillFile
-from skillery.client.results import (
+from skillery.client.generated.results import (
     AuditPage,
     BlobContent,
     CheckedSkill,
+    CreatedToken,
     DefinedTool,
     DeletedBlob,
     DescribedEnvironment,
     DescribedSkill,
     EnvironmentPage,
     FoundSkillPage,
+    Garbage,
     Guide,
     IdentityUse,
     Labels,
@@ -23,23 +24,22 @@ from skillery.client.results import (
     Locked,
     MovedLabel,
     NewBlob,
-    NewToken,
+    NewVersion,
     Run,
     RunPage,
     RunRecord,
     SkillFileContent,
     SkillPage,
-    SkillVersion,
-    Sweep,
     Token,
     Tokens,
-    ToolAnswer,
     ToolPage,
-    VerifiedLock,
+    ToolResult,
+    Verified,
     VersionPage,
     Waiver,
     WaiverPage,
 )
+from skillery.client.generated.values import RunFile, SkillFile
 
 
 class Methods:
@@ -231,7 +231,7 @@ class Methods:
         *,
         files: Sequence[SkillFile] | None = None,
         idempotency_key: str | None = None,
-    ) -> SkillVersion:
+    ) -> NewVersion:
         """Publish a new skill, or a new version of one. Everything is validated before anything is stored.
 
         manifest: skill.toml as JSON: name, version, description, and what else it declares
@@ -239,25 +239,25 @@ class Methods:
         files: Code and resources of the skill
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
-        answer: SkillVersion = self.call(
+        answer: NewVersion = self.call(
             "create_skill",
             {"manifest": manifest, "skill_md": skill_md, "files": files},
             idempotency_key=idempotency_key,
         )
         return answer
 
-    def submit_version(self, name: str, version: str) -> SkillVersion:
+    def submit_version(self, name: str, version: str) -> NewVersion:
         """Ask for a review of a draft.
 
         name: Skill name
         version: Exact version
         """
-        answer: SkillVersion = self.call("submit_version", {"name": name, "version": version})
+        answer: NewVersion = self.call("submit_version", {"name": name, "version": version})
         return answer
 
     def approve_version(
         self, name: str, version: str, *, digest: str | None = None, note: str | None = None
-    ) -> SkillVersion:
+    ) -> NewVersion:
         """Publish a version that is in review.
 
         name: Skill name
@@ -265,65 +265,65 @@ class Methods:
         digest: Digest of what was looked at: another one is refused
         note: Recorded with the approval
         """
-        answer: SkillVersion = self.call(
+        answer: NewVersion = self.call(
             "approve_version", {"name": name, "version": version, "digest": digest, "note": note}
         )
         return answer
 
-    def reject_version(self, name: str, version: str, reason: str) -> SkillVersion:
+    def reject_version(self, name: str, version: str, reason: str) -> NewVersion:
         """Refuse a version that is in review.
 
         name: Skill name
         version: Exact version
         reason: What its author is told
         """
-        answer: SkillVersion = self.call("reject_version", {"name": name, "version": version, "reason": reason})
+        answer: NewVersion = self.call("reject_version", {"name": name, "version": version, "reason": reason})
         return answer
 
-    def yank_version(self, name: str, version: str, reason: str) -> SkillVersion:
+    def yank_version(self, name: str, version: str, reason: str) -> NewVersion:
         """Let a published version be resolved only where it is asked for exactly.
 
         name: Skill name
         version: Exact version
         reason: What those are told who ask for it exactly
         """
-        answer: SkillVersion = self.call("yank_version", {"name": name, "version": version, "reason": reason})
+        answer: NewVersion = self.call("yank_version", {"name": name, "version": version, "reason": reason})
         return answer
 
-    def unyank_version(self, name: str, version: str) -> SkillVersion:
+    def unyank_version(self, name: str, version: str) -> NewVersion:
         """Take a yank back.
 
         name: Skill name
         version: Exact version
         """
-        answer: SkillVersion = self.call("unyank_version", {"name": name, "version": version})
+        answer: NewVersion = self.call("unyank_version", {"name": name, "version": version})
         return answer
 
-    def deprecate_skill(self, name: str, message: str, *, successor: str | None = None) -> SkillVersion:
+    def deprecate_skill(self, name: str, message: str, *, successor: str | None = None) -> NewVersion:
         """Say of all published versions of a skill that another should be used.
 
         name: Skill name
         message: What describe_skill says of it
         successor: Name of the skill to use instead
         """
-        answer: SkillVersion = self.call("deprecate_skill", {"name": name, "message": message, "successor": successor})
+        answer: NewVersion = self.call("deprecate_skill", {"name": name, "message": message, "successor": successor})
         return answer
 
-    def undeprecate_skill(self, name: str) -> SkillVersion:
+    def undeprecate_skill(self, name: str) -> NewVersion:
         """Take a deprecation back.
 
         name: Skill name
         """
-        answer: SkillVersion = self.call("undeprecate_skill", {"name": name})
+        answer: NewVersion = self.call("undeprecate_skill", {"name": name})
         return answer
 
-    def set_visibility(self, name: str, visibility: Literal["public", "namespace", "private"]) -> SkillVersion:
+    def set_visibility(self, name: str, visibility: Literal["public", "namespace", "private"]) -> NewVersion:
         """Say who sees a skill.
 
         name: Skill name
         visibility: public: everybody; namespace: who has a grant that covers the name; private: its publishers
         """
-        answer: SkillVersion = self.call("set_visibility", {"name": name, "visibility": visibility})
+        answer: NewVersion = self.call("set_visibility", {"name": name, "visibility": visibility})
         return answer
 
     def list_versions(
@@ -438,12 +438,12 @@ class Methods:
         answer: Lock = self.call("resolve_skills", {"skills": skills})
         return answer
 
-    def verify_lock(self, lock: Sequence[Locked]) -> VerifiedLock:
+    def verify_lock(self, lock: Sequence[Locked]) -> Verified:
         """Say whether all that is locked is there as it was.
 
         lock: 'lock' of resolve_skills
         """
-        answer: VerifiedLock = self.call("verify_lock", {"lock": lock})
+        answer: Verified = self.call("verify_lock", {"lock": lock})
         return answer
 
     def search_skills(
@@ -561,7 +561,7 @@ class Methods:
         session: str | None = None,
         environment: str | None = None,
         idempotency_key: str | None = None,
-    ) -> ToolAnswer:
+    ) -> ToolResult:
         """Call a tool of a skill.
 
         name: Name of the tool, or 'skill/tool' where several skills have one of that name
@@ -575,7 +575,7 @@ class Methods:
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
-        answer: ToolAnswer = self.call(
+        answer: ToolResult = self.call(
             "call_tool",
             {
                 "name": name,
@@ -689,13 +689,13 @@ class Methods:
         answer: IdentityUse = self.call("get_usage", {"identity": identity, "namespace": namespace})
         return answer
 
-    def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Sweep:
+    def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Garbage:
         """Remove what nothing refers to any more.
 
         dry_run: Only say what would be removed
         steps: Only these steps of a sweep, by their names; omit for all
         """
-        answer: Sweep = self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
+        answer: Garbage = self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
         return answer
 
     def create_token(
@@ -706,7 +706,7 @@ class Methods:
         namespaces: list[str] | None = None,
         kind: Literal["person", "agent"] | None = None,
         expires: str | None = None,
-    ) -> NewToken:
+    ) -> CreatedToken:
         """Make a token. It is shown in the answer and never again.
 
         name: Whose token it is; tokens of one name are one identity
@@ -715,7 +715,7 @@ class Methods:
         kind: Whether a person or an agent holds it
         expires: After how long it is no longer good (e.g., '90d'); omit for never
         """
-        answer: NewToken = self.call(
+        answer: CreatedToken = self.call(
             "create_token", {"name": name, "scopes": scopes, "namespaces": namespaces, "kind": kind, "expires": expires}
         )
         return answer

@@ -28,6 +28,13 @@ class Swept(msgspec.Struct, frozen=True):
         return Swept(self.count + other.count, self.bytes + other.bytes)
 
 
+class Garbage(msgspec.Struct, frozen=True):
+    """What a sweep removed, by step. A dry run removes nothing."""
+
+    dry_run: bool
+    removed: dict[str, Swept]
+
+
 class Sweep(NamedTuple):
     """The sweep that a step belongs to."""
 

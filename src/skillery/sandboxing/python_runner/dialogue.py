@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import BlobWriter, CodeCall, Failure, Job, RunHost, SkillCall, StreamsBlobs
+from skillery.backends import BlobWriter, CodeCall, Failure, FailureType, Job, RunHost, SkillCall, StreamsBlobs
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
 from skillery.formats.json_values import slow_numbers
@@ -142,7 +142,9 @@ class Dialogue:
                 await self._answer(message)
                 await pace.after(number)
         except ChannelAbused as abuse:
-            self.failure = Failure("InvalidOutput", f"the code wrote to the result channel of its run: {abuse}")
+            self.failure = Failure(
+                FailureType.INVALID_OUTPUT, f"the code wrote to the result channel of its run: {abuse}"
+            )
         finally:
             if self._ahead is not None:
                 self._ahead.cancel()

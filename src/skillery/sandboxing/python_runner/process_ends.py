@@ -8,17 +8,19 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
-from skillery.backends import Failure, Outcome
+from skillery.backends import Failure, FailureType, Outcome
 
 
 def ended_early(status: int) -> Failure:
     """The code's process is gone and left no result. `status` is what wait() says."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
+        if number == signal.SIGXCPU:
+            return Failure(FailureType.CPU_TIME_EXCEEDED, "the process used more CPU time than the run allows")
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        return Failure("ProcessKilled", f"the process was killed by {name} before it returned a result")
+        return Failure(FailureType.PROCESS_KILLED, f"the process was killed by {name} before it returned a result")
     code = os.WEXITSTATUS(status)
-    return Failure("ProcessExited", f"the process exited with status {code} before it returned a result")
+    return Failure(FailureType.PROCESS_EXITED, f"the process exited with status {code} before it returned a result")
 
 
 async def finish_whole(ending: Coroutine[Any, Any, Outcome]) -> Outcome:

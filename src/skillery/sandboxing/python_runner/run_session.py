@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from skillery.backends import Failure, Limits, Log, NetworkUse, Outcome
+from skillery.backends import Failure, FailureType, Limits, Log, NetworkUse, Outcome
 from skillery.sandboxing.python_runner.dialogue import Dialogue
 from skillery.sandboxing.python_runner.process_ends import ended_early, finish_whole
 
@@ -54,7 +54,7 @@ class RunSession:
                 guarding.result()
                 self.stopped = self._too_much_memory()
             else:
-                self.stopped = Failure("TimeoutError", f"the run took longer than {timeout} ms")
+                self.stopped = Failure(FailureType.TIMEOUT, f"the run took longer than {timeout} ms")
         finally:
             for task in (*watched, heard):
                 task.cancel()
@@ -68,7 +68,9 @@ class RunSession:
 
     def _too_much_memory(self) -> Failure:
         limit = self._limits.memory_mb
-        return Failure("MemoryLimitExceeded", f"the run and its processes used more than {limit} MiB of memory")
+        return Failure(
+            FailureType.MEMORY_LIMIT_EXCEEDED, f"the run and its processes used more than {limit} MiB of memory"
+        )
 
     def outcome(
         self,
@@ -99,7 +101,7 @@ class RunSession:
         if self._dialogue is not None and self._dialogue.result is not None:
             return None
         if self.status is None:
-            return Failure("SandboxError", "the sandbox was ended from outside")
+            return Failure(FailureType.SANDBOX_ERROR, "the sandbox was ended from outside")
         return ended_early(self.status)
 
 

@@ -36,6 +36,15 @@ class TimeCases(SandboxCases):
         assert outcome.duration_ms >= 400
         assert time.monotonic() - started < 15
 
+    async def test_a_process_that_uses_its_cpu_time_up_says_so(self, trial: Trial) -> None:
+        code = """
+        import resource
+        def main(args):
+            resource.setrlimit(resource.RLIMIT_CPU, (1, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+            while True: pass
+        """
+        assert failure_type(await trial.code(code)) == "CpuTimeExceeded"
+
     async def test_what_was_printed_before_the_end_is_kept(self, trial: Trial) -> None:
         outcome = await trial.code("import time\ndef main(args): print('so far'); time.sleep(1e6)", limits=SHORT)
         assert log_of(outcome) == "so far\n"

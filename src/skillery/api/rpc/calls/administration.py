@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
 
 from skillery.api.rpc import params
 from skillery.api.services import Services
 from skillery.backends import Identity, KeepsTokens
 from skillery.identity import tokens
-from skillery.identity.tokens import CreatedToken, Token
+from skillery.identity.tokens import CreatedToken, Token, Tokens
+from skillery.maintenance.garbage.collector import Garbage
 from skillery.registry import (
     audit_trail,
 )
-from skillery.registry.audit_trail import parse_filter
+from skillery.registry.audit_trail import AuditPage, parse_filter
 
 
-async def collect_garbage(services: Services, identity: Identity, asked: params.CollectGarbage) -> Any:
+async def collect_garbage(services: Services, identity: Identity, asked: params.CollectGarbage) -> Garbage:
     collect = partial(services.collector.collect, by=identity, dry_run=asked.dry_run, only=asked.steps)
-    swept = await asyncio.to_thread(collect)
-    return {"dry_run": asked.dry_run, "removed": swept}
+    return Garbage(asked.dry_run, await asyncio.to_thread(collect))
 
 
 async def create_token(services: Services, identity: Identity, asked: params.CreateToken) -> CreatedToken:
@@ -36,8 +35,8 @@ async def create_token(services: Services, identity: Identity, asked: params.Cre
     return await services.database.write(work)
 
 
-async def list_tokens(services: Services, _: Identity, __: params.ListTokens) -> Any:
-    return {"tokens": await services.database.read(tokens.list_tokens)}
+async def list_tokens(services: Services, _: Identity, __: params.ListTokens) -> Tokens:
+    return Tokens(await services.database.read(tokens.list_tokens))
 
 
 async def revoke_token(services: Services, identity: Identity, asked: params.RevokeToken) -> Token:
@@ -47,7 +46,7 @@ async def revoke_token(services: Services, identity: Identity, asked: params.Rev
     return revoked
 
 
-async def list_audit(services: Services, _: Identity, asked: params.ListAudit) -> Any:
+async def list_audit(services: Services, _: Identity, asked: params.ListAudit) -> AuditPage:
     wanted = parse_filter(asked.identity, asked.action, asked.subject, asked.outcome, asked.since, asked.until)
     work = partial(
         audit_trail.list_audit, key=services.cursor_key, wanted=wanted, limit=asked.limit, cursor=asked.cursor

@@ -5,35 +5,36 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from skillery.api.answers import expect_result
 from skillery.api.rpc import params
 from skillery.api.rpc.calls.values import decoded, given, identity_name
 from skillery.api.services import Services
 from skillery.backends import Identity
+from skillery.contents.blobs import BlobContent, DeletedBlob, NewBlob
 from skillery.formats.names import parse_namespace
 from skillery.identity import access, quotas
+from skillery.identity.quotas import IdentityUse
 
 
-async def create_blob(services: Services, identity: Identity, asked: params.CreateBlob) -> Any:
+async def create_blob(services: Services, identity: Identity, asked: params.CreateBlob) -> NewBlob:
     content = await asyncio.to_thread(decoded, asked.content, asked.encoding, "content")
     ttl = given(asked.ttl)
     return await services.blobs.create_blob(identity, content, asked.kind, timedelta(seconds=ttl) if ttl else None)
 
 
-async def read_blob(services: Services, identity: Identity, asked: params.ReadBlob) -> Any:
+async def read_blob(services: Services, identity: Identity, asked: params.ReadBlob) -> BlobContent:
     return await services.blobs.read_blob(
         identity, asked.blob_id, asked.mode, given(asked.max_bytes), expect=expect_result
     )
 
 
-async def delete_blob(services: Services, identity: Identity, asked: params.DeleteBlob) -> Any:
+async def delete_blob(services: Services, identity: Identity, asked: params.DeleteBlob) -> DeletedBlob:
     deleted = await services.blobs.delete_blob(identity, asked.blob_id)
-    return {"blob_id": deleted.id, "size_bytes": deleted.size_bytes}
+    return DeletedBlob(deleted.id, deleted.size_bytes)
 
 
-async def get_usage(services: Services, identity: Identity, asked: params.GetUsage) -> Any:
+async def get_usage(services: Services, identity: Identity, asked: params.GetUsage) -> IdentityUse:
     whose = identity_name(asked.identity) if asked.identity else identity.name
     if whose != identity.name:
         access.require(identity, "admin")

@@ -1,15 +1,27 @@
-"""What the API says of itself."""
+"""rpc.discover: the description of the API."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import msgspec
 
 from skillery.api.rpc import params
 from skillery.api.services import Services
 from skillery.backends import Identity
 
 
-async def discover(_: Services, __: Identity, ___: params.Discover) -> dict[str, Any]:
-    from skillery.api.rpc.openrpc import document  # which is made from the table that this function stands in
+class OpenRpcDocument(msgspec.Struct, frozen=True):
+    """The OpenRPC document of this server."""
 
-    return document()
+    openrpc: str
+    info: dict[str, Any]
+    methods: list[dict[str, Any]]
+    components: dict[str, Any]
+
+
+async def discover(_: Services, __: Identity, ___: params.Discover) -> OpenRpcDocument:
+    # Imported here: the document is made from the table that this function stands in.
+    from skillery.api.rpc.openrpc import document
+
+    return OpenRpcDocument(**document())

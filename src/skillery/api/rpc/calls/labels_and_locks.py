@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
 
 from skillery import registry
 from skillery.api.rpc import params
@@ -14,6 +13,8 @@ from skillery.formats.labels import parse_label
 from skillery.formats.names import parse_skill_name
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import (
+    Labels,
+    Lock,
     MovedLabel,
     Pin,
     Verified,
@@ -36,7 +37,7 @@ async def remove_label(services: Services, identity: Identity, asked: params.Rem
     return await services.database.write(partial(registry.remove_label, identity=identity, name=name, label=label))
 
 
-async def list_labels(services: Services, identity: Identity, asked: params.ListLabels) -> Any:
+async def list_labels(services: Services, identity: Identity, asked: params.ListLabels) -> Labels:
     work = partial(
         registry.list_labels,
         identity=identity,
@@ -49,10 +50,10 @@ async def list_labels(services: Services, identity: Identity, asked: params.List
     return await services.database.read(work)
 
 
-async def resolve_skills(services: Services, identity: Identity, asked: params.ResolveSkills) -> Any:
+async def resolve_skills(services: Services, identity: Identity, asked: params.ResolveSkills) -> Lock:
     work = partial(registry.resolve_skills, identity=identity, texts=asked.skills)
     # A thousand look-ups take their time.
-    return {"lock": await asyncio.to_thread(services.database.read_now, work)}
+    return await asyncio.to_thread(services.database.read_now, work)
 
 
 async def verify_lock(services: Services, identity: Identity, asked: params.VerifyLock) -> Verified:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -20,7 +19,9 @@ from skillery.formats.semver import Version
 from skillery.formats.timestamps import parse_until
 from skillery.registry import (
     NewVersion,
+    VersionPage,
     Waiver,
+    WaiverPage,
 )
 
 
@@ -74,7 +75,7 @@ async def set_visibility(services: Services, identity: Identity, asked: params.S
     return await services.database.write(work)
 
 
-async def list_versions(services: Services, identity: Identity, asked: params.ListVersions) -> Any:
+async def list_versions(services: Services, identity: Identity, asked: params.ListVersions) -> VersionPage:
     work = partial(
         registry.list_versions,
         identity=identity,
@@ -103,7 +104,7 @@ async def waive_finding(services: Services, identity: Identity, asked: params.Wa
     return await services.database.write(work)
 
 
-async def list_waivers(services: Services, identity: Identity, asked: params.ListWaivers) -> Any:
+async def list_waivers(services: Services, identity: Identity, asked: params.ListWaivers) -> WaiverPage:
     name = parse_skill_name(asked.name) if asked.name else ""
     key, limit, cursor = services.cursor_key, asked.limit, asked.cursor
     work = partial(registry.list_waivers, identity=identity, key=key, name=name, limit=limit, cursor=cursor)

@@ -18,9 +18,10 @@ from skillery.formats.paths import parse_path
 from skillery.formats.wording import quoted
 from skillery.runs import CodeRequest, SkillRequest, queries
 from skillery.runs.queries import RunFilter
+from skillery.runs.results import Run, RunPage, RunRecord
 
 
-async def execute_skill(services: Services, identity: Identity, asked: params.ExecuteSkill) -> Any:
+async def execute_skill(services: Services, identity: Identity, asked: params.ExecuteSkill) -> Run:
     parse_skill_name(asked.name)
     # As instructions often write it, and tools.json too.
     script = parse_path(asked.script.removeprefix("./")) if asked.script else ""
@@ -40,7 +41,7 @@ async def execute_skill(services: Services, identity: Identity, asked: params.Ex
     return await services.runner.execute_skill(identity, request)
 
 
-async def run_code(services: Services, identity: Identity, asked: params.RunCode) -> Any:
+async def run_code(services: Services, identity: Identity, asked: params.RunCode) -> Run:
     _check_entrypoint(asked.entrypoint, asked.language)
     request = CodeRequest(
         asked.code,
@@ -56,11 +57,11 @@ async def run_code(services: Services, identity: Identity, asked: params.RunCode
     return await services.runner.run_code(identity, request)
 
 
-async def get_run(services: Services, identity: Identity, asked: params.GetRun) -> Any:
+async def get_run(services: Services, identity: Identity, asked: params.GetRun) -> RunRecord:
     return await services.database.read(partial(queries.get_run, identity=identity, run_id=asked.run_id))
 
 
-async def list_runs(services: Services, identity: Identity, asked: params.ListRuns) -> Any:
+async def list_runs(services: Services, identity: Identity, asked: params.ListRuns) -> RunPage:
     skill = parse_skill_name(asked.skill) if asked.skill else ""
     if "\0" in asked.identity:
         raise InvalidParams("'identity' holds a NUL", hint="Write the name of a token.", param="identity")
@@ -77,7 +78,7 @@ async def list_runs(services: Services, identity: Identity, asked: params.ListRu
     return await asyncio.to_thread(services.database.read_now, work)
 
 
-async def cancel_run(services: Services, identity: Identity, asked: params.CancelRun) -> Any:
+async def cancel_run(services: Services, identity: Identity, asked: params.CancelRun) -> RunRecord:
     return await services.runner.cancel_run(identity, asked.run_id)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -15,18 +14,27 @@ from skillery.api.rpc.calls.values import decoded, which
 from skillery.api.services import Services
 from skillery.backends import Identity
 from skillery.formats.bundle import BundleFile
+from skillery.formats.json_pieces import JsonPieces
 from skillery.formats.names import parse_namespace
 from skillery.formats.paths import parse_path
 from skillery.formats.version_spec import Latest
 from skillery.publishing import CheckedSkill
 from skillery.registry import (
+    FoundSkillPage,
     NewVersion,
+    SkillFileContent,
 )
 
 GUIDE = "skills.protocol.guide"
 
 
-async def list_skills(services: Services, identity: Identity, asked: params.ListSkills) -> Any:
+class Guide(msgspec.Struct, frozen=True):
+    """The guide, in Markdown."""
+
+    content: str
+
+
+async def list_skills(services: Services, identity: Identity, asked: params.ListSkills) -> msgspec.Raw:
     namespace = parse_namespace(asked.namespace) if asked.namespace else ""
     return await services.database.read(
         partial(
@@ -41,7 +49,9 @@ async def list_skills(services: Services, identity: Identity, asked: params.List
     )
 
 
-async def describe_skill(services: Services, identity: Identity, asked: params.DescribeSkill) -> Any:
+async def describe_skill(
+    services: Services, identity: Identity, asked: params.DescribeSkill
+) -> msgspec.Raw | JsonPieces:
     name, spec = which(asked.name, asked.version)
     storage = services.storage
     if asked.detail == "full":
@@ -56,7 +66,9 @@ async def describe_skill(services: Services, identity: Identity, asked: params.D
     return await services.database.read(work)
 
 
-async def read_skill_file(services: Services, identity: Identity, asked: params.ReadSkillFile) -> Any:
+async def read_skill_file(
+    services: Services, identity: Identity, asked: params.ReadSkillFile
+) -> SkillFileContent | JsonPieces:
     name, spec = which(asked.name, asked.version)
     path = parse_path(asked.path)
     small = partial(registry.read_inline_file, identity=identity, name=name, spec=spec, path=path)
@@ -76,7 +88,7 @@ async def read_skill_file(services: Services, identity: Identity, asked: params.
     return await asyncio.to_thread(services.database.read_now, work)
 
 
-async def search_skills(services: Services, identity: Identity, asked: params.SearchSkills) -> Any:
+async def search_skills(services: Services, identity: Identity, asked: params.SearchSkills) -> FoundSkillPage:
     work = partial(
         registry.search_skills,
         identity=identity,
@@ -92,7 +104,7 @@ async def search_skills(services: Services, identity: Identity, asked: params.Se
     return await asyncio.to_thread(services.database.read_now, work)
 
 
-async def load_guide(services: Services, identity: Identity, _: params.LoadSkillsProtocolGuide) -> Any:
+async def load_guide(services: Services, identity: Identity, _: params.LoadSkillsProtocolGuide) -> Guide:
     work = partial(
         registry.read_skill_file,
         identity=identity,
@@ -103,7 +115,7 @@ async def load_guide(services: Services, identity: Identity, _: params.LoadSkill
         expect=expect_result,
     )
     answer = await services.database.read(work)
-    return {"content": msgspec.json.decode(answer.joined(), type=dict[str, str])["content"]}
+    return msgspec.json.decode(answer.joined(), type=Guide)
 
 
 async def create_skill(services: Services, identity: Identity, asked: params.CreateSkill) -> NewVersion:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -17,9 +16,10 @@ from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import parse_reference, parse_version_spec
 from skillery.publishing import DefinedTool, Definition
 from skillery.runs import ToolRequest
+from skillery.runs.results import ToolResult
 
 
-async def list_tools(services: Services, identity: Identity, asked: params.ListTools) -> Any:
+async def list_tools(services: Services, identity: Identity, asked: params.ListTools) -> msgspec.Raw:
     return await services.database.read(
         partial(
             registry.list_tools,
@@ -33,7 +33,7 @@ async def list_tools(services: Services, identity: Identity, asked: params.ListT
     )
 
 
-async def call_tool(services: Services, identity: Identity, asked: params.CallTool) -> Any:
+async def call_tool(services: Services, identity: Identity, asked: params.CallTool) -> ToolResult:
     of_skill, _, in_reference = asked.skill.partition("@")
     skill, name = _address(asked.name, of_skill)
     version = asked.version or in_reference

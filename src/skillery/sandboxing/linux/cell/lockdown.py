@@ -50,8 +50,9 @@ def set_limits(limits: dict[str, Any]) -> None:
 
 
 def set_cpu_time(seconds: int) -> None:
-    """Of each process; only the job says how long it may take."""
-    hold(resource.RLIMIT_CPU, seconds, seconds)
+    """Limit the CPU time of each process. Only the job knows how long it may take."""
+    # The soft limit sends SIGXCPU, which no other limit sends. A process that ignores it is killed a second later.
+    hold(resource.RLIMIT_CPU, seconds, seconds + 1)
 
 
 def hold(name: int, value: int, most: int) -> None:

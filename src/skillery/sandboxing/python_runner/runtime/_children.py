@@ -185,6 +185,8 @@ def describe_end(status: int, said: bytes | bytearray = b"") -> dict[str, Any]:
     tail = f": {words}" if words else ""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
+        if number == signal.SIGXCPU:
+            return {"type": "CpuTimeExceeded", "message": f"the program used more CPU time than the run allows{tail}"}
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         return {"type": "ProcessKilled", "message": f"the program was killed by {name}{tail}"}
     return {"type": "ProcessExited", "message": f"the program exited with status {os.WEXITSTATUS(status)}{tail}"}

@@ -1,0 +1,20 @@
+"""Output schemas of tools, made from the structs of results."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from skillery.api.operations import ErrorAnswer
+
+
+@cache
+def output_schema(result: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON Schema of the structured content of a tool: the result, or an error.
+
+    MCP requires `type: object` at the top. Some clients check the content of errors too, so errors are part of it.
+    """
+    alternatives, parts = msgspec.json.schema_components([result, ErrorAnswer], ref_template="#/$defs/{name}")
+    return {"type": "object", "anyOf": list(alternatives), "$defs": parts}

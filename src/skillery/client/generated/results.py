@@ -1,0 +1,852 @@
+"""Made by `make client`: do not edit."""
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+Kind = Literal["action", "instruction"]
+IdentityKind = Literal["person", "agent"]
+Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
+RunStatus = Literal["queued", "started", "completed", "failed"]
+
+
+class SkillRow(TypedDict):
+    """The latest version of a skill."""
+
+    name: str
+    version: str
+    description: str
+    namespace: str
+    kind: Literal["action", "instruction"]
+    tags: NotRequired[list[str]]
+    """With detail 'summary'."""
+    inputs: NotRequired[dict[str, Any]]
+    """With detail 'summary'."""
+    tools: NotRequired[list[str]]
+    """With detail 'summary'."""
+
+
+class SkillPage(TypedDict):
+    """A page of skills, sorted by the bytes of (namespace, name)."""
+
+    skills: list[SkillRow]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class SkillPackage(TypedDict):
+    """A package in the lock of a skill."""
+
+    name: str
+    version: str
+    inferred: NotRequired[bool]
+
+
+class EnvironmentState(TypedDict):
+    """The state of an environment on one server."""
+
+    state: str
+    message: NotRequired[str]
+    step: NotRequired[str]
+    """While it is being built."""
+    done: NotRequired[int]
+    total: NotRequired[int]
+
+
+class SkillLock(TypedDict):
+    """The packages of a skill that declares some."""
+
+    sha256: str
+    packages: list[SkillPackage] | None
+    """null below detail 'full' if the lock is large."""
+    environments: list[EnvironmentState]
+
+
+class Approval(TypedDict):
+    """The reviewer who approved a version."""
+
+    by: str
+    kind: str
+    at: str
+    digest: str
+    note: str
+
+
+class Objection(TypedDict):
+    """The identity that rejected or yanked a version, and the reason."""
+
+    by: str
+    kind: str
+    at: str
+    reason: str
+
+
+class Deprecation(TypedDict):
+    """The message of a deprecated skill, and its successor."""
+
+    message: str
+    successor: str | None
+
+
+class Usage(TypedDict):
+    """`usage` of describe_skill: the runs of all callers, including runs that other runs started."""
+
+    runs: int
+    completed: int
+    failed: int
+    cancelled: int
+    success_rate: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+    last_run_at: str | None
+
+
+class CheckedExample(TypedDict):
+    """An example and the run that tested it. An example that needs permissions waits until the version is published."""
+
+    name: str
+    status: Literal["passed", "failed", "waiting", "not_run"]
+    run_id: NotRequired[str]
+    duration_ms: NotRequired[float]
+
+
+class WaiverNote(TypedDict):
+    """The part of a waiver that is shown with the finding that it waives."""
+
+    id: str
+    by: str
+    kind: str
+    at: str
+    reason: str
+    until: str | None
+
+
+class CheckFinding(TypedDict):
+    """A finding of a check about a version, with the waiver that applies to it."""
+
+    rule: str
+    message: str
+    severity: Literal["error", "warning", "info"]
+    file: str | None
+    line: int | None
+    waiver: WaiverNote | None
+
+
+class PermissionNames(TypedDict):
+    """Permissions as a manifest writes them."""
+
+    network: list[str]
+    secrets: list[str]
+
+
+class PermissionsDiff(TypedDict):
+    """Permissions that a version adds and removes. `against` names the version compared with, if there was one."""
+
+    against: str | None
+    added: PermissionNames
+    removed: PermissionNames
+
+
+class SkillFileEntry(TypedDict):
+    """A file of a bundle."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+    executable: bool
+
+
+class Skill(TypedDict):
+    """A version of a skill."""
+
+    name: str
+    version: str
+    kind: Literal["action", "instruction"]
+    digest: str
+    status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
+    visibility: Literal["public", "namespace", "private"]
+    warnings: list[str]
+    manifest: dict[str, Any]
+    """skill.toml as JSON."""
+    lock: NotRequired[SkillLock]
+    approval: NotRequired[Approval]
+    rejected: NotRequired[Objection]
+    yanked: NotRequired[Objection]
+    deprecated: NotRequired[Deprecation]
+    labels: NotRequired[list[str]]
+    """From detail 'summary' on."""
+    skill_md_frontmatter: NotRequired[dict[str, Any]]
+    """From detail 'summary' on."""
+    usage: NotRequired[Usage]
+    verified: NotRequired[bool]
+    """From detail 'summary' on."""
+    examples: NotRequired[list[CheckedExample]]
+    findings: NotRequired[list[CheckFinding]]
+    permissions_diff: NotRequired[PermissionsDiff]
+    skill_md: NotRequired[str]
+    """With detail 'full'."""
+    files: NotRequired[list[SkillFileEntry]]
+    """With detail 'full'."""
+
+
+class DescribedSkill(TypedDict):
+    """The result of describe_skill."""
+
+    skill: Skill
+
+
+class SkillFileContent(TypedDict):
+    """The content of a file of a skill."""
+
+    content: str
+    encoding: Literal["utf-8", "base64"]
+
+
+class RunError(TypedDict):
+    """Why a run failed."""
+
+    type: str
+    """A failure type, or the class name of the exception."""
+    message: str
+    traceback: NotRequired[str]
+    """Frames of user code only."""
+
+
+class ExactSkill(TypedDict):
+    """A skill in an exact version."""
+
+    name: str
+    version: str
+    digest: str
+
+
+class GivenEnvironment(TypedDict):
+    """The named environment of a run, and its lock; None if there was no lock yet."""
+
+    name: str
+    lock: str | None
+
+
+class NetworkUse(TypedDict):
+    """Connections of a run with the same target and the same outcome."""
+
+    host: str
+    port: int
+    allowed: bool
+    reason: str
+    connections: int
+    bytes_out: int
+    bytes_in: int
+
+
+class OutputFile(TypedDict):
+    """A blob that a run wrote with a name: a path below /workspace/out, or the name of a picture."""
+
+    path: str
+    blob_id: str
+    kind: str
+    size_bytes: int
+
+
+class Run(TypedDict):
+    """A run that has ended. A failed run is a result, not an error."""
+
+    status: Literal["completed", "failed"]
+    run_id: str
+    summary: str
+    output: Any
+    """What the code returned; over 4096 bytes a blob_id, size_bytes, preview."""
+    output_blobs: list[str]
+    logs_preview: str
+    duration_ms: float
+    error: NotRequired[RunError]
+    skill: NotRequired[ExactSkill]
+    environment: NotRequired[GivenEnvironment]
+    waited_for_packages_ms: NotRequired[float]
+    degraded: NotRequired[list[str]]
+    network: NotRequired[list[NetworkUse]]
+    logs_blob: NotRequired[str]
+    files: NotRequired[list[OutputFile]]
+
+
+class NewBlob(TypedDict):
+    """Result of `create_blob`."""
+
+    blob_id: str
+    size_bytes: int
+    expires_at: NotRequired[str]
+
+
+class BlobContent(TypedDict):
+    """The content of a blob, or a part of it."""
+
+    content: str
+    encoding: Literal["utf-8", "base64"]
+    truncated: bool
+    kind: str
+    size_bytes: int
+    expires_at: NotRequired[str]
+
+
+class Guide(TypedDict):
+    """The guide, in Markdown."""
+
+    content: str
+
+
+class NewVersion(TypedDict):
+    """The answer of `create_skill`."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
+
+
+class Who(TypedDict):
+    """An identity."""
+
+    name: str
+    kind: str
+
+
+class ListedVersion(TypedDict):
+    """A version of a skill."""
+
+    name: str
+    version: str
+    status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"]
+    digest: str
+    kind: Literal["action", "instruction"]
+    publisher: Who
+    created_at: str
+    size_bytes: int
+
+
+class VersionPage(TypedDict):
+    """A page of versions, the most recently published first."""
+
+    versions: list[ListedVersion]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class RunRecord(TypedDict):
+    """A run, and what else is recorded of it."""
+
+    status: Literal["queued", "started", "completed", "failed"]
+    run_id: str
+    summary: str
+    output: Any
+    output_blobs: list[str]
+    logs_preview: str
+    duration_ms: float | None
+    error: NotRequired[RunError]
+    skill: NotRequired[ExactSkill]
+    environment: NotRequired[GivenEnvironment]
+    degraded: NotRequired[list[str]]
+    network: list[NetworkUse]
+    logs_blob: str | None
+    method: str
+    tool: str | None
+    """The tool, if the run was a call of one."""
+    identity: Who
+    parent_run_id: str | None
+    started_at: str | None
+    finished_at: str | None
+    limits: Any
+    cancel_requested_at: NotRequired[str]
+    files: NotRequired[list[OutputFile]]
+
+
+class RunRow(TypedDict):
+    """A run in a list."""
+
+    run_id: str
+    status: Literal["queued", "started", "completed", "failed"]
+    method: str
+    tool: str | None
+    skill: ExactSkill | None
+    summary: str
+    error_type: str | None
+    identity: Who
+    parent_run_id: str | None
+    started_at: str | None
+    finished_at: str | None
+    duration_ms: float | None
+
+
+class RunPage(TypedDict):
+    """A page of runs, newest first."""
+
+    runs: list[RunRow]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class MovedLabel(TypedDict):
+    """The answer of each move. A removed label has no version."""
+
+    name: str
+    label: str
+    version: str | None
+    status: str | None
+    digest: str | None
+    previous: str | None
+
+
+class Label(TypedDict):
+    """The version that a label points to, and the identity that moved it there."""
+
+    label: str
+    version: str
+    digest: str
+    status: str
+    by: str
+    kind: str
+    at: str
+
+
+class LabelMove(TypedDict):
+    """A move of a label."""
+
+    label: str
+    move: Literal["set", "rollback", "remove"]
+    version: str | None
+    digest: str | None
+    previous: str | None
+    by: str
+    kind: str
+    at: str
+
+
+class Labels(TypedDict):
+    """The labels of a skill, and a page of their moves, newest first."""
+
+    name: str
+    labels: list[Label]
+    history: list[LabelMove]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class Locked(TypedDict):
+    """One skill in a lock."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
+
+
+class Lock(TypedDict):
+    """Exact versions of skills."""
+
+    lock: list[Locked]
+
+
+class LockProblem(TypedDict):
+    name: str
+    version: str
+    problem: (
+        Literal["gone", "yanked", "rejected", "digest_changed", "two_versions", "invalid"]
+        | Literal["deprecated", "not_published"]
+    )
+    message: str
+
+
+class Verified(TypedDict):
+    """The result of verify_lock. `ok` is true if there are no problems; warnings do not count."""
+
+    ok: bool
+    problems: list[LockProblem]
+    warnings: list[LockProblem]
+
+
+class FoundSkill(TypedDict):
+    """A skill that a search found."""
+
+    name: str
+    version: str
+    description: str
+    namespace: str
+    kind: Literal["action", "instruction"]
+    tags: list[str]
+    inputs: dict[str, Any]
+    tools: list[str]
+    score: float
+    snippet: str
+    copies: int
+
+
+class FoundSkillPage(TypedDict):
+    """A page of search results, best first."""
+
+    skills: list[FoundSkill]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class CheckedSkill(TypedDict):
+    """The answer of `check_skill`. `status` is the first status that the version would have."""
+
+    ok: bool
+    name: str
+    version: str
+    digest: str
+    status: str
+    warnings: list[str]
+    findings: list[CheckFinding]
+    examples: list[CheckedExample]
+    permissions_diff: PermissionsDiff
+
+
+class Waiver(TypedDict):
+    """A waiver. `file` or `version` None matches any."""
+
+    id: str
+    name: str
+    rule: str
+    file: str | None
+    version: str | None
+    reason: str
+    status: Literal["live", "expired", "revoked"]
+    by: str
+    kind: str
+    at: str
+    until: str | None
+    revoked_by: str | None
+    revoked_at: str | None
+
+
+class WaiverPage(TypedDict):
+    """A page of waivers, newest first."""
+
+    waivers: list[Waiver]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class ToolRow(TypedDict):
+    """A tool of a skill or of a session."""
+
+    name: str
+    skill: str | None
+    """null for a tool of a session."""
+    version: str | None
+    description: str
+    parameters: dict[str, Any]
+    """As the skill declares them."""
+
+
+class ToolPage(TypedDict):
+    """A page of tools, by skill and name."""
+
+    tools: list[ToolRow]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class ToolResult(TypedDict):
+    """The result of a tool. A failed tool is a result, not an error."""
+
+    result: Any
+    """What the agent gets: the handler's value, or {"error": "…"}."""
+    is_error: bool
+    skill: ExactSkill | None
+    """null for a tool of a session."""
+    run_id: str | None
+    """null if there was nothing to run."""
+    logs_preview: str
+    output_blobs: list[str]
+    files: NotRequired[list[OutputFile]]
+    environment: NotRequired[GivenEnvironment]
+
+
+class DefinedTool(TypedDict):
+    """The answer of both methods. Skill and version are None for a tool of a session."""
+
+    name: str
+    skill: str | None
+    version: str | None
+    status: str
+
+
+class ShownProgress(TypedDict):
+    step: str
+    done: int
+    total: int
+
+
+class LockedPackage(TypedDict):
+    name: str
+    version: str
+
+
+class ShownLock(TypedDict):
+    sha256: str
+    packages: list[LockedPackage] | None
+
+
+class OnServer(TypedDict):
+    """State of an environment on one server."""
+
+    state: Literal["building", "ready", "failed"]
+    message: str
+    size_bytes: int
+    changed_at: str | None
+    here: bool
+    progress: ShownProgress | None
+
+
+class ShownRebuild(TypedDict):
+    """The last rebuild that was requested."""
+
+    state: Literal["running", "done", "failed"]
+    message: str
+    by: str
+    began_at: str | None
+    ended_at: str | None
+
+
+class WarmProcess(TypedDict):
+    """A process that has imported the modules in `preload`."""
+
+    state: Literal["starting", "ready", "failed"]
+    memory_mb: float
+    message: str
+
+
+class Environment(TypedDict):
+    """An environment of packages for runs. Environments without a name belong to skills."""
+
+    name: str | None
+    description: str
+    default: bool
+    dependencies: list[str]
+    preload: list[str]
+    state: Literal["pending", "building", "ready", "failed"]
+    message: str
+    progress: ShownProgress | None
+    lock: ShownLock | None
+    size_bytes: int | None
+    servers: list[OnServer]
+    rebuild: ShownRebuild | None
+    warm: WarmProcess | None
+
+
+class EnvironmentPage(TypedDict):
+    environments: list[Environment]
+    next_cursor: str | None
+
+
+class WithLock(TypedDict):
+    """A version that uses the environment."""
+
+    name: str
+    version: str
+    status: str
+
+
+class DescribedEnvironment(TypedDict):
+    name: str | None
+    description: str
+    default: bool
+    dependencies: list[str]
+    preload: list[str]
+    state: Literal["pending", "building", "ready", "failed"]
+    message: str
+    progress: ShownProgress | None
+    lock: ShownLock | None
+    size_bytes: int | None
+    servers: list[OnServer]
+    rebuild: ShownRebuild | None
+    warm: WarmProcess | None
+    used_at: str | None
+    versions: list[WithLock]
+
+
+class DeletedBlob(TypedDict):
+    """A deleted blob."""
+
+    blob_id: str
+    size_bytes: int
+
+
+class Used(TypedDict):
+    used: int | None
+    limit: int | None
+
+
+class NamespaceUse(TypedDict):
+    """The use of a namespace and everything below it."""
+
+    namespace: str
+    bundle_bytes: Used
+
+
+class IdentityUse(TypedDict):
+    """The use of each quota by an identity, and its limit."""
+
+    identity: str
+    blobs: Used
+    blob_bytes: Used
+    runs_per_minute: Used
+    concurrent_runs: Used
+    session_tools: Used
+    namespaces: list[NamespaceUse]
+
+
+class Swept(TypedDict):
+    """What a step removed, or in a dry run would remove."""
+
+    count: int
+    bytes: int
+
+
+class Garbage(TypedDict):
+    """What a sweep removed, by step. A dry run removes nothing."""
+
+    dry_run: bool
+    removed: dict[str, Swept]
+
+
+class CreatedToken(TypedDict):
+    """Result of `create_token`. No other method returns `token`."""
+
+    token: str
+    id: str
+    name: str
+    kind: Literal["person", "agent"]
+    scopes: list[str]
+    namespaces: list[str]
+    created_at: str
+    created_by: str
+    expires_at: str | None
+
+
+class Token(TypedDict):
+    """A token without its secret, as `list_tokens` returns it."""
+
+    id: str
+    name: str
+    kind: Literal["person", "agent"]
+    scopes: list[str]
+    namespaces: list[str]
+    status: Literal["live", "expired", "revoked"]
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    revoked_at: str | None
+    last_used_at: str | None
+
+
+class Tokens(TypedDict):
+    """Every token that was ever created, oldest first."""
+
+    tokens: list[Token]
+
+
+class AuditEntry(TypedDict):
+    """One row of `list_audit`."""
+
+    seq: int
+    at: str
+    identity: Who | None
+    address: str | None
+    request_id: str | None
+    action: str
+    subject: str
+    outcome: Literal["done", "refused"]
+    code: int | None
+    type: str | None
+    count: int
+    before: Any
+    after: Any
+    hash: str
+
+
+class AuditPage(TypedDict):
+    """A page of the audit trail, newest first."""
+
+    entries: list[AuditEntry]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+__all__ = [
+    "Approval",
+    "AuditEntry",
+    "AuditPage",
+    "BlobContent",
+    "CheckFinding",
+    "CheckedExample",
+    "CheckedSkill",
+    "CreatedToken",
+    "DefinedTool",
+    "DeletedBlob",
+    "Deprecation",
+    "DescribedEnvironment",
+    "DescribedSkill",
+    "Environment",
+    "EnvironmentPage",
+    "EnvironmentState",
+    "ExactSkill",
+    "FoundSkill",
+    "FoundSkillPage",
+    "Garbage",
+    "GivenEnvironment",
+    "Guide",
+    "IdentityKind",
+    "IdentityUse",
+    "Kind",
+    "Label",
+    "LabelMove",
+    "Labels",
+    "ListedVersion",
+    "Lock",
+    "LockProblem",
+    "Locked",
+    "LockedPackage",
+    "MovedLabel",
+    "NamespaceUse",
+    "NetworkUse",
+    "NewBlob",
+    "NewVersion",
+    "Objection",
+    "OnServer",
+    "OutputFile",
+    "PermissionNames",
+    "PermissionsDiff",
+    "Run",
+    "RunError",
+    "RunPage",
+    "RunRecord",
+    "RunRow",
+    "RunStatus",
+    "ShownLock",
+    "ShownProgress",
+    "ShownRebuild",
+    "Skill",
+    "SkillFileContent",
+    "SkillFileEntry",
+    "SkillLock",
+    "SkillPackage",
+    "SkillPage",
+    "SkillRow",
+    "Status",
+    "Swept",
+    "Token",
+    "Tokens",
+    "ToolPage",
+    "ToolResult",
+    "ToolRow",
+    "Usage",
+    "Used",
+    "Verified",
+    "VersionPage",
+    "Waiver",
+    "WaiverNote",
+    "WaiverPage",
+    "WarmProcess",
+    "Who",
+    "WithLock",
+]

@@ -1,0 +1,105 @@
+"""The types of failed runs that Skillery itself reports, with cause and remedy."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+
+class FailureType(StrEnum):
+    """Why a run failed, if no exception of its code is the reason.
+
+    A member is a text: the `type` of a `Failure`. Any other `type` of a failure is the class name of an exception that
+    the code raised. docs/reference/errors.md and docs/operate/troubleshooting.md print `cause` and `remedy`.
+    """
+
+    cause: str
+    remedy: str
+
+    def __new__(cls, value: str, cause: str, remedy: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.cause = cause
+        member.remedy = remedy
+        return member
+
+    TIMEOUT = (
+        "TimeoutError",
+        "The run took longer than its `timeout_ms`.",
+        "Pass a larger `timeout_ms`, or do less in one run. The setting `max_limits.timeout_ms` is the maximum.",
+    )
+    MEMORY_LIMIT_EXCEEDED = (
+        "MemoryLimitExceeded",
+        "The run and its processes used more memory than `memory_mb`.",
+        "Raise `memory_mb` in the limits of the call or of the manifest, or process the data in pieces.",
+    )
+    CPU_TIME_EXCEEDED = (
+        "CpuTimeExceeded",
+        "One process of the run used more CPU time than its timeout allows.",
+        "Raise `timeout_ms` or `cpus`, or use fewer threads.",
+    )
+    PROCESS_EXITED = (
+        "ProcessExited",
+        "The process ended with an exit status before it returned a result.",
+        "Return from the entrypoint instead of calling `os._exit`. For bash, the log says why it failed.",
+    )
+    PROCESS_KILLED = (
+        "ProcessKilled",
+        "A signal killed the process: a crash in native code, `abort`, a forbidden system call, or `kill`.",
+        "The message names the signal. Look for a crash in a native library if it is `SIGSEGV` or `SIGABRT`.",
+    )
+    CALLER_ENDED = (
+        "CallerEnded",
+        "The run that called this one ended first.",
+        "Read the failure of the calling run (`parent_run_id`), or let it wait for the call.",
+    )
+    CANCELLED = (
+        "Cancelled",
+        "A caller stopped the run with `cancel_run`.",
+        "Run it again if the result is still needed.",
+    )
+    INVALID_OUTPUT = (
+        "InvalidOutput",
+        "The returned value is not JSON, or is larger than the setting `limits.result_mb`.",
+        "Return JSON values. Write large results to a blob.",
+    )
+    VALIDATION_ERROR = (
+        "ValidationError",
+        "The args do not match `[inputs]` of the skill, or the parameters of the tool.",
+        "The message names the arg. `describe_skill` and `list_tools` show what is expected.",
+    )
+    QUOTA_EXCEEDED = (
+        "QuotaExceeded",
+        "The output needs a blob, and the blob quota of the identity is used up.",
+        "Delete blobs (`delete_blob`), or ask an admin for a larger quota. `get_usage` shows the numbers.",
+    )
+    SECRET_NOT_GRANTED = (
+        "SecretNotGranted",
+        "The skill declares a secret that was not granted to it, or the version is not approved.",
+        "An admin runs `skillery secret grant NAME SKILL`, or a reviewer approves the version.",
+    )
+    SECRET_MISSING = (
+        "SecretMissing",
+        "The skill declares a secret that has no value on this server.",
+        "An admin runs `skillery secret set NAME`.",
+    )
+    SECRET_UNAVAILABLE = (
+        "SecretUnavailable",
+        "The backend of secrets did not answer.",
+        "Run it again later. An admin finds the reason in the server's log.",
+    )
+    ENVIRONMENT_NOT_READY = (
+        "EnvironmentNotReady",
+        "The packages of the run were still being installed when its timeout ended.",
+        "Run it again: installing continues. The message says how many packages are left.",
+    )
+    ENVIRONMENT_FAILED = (
+        "EnvironmentFailed",
+        "The packages of the run cannot be installed on this server.",
+        "The message names the package and the reason. `describe_environment` shows the state.",
+    )
+    SANDBOX_ERROR = (
+        "SandboxError",
+        "The host failed: the sandbox did not start or cannot run this job, or the server stopped.",
+        "Run it again. If it fails again, an admin runs `skillery doctor` and reads the server's log.",
+    )

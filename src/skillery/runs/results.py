@@ -1,0 +1,123 @@
+"""Results of the methods that run skills, code and tools, and of those that read runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from skillery.backends import NetworkUse
+from skillery.contents.blobs import OutputFile
+from skillery.identity.who import Who
+from skillery.registry.pages import NextCursor
+from skillery.runs.packages import GivenEnvironment
+
+Status = Literal["queued", "started", "completed", "failed"]
+T = TypeVar("T")
+
+
+def if_set(value: T | UnsetType) -> T | None:
+    """Return the value of an optional field, None if it is left out."""
+    return None if value is UNSET else value
+
+
+class RunError(Struct, frozen=True):
+    """Why a run failed."""
+
+    type: Annotated[str, Meta(description="A failure type, or the class name of the exception")]
+    message: str
+    traceback: Annotated[str | UnsetType, Meta(description="Frames of user code only")] = UNSET
+
+
+class ExactSkill(Struct, frozen=True):
+    """A skill in an exact version."""
+
+    name: str
+    version: str
+    digest: str
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """A run that has ended. A failed run is a result, not an error."""
+
+    status: Literal["completed", "failed"]
+    run_id: str
+    summary: str
+    output: Annotated[Any, Meta(description="What the code returned; over 4096 bytes a blob_id, size_bytes, preview")]
+    output_blobs: list[str]
+    logs_preview: str
+    duration_ms: float
+    error: RunError | UnsetType = UNSET
+    skill: ExactSkill | UnsetType = UNSET
+    environment: GivenEnvironment | UnsetType = UNSET
+    waited_for_packages_ms: float | UnsetType = UNSET
+    degraded: list[str] | UnsetType = UNSET
+    network: list[NetworkUse] | UnsetType = UNSET
+    logs_blob: str | UnsetType = UNSET
+    files: list[OutputFile] | UnsetType = UNSET
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """A run, and what else is recorded of it."""
+
+    status: Status
+    run_id: str
+    summary: str
+    output: Any
+    output_blobs: list[str]
+    logs_preview: str
+    duration_ms: float | None
+    error: RunError | UnsetType = UNSET
+    skill: ExactSkill | UnsetType = UNSET
+    environment: GivenEnvironment | UnsetType = UNSET
+    degraded: list[str] | UnsetType = UNSET
+    network: list[NetworkUse]
+    logs_blob: str | None
+    method: str
+    tool: Annotated[str | None, Meta(description="The tool, if the run was a call of one")]
+    identity: Who
+    parent_run_id: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    limits: Any
+    cancel_requested_at: datetime | UnsetType = UNSET
+    files: list[OutputFile] | UnsetType = UNSET
+
+
+class RunRow(Struct, frozen=True):
+    """A run in a list."""
+
+    run_id: str
+    status: Status
+    method: str
+    tool: str | None
+    skill: ExactSkill | None
+    summary: str
+    error_type: str | None
+    identity: Who
+    parent_run_id: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    duration_ms: float | None
+
+
+class RunPage(Struct, frozen=True):
+    """A page of runs, newest first."""
+
+    runs: Sequence[RunRow]
+    next_cursor: NextCursor
+
+
+class ToolResult(Struct, frozen=True):
+    """The result of a tool. A failed tool is a result, not an error."""
+
+    result: Annotated[Any, Meta(description='What the agent gets: the handler\'s value, or {"error": "…"}')]
+    is_error: bool
+    skill: Annotated[ExactSkill | None, Meta(description="null for a tool of a session")]
+    run_id: Annotated[str | None, Meta(description="null if there was nothing to run")]
+    logs_preview: str
+    output_blobs: list[str]
+    files: list[OutputFile] | UnsetType = UNSET
+    environment: GivenEnvironment | UnsetType = UNSET

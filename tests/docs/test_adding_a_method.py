@@ -1,0 +1,72 @@
+"""The recipe of docs/design/adding-a-method.md, followed in a copy of the tree."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Server
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "docs" / "design" / "adding-a-method.md"
+USES_CLIENT = """
+import sys
+from skillery.client import Client
+from skillery.client.results import Greeting
+with Client(sys.argv[1]) as client:
+    print(client.greet_caller(greeting="Good day")["text"], *Greeting.__required_keys__)
+"""
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the tree that has the method of the recipe."""
+    for folder in ("src", "migrations", "skills", "docs"):
+        shutil.copytree(ROOT / folder, tmp_path / "tree" / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    params, handler, row = re.findall(r"`(src/[\w/.]+)`[^`]*?:\n\n +```python\n(.*?)\n +```\n", recipe(), re.DOTALL)
+    append(tmp_path / "tree" / params[0], params[1])
+    append(tmp_path / "tree" / handler[0], handler[1])
+    methods = tmp_path / "tree" / row[0]
+    text = methods.read_text("utf-8")
+    text = text.replace("METHODS: dict[str, Method] = {\n", f"METHODS: dict[str, Method] = {{\n{row[1]}\n")
+    text = text.replace("\nclass Method(", "\nfrom skillery.api.rpc.calls import greetings\n\n\nclass Method(", 1)
+    methods.write_text(text, "utf-8")
+    return tmp_path / "tree"
+
+
+def recipe() -> str:
+    # `and import the module there` stands between the path and the block.
+    return RECIPE.read_text("utf-8").replace(", and import the module there", "")
+
+
+def append(path: Path, block: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n\n" + textwrap.dedent(block) + "\n")
+
+
+def test_the_recipe_makes_a_method_that_clients_and_documents_know(
+    copy: Path, start_server: Callable[..., Server]
+) -> None:
+    path = {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    for module in ("skillery.api.rpc.client_source", "skillery.api.docs_source"):
+        subprocess.run([sys.executable, "-m", module], env=os.environ | path, check=True)
+    server = start_server(env=path)
+
+    assert server.rpc("greet_caller", greeting="Hi")["text"].startswith("Hi, ")
+    described = server.rpc.http.get("/openrpc.json").json()
+    [method] = [one for one in described["methods"] if one["name"] == "greet_caller"]
+    assert method["result"]["schema"] == {"$ref": "#/components/schemas/Greeting"}
+    assert described["components"]["schemas"]["Greeting"]["required"] == ["text"]
+    command = [sys.executable, "-c", USES_CLIENT, server.url]
+    used = subprocess.run(command, env=os.environ | path, capture_output=True, text=True, check=True).stdout.split()
+    assert (used[:2], used[-1]) == (["Good", "day,"], "text")
+    assert "| `greet_caller` | read |" in (copy / "docs" / "reference" / "methods.md").read_text("utf-8")
+    assert "## Greeting\n" in (copy / "docs" / "reference" / "results.md").read_text("utf-8")

@@ -1,0 +1,42 @@
+"""What the code says of failures, and what the docs and the sandbox's inside say of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import skillery
+from skillery.api import docs_source
+from skillery.backends import FailureType
+
+SOURCE = Path(skillery.__file__).parent
+RUNTIME = SOURCE / "sandboxing" / "python_runner" / "runtime"
+
+
+def test_generated_tables_of_the_docs_are_up_to_date() -> None:
+    stale = [path.name for path, text in docs_source.sources().items() if path.read_text("utf-8") != text]
+
+    assert stale == [], "run `make client`"
+
+
+def test_every_failure_type_has_one_cause_and_one_remedy() -> None:
+    assert len({one.cause for one in FailureType}) == len({one.remedy for one in FailureType}) == len(FailureType)
+
+
+def test_failures_that_the_runtime_reports_are_members() -> None:
+    """The runtime imports nothing of the server, so it writes the types as texts."""
+    text = "".join(path.read_text("utf-8") for path in RUNTIME.glob("*.py"))
+    written = set(re.findall(r'\{"type": "(\w+)", "message"', text)) - {"HostError"}
+
+    assert written
+    assert written <= set(FailureType)
+
+
+def test_failures_of_the_host_are_made_from_the_enumeration() -> None:
+    made_of_text = [
+        f"{path.relative_to(SOURCE)}: {found}"
+        for path in SOURCE.rglob("*.py")
+        for found in re.findall(r'\bFailure\(\s*(?:type=)?"\w*"', path.read_text("utf-8"))
+    ]
+
+    assert made_of_text == []
