@@ -1,4 +1,4 @@
-"""Ways out that have worked elsewhere. Each is tried for real and must be refused by an errno."""
+"""Escapes that have worked elsewhere. The cases try each, and expect an errno."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.trial import Trial, failure_type
 
 REFUSED = {errno.EPERM, errno.EACCES, errno.ENOSYS}
-# number on x86_64, on aarch64, arguments
+# number on x86_64, number on aarch64, arguments
 CALLS: dict[str, tuple[int, int, str]] = {
     "unshare": (272, 97, "0x10000000"),
     "setns": (308, 268, "0, 0"),
@@ -97,7 +97,7 @@ def main(args):
         assert outcome.failure.type == "ProcessKilled"
 
     async def test_the_door_of_32_bit_programs_ends_the_process(self, trial: Trial) -> None:
-        """There the same numbers mean other calls: 20 is getpid, and writev where the filter counts."""
+        """The same numbers are other calls in 32-bit mode: 20 is getpid there, and writev for the filter."""
         if platform.machine() != "x86_64":
             pytest.skip("int 0x80 is of x86_64 only")
         code = """
@@ -107,7 +107,7 @@ def main(args):
             page.write(b'\\xb8\\x14\\x00\\x00\\x00' + (b'\\xcd\\x80' if args['door'] else b'\\x90\\x90') + b'\\xc3')
             return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
         """
-        assert await trial.value(code, {"door": False}) == 20  # code of its own making runs
+        assert await trial.value(code, {"door": False}) == 20  # generated code runs
         outcome = await trial.code(code, {"door": True})
         assert outcome.failure is not None
         assert outcome.failure.type == "ProcessKilled"
@@ -248,7 +248,7 @@ class EscapeCases(SandboxCases):
         NAMES = ('mem', 'environ', 'maps', 'root/etc/passwd', 'fd/0')
         def main(args): return [opened(f'/proc/1/{name}') for name in NAMES]
         """
-        for _ in range(20):  # it may come to that only after the code has begun
+        for _ in range(20):  # the protection may be set only after the code has begun
             assert await trial.value(code) == [False] * 5
 
     async def test_devices_cannot_be_made(self, trial: Trial) -> None:

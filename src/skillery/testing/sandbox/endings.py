@@ -1,4 +1,4 @@
-"""What is left when a run has ended: one outcome and nothing else, whatever it made of its last moments."""
+"""The end of a run: one outcome and nothing else, whatever the code does last."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class EndingCases(SandboxCases):
         assert (outcome.result, failure_type(outcome)) in {(b"1", None), (None, "TimeoutError")}
 
     async def test_whatever_lies_in_its_folders_goes_with_it(self, trial: Trial) -> None:
-        """Nobody has to read the names or to walk the folders; `whole` sees what is left."""
+        """The host need not read the names or walk the folders. The fixture `whole` checks for leftovers."""
         assert await trial.value(LITTER) > 100
         assert (
             await trial.value("import os\ndef main(args): return [*os.listdir('/workspace'), *os.listdir('/tmp')]")

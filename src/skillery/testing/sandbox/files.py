@@ -1,4 +1,4 @@
-"""Files that a run is given in its workspace."""
+"""Input files of a run in its workspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How skills are mounted and imported, and that nothing of the server or of the workspace can be."""
+"""Mounting and importing of skills. Modules of the server or of the workspace cannot be imported."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class ImportCases(SandboxCases):
 
 
 class StubCases(SandboxCases):
-    """Skills with permissions of their own, mounted where those permissions are not."""
+    """Stubs: mounted skills whose permissions the run does not have."""
 
     async def test_a_stub_asks_the_host_and_runs_nothing_of_the_skill(self, trial: Trial) -> None:
         trial.host.callable["sales.mail-it", "f"] = lambda *args, **kwargs: [args, kwargs, None, "ä\U0001f600", 10**30]

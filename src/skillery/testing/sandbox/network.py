@@ -1,6 +1,6 @@
-"""Whom the code can reach: nobody without a list, and with one what it names. Who is refused sees not one byte."""
+"""Network access: none without a list, and with a list only the named hosts. A refused server receives no byte."""
 
-# ruff: noqa: S104 - nobody binds to these addresses
+# ruff: noqa: S104 - no server binds to these addresses
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LOOKALIKES = (
     "a_b.api.test",
     "a" * 64 + ".api.test",
 )
-"""None of them is below `api.test`, or is no name at all."""
+"""Names that are not below `api.test`, or are not valid."""
 ADDRESSES = (
     "127.0.0.1",
     "127.0.0.1.",
@@ -79,7 +79,7 @@ HOSTS: dict[str, tuple[str, ...]] = {
     **{name.removesuffix("."): HERE for name in (*LOOKALIKES, *ADDRESSES) if name.isascii() and name.isprintable()},
     **dict.fromkeys(("a.api.test", "b.api.test", "other.test", "evil.test"), HERE),
 }
-# What is sent by hand, {port} being the allowed one and {other} another, and lies about where it wants to go.
+# Requests written by hand, with contradictory targets. {port} is the allowed port, {other} is another port.
 HALF_TRUTHS = {
     "another port": "GET http://a.api.test:{other}/ HTTP/1.1\r\nHost: a.api.test:{other}\r\n\r\n",
     "no port": "GET http://a.api.test/ HTTP/1.1\r\nHost: a.api.test\r\n\r\n",
@@ -167,7 +167,7 @@ def unreachable(port):
 
 @contextlib.contextmanager
 def everything_at_one_port() -> Iterator[tuple[int, list[socket.socket]]]:
-    """Servers of this machine that answer nobody: TCP and UDP, on loopback addresses of both versions."""
+    """Yield a port and servers on it that never answer: TCP and UDP, on the IPv4 and IPv6 loopback addresses."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         port: int = first.getsockname()[1]
@@ -187,7 +187,7 @@ def everything_at_one_port() -> Iterator[tuple[int, list[socket.socket]]]:
 
 
 def visited(servers: list[socket.socket]) -> list[str]:
-    """Those of them that somebody has reached."""
+    """Return the servers that received a connection or a datagram."""
     found = []
     for server in servers:
         server.setblocking(False)
@@ -203,7 +203,7 @@ def visited(servers: list[socket.socket]) -> list[str]:
 
 
 class NetworkCases(SandboxCases):
-    """Runs without a list."""
+    """Runs without a network list."""
 
     async def test_the_host_cannot_be_reached(self, trial: Trial) -> None:
         with everything_at_one_port() as (port, servers):
@@ -212,7 +212,7 @@ class NetworkCases(SandboxCases):
             assert visited(servers) == []
 
     async def test_no_socket_gets_a_name(self, trial: Trial) -> None:
-        """A name of the channel to the server would be one of the host: the channel was made there."""
+        """The server created the channel, so a name for the channel would be a name on the host."""
         code = """
         import os, socket
         def named(one, name):
@@ -231,7 +231,7 @@ class NetworkCases(SandboxCases):
         assert await trial.value(code, f"\0skillery-{os.getpid()}-") == []
 
     async def test_sockets_of_the_host_cannot_be_reached_by_name(self, trial: Trial, tmp_path: Path) -> None:
-        """Neither abstract ones nor those that lie in a folder which is mounted; nor through a pair."""
+        """Neither abstract sockets nor sockets in a mounted folder can be reached, nor through a pair."""
         skill = trial.skill("talks", {"code/main.py": "def main(args): pass"})
         code = """
         import socket
@@ -286,18 +286,21 @@ class NetworkCases(SandboxCases):
 
 
 class AllowedNetworkCases(SandboxCases):
-    """Runs with a list. All names lead to servers on loopback, also those that are refused: whatever is let through by
-    mistake arrives, and is seen."""
+    """Runs with a network list.
+
+    All names lead to servers on loopback, including refused names, so that a request that is let through by mistake
+    arrives and is seen.
+    """
 
     @pytest.fixture
     async def reaching(self, open_with: OpenWith | None, tmp_path: Path) -> AsyncIterator[Trial]:
-        """A backend for which the names are known and loopback may be dialled."""
+        """Yield a Trial for a backend that knows the names and may dial loopback."""
         async with opened(open_with, HOSTS, HERE, tmp_path) as trial:
             yield trial
 
     @pytest.fixture
     async def by_hand(self, reaching: Trial) -> Trial:
-        """The same, where the way out is a proxy that can be spoken to."""
+        """Return the same Trial, if the backend gives access through an HTTP proxy."""
         found = await reaching.value(f"{TALK}\ndef main(args): return door()[1]", network=("http://a.api.test",))
         if found is None:
             pytest.skip("the way out of this backend is no HTTP proxy: nothing can be sent to it by hand")
@@ -373,13 +376,13 @@ def main(args):
 """
         outcome = await by_hand.code(code, {"ca": ca_pem()}, network=(f"https://*.api.test:{plain.port}",))
         assert refused(outcome) == 5
-        assert plain.received == b""  # it shows every byte: a connection to it may have been made, and nothing more
+        assert plain.received == b""  # a connection is allowed here, but no byte
 
     @pytest.mark.parametrize("way", INSIDE)
     async def test_a_name_that_leads_inside_is_refused(
         self, open_with: OpenWith | None, plain: Upstream, way: str, tmp_path: Path
     ) -> None:
-        """Unless the operator allows it; nobody has here. One such address among others is enough."""
+        """One private address among several is enough to refuse a name, unless the operator allows it."""
         async with opened(open_with, {"api.test": INSIDE[way]}, (), tmp_path) as trial:
             code = f"""{TALK}
 def main(args):
@@ -411,7 +414,7 @@ def main(args):
             assert visited(servers) == []
 
     async def test_nobody_else_can_be_served_by_the_code(self, by_hand: Trial) -> None:
-        """The way out is for the host to accept on; no other port can be had beside it."""
+        """The code cannot listen on the port of the proxy, nor on any other port."""
         code = f"""{TALK}
 def bound(port):
     with socket.socket() as one:
@@ -456,7 +459,7 @@ def main(args):
             assert endless.connections < 300
 
     async def is_reached(self, trial: Trial, server: Upstream) -> None:
-        """Nothing was refused because nothing works."""
+        """Check that an allowed request works, so that refusals are not caused by a broken network."""
         code = f"{TALK}\ndef main(args): return get('a.api.test', {server.port})"
         assert " 200 " in (await trial.value(code, network=(f"http://*.api.test:{server.port}",)))[:16]
 
@@ -477,7 +480,7 @@ async def opened(
 
 
 def refused(outcome: Outcome, *servers: Upstream) -> int:
-    """How many tries there were; none of them was let through, answered well, or seen by anybody."""
+    """Return the number of attempts. Check that none was allowed, answered with 200, or received by a server."""
     tries: list[str] = value_of(outcome)
     assert [text for text in tries if text.startswith("HTTP/1.1 200 OK")] == []
     assert [use for use in outcome.network if use.allowed or use.bytes_in or use.bytes_out] == []

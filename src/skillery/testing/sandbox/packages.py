@@ -1,4 +1,4 @@
-"""Installed packages: where they lie, what finds them, and that nobody can change them."""
+"""Installed packages: their paths, their import order, and their protection against changes."""
 
 from __future__ import annotations
 

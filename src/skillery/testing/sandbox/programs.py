@@ -1,4 +1,4 @@
-"""Handlers of tools and scripts of a skill: how each is started, what it gets, and what comes back."""
+"""Handlers of tools and scripts of a skill: start, input and result."""
 
 from __future__ import annotations
 
