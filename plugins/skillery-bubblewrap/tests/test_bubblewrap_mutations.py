@@ -156,7 +156,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "what proc shows": one(PROLOGUE, '"hidepid=2,subset=pid"', '""', "test_other_processes_are_not_seen", always=True),
     "hidepid": one(PROLOGUE, '"hidepid=2,subset=pid"', '"subset=pid"', "test_other_processes_are_not_seen"),
-    "an umask": one(PROLOGUE, "os.umask(0o022)", "os.umask(0)", "test_the_code_is_nobody"),
+    "an umask": one(PROLOGUE, "os.umask(0o022)", "os.umask(0)", "test_the_code_is_unprivileged"),
     "no loopback": one(
         PROLOGUE,
         "        take_lo_down()\n",

@@ -17,7 +17,7 @@ class AuthenticatorContract:
 
     @pytest.fixture
     def good(self) -> Credentials:
-        raise NotImplementedError("provide the fixture `good`: credentials that are let in")
+        raise NotImplementedError("provide the fixture `good`: credentials that are accepted")
 
     @pytest.fixture
     def bad(self) -> list[Credentials]:

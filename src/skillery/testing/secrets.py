@@ -29,7 +29,7 @@ class SecretsContract:
 
     @pytest.fixture
     def secrets(self) -> Secrets:
-        raise NotImplementedError("provide the fixture `secrets`: a backend without any secret")
+        raise NotImplementedError("provide the fixture `secrets`: an empty backend")
 
     @pytest.fixture
     def put(self, secrets: Secrets) -> Put:

@@ -49,8 +49,8 @@ class SandboxCases:
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         before, state = traces() if sys.platform == "linux" else None, state_of_server()
         yield
-        assert state_of_server() == state, "the server itself was changed"
-        assert [path.name for path in folder.iterdir()] == [], "temporary files are left"
+        assert state_of_server() == state, "a run changed the server process"
+        assert [path.name for path in folder.iterdir()] == [], "temporary files were not removed"
         if before is not None:
             await assert_none_since(before, closed=True)
 

@@ -101,7 +101,7 @@ class BetweenRunsCases(SandboxCases):
         self, open_with: OpenWith | None, tmp_path: Path
     ) -> None:
         if open_with is None:
-            pytest.skip("this backend gives no run a network: it overrides no `open_with`")
+            pytest.skip("runs of this backend have no network: `open_with` is not overridden")
         sandbox = await open_with({}, ())
         try:
             await check_nothing_is_left(Trial(sandbox, tmp_path), network=("http://api.test",))

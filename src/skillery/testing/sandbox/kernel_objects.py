@@ -94,7 +94,7 @@ class KernelObjectCases(SandboxCases):
         self, open_with: OpenWith | None, tmp_path: Path, kind: str
     ) -> None:
         if open_with is None:
-            pytest.skip("this backend gives no run a network: it overrides no `open_with`")
+            pytest.skip("runs of this backend have no network: `open_with` is not overridden")
         sandbox = await open_with({}, ())
         try:
             await check_bound(Trial(sandbox, tmp_path), kind, network=("http://api.test",))

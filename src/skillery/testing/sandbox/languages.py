@@ -12,7 +12,7 @@ from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.trial import Trial, failure_type, log_of, value_of
 
 INPUT = "blob:3kf9-_aZ"
-with_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js on this host")
+with_node = pytest.mark.skipif(shutil.which("node") is None, reason="this host has no Node.js")
 BIG = "ü" * 100_000
 """200 KB, more than the kernel accepts as one argument."""
 

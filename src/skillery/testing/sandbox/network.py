@@ -80,7 +80,7 @@ HOSTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("a.api.test", "b.api.test", "other.test", "evil.test"), HERE),
 }
 # Requests written by hand, with contradictory targets. {port} is the allowed port, {other} is another port.
-HALF_TRUTHS = {
+CONTRADICTIONS = {
     "another port": "GET http://a.api.test:{other}/ HTTP/1.1\r\nHost: a.api.test:{other}\r\n\r\n",
     "no port": "GET http://a.api.test/ HTTP/1.1\r\nHost: a.api.test\r\n\r\n",
     "another scheme": "CONNECT a.api.test:{port} HTTP/1.1\r\nHost: a.api.test:{port}\r\n\r\n",
@@ -101,12 +101,12 @@ HALF_TRUTHS = {
 }
 TALK = """
 import os, socket, ssl, urllib.error, urllib.parse, urllib.request
-def door():
+def proxy():
     found = urllib.parse.urlsplit(os.environ.get('http_proxy', ''))
     return found.hostname, found.port
 def say(text):  # and all that comes back
     got = b''
-    with socket.create_connection(door(), 5) as one:
+    with socket.create_connection(proxy(), 5) as one:
         try:
             one.sendall(text.encode())
             while piece := one.recv(65536): got += piece
@@ -116,7 +116,7 @@ def get(host, port): return say(f'GET http://{host}:{port}/x HTTP/1.1\\r\\nHost:
 def tunnel(host, port, name, ca):  # a request over TLS; what came of it
     context = ssl.create_default_context(cadata=ca)
     context.check_hostname = False
-    with socket.create_connection(door(), 5) as one:
+    with socket.create_connection(proxy(), 5) as one:
         try:
             one.sendall(f'CONNECT {host}:{port} HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n'.encode())
             answer = one.recv(4096)
@@ -129,7 +129,7 @@ def tried(act):
     try: return act()
     except OSError as error: return type(error).__name__
 """
-TELL_ALL = """
+PROBES = """
 import os, socket, urllib.request
 def tried(act):
     try: act()
@@ -207,7 +207,7 @@ class NetworkCases(SandboxCases):
 
     async def test_the_host_cannot_be_reached(self, trial: Trial) -> None:
         with everything_at_one_port() as (port, servers):
-            code = f"{TELL_ALL}\ndef main(args): return unreachable(args['port'])"
+            code = f"{PROBES}\ndef main(args): return unreachable(args['port'])"
             assert await trial.value(code, {"port": port}) == []
             assert visited(servers) == []
 
@@ -301,9 +301,9 @@ class AllowedNetworkCases(SandboxCases):
     @pytest.fixture
     async def by_hand(self, reaching: Trial) -> Trial:
         """Return the same Trial, if the backend gives access through an HTTP proxy."""
-        found = await reaching.value(f"{TALK}\ndef main(args): return door()[1]", network=("http://a.api.test",))
+        found = await reaching.value(f"{TALK}\ndef main(args): return proxy()[1]", network=("http://a.api.test",))
         if found is None:
-            pytest.skip("the way out of this backend is no HTTP proxy: nothing can be sent to it by hand")
+            pytest.skip("this backend has no HTTP proxy that a case could call directly")
         return reaching
 
     @pytest.fixture
@@ -359,11 +359,11 @@ def main(args):
         with upstream() as other:
             texts = [
                 text.replace("{port}", str(plain.port)).replace("{other}", str(other.port))
-                for text in HALF_TRUTHS.values()
+                for text in CONTRADICTIONS.values()
             ]
             code = f"{TALK}\ndef main(args): return [say(text) for text in args['texts']]"
             outcome = await by_hand.code(code, {"texts": texts}, network=(f"http://a.api.test:{plain.port}",))
-            assert refused(outcome, plain, other) == len(HALF_TRUTHS)
+            assert refused(outcome, plain, other) == len(CONTRADICTIONS)
         await self.is_reached(by_hand, plain)
 
     async def test_in_a_tunnel_goes_nothing_but_tls_for_its_host(self, by_hand: Trial, plain: Upstream) -> None:
@@ -408,12 +408,12 @@ def main(args):
 
     async def test_there_is_no_other_way_than_the_one_that_was_given(self, reaching: Trial) -> None:
         with everything_at_one_port() as (port, servers):
-            code = f"{TELL_ALL}\ndef main(args): return unreachable(args['port'])"
+            code = f"{PROBES}\ndef main(args): return unreachable(args['port'])"
             found = await reaching.value(code, {"port": port}, network=(f"http://a.api.test:{port}",))
             assert found == []
             assert visited(servers) == []
 
-    async def test_nobody_else_can_be_served_by_the_code(self, by_hand: Trial) -> None:
+    async def test_the_code_cannot_listen_on_a_port(self, by_hand: Trial) -> None:
         """The code cannot listen on the port of the proxy, nor on any other port."""
         code = f"""{TALK}
 def bound(port):
@@ -423,19 +423,19 @@ def bound(port):
         one.bind(('127.0.0.1', port))
         one.listen()
 def main(args):
-    return [tried(lambda: bound(port)) for port in (door()[1], 8080)]
+    return [tried(lambda: bound(port)) for port in (proxy()[1], 8080)]
 """
         assert None not in await by_hand.value(code, network=("http://a.api.test",))
 
     async def test_runs_at_the_same_time_have_lists_of_their_own(self, by_hand: Trial, plain: Upstream) -> None:
         code = f"""{TALK}
 def main(args):
-    if not door()[1]: return 'no way out'
+    if not proxy()[1]: return 'no proxy'
     return [' 200 ' in get(host, {plain.port})[:16] for host in ('a.api.test', 'b.api.test')]
 """
         lists = ((f"http://a.api.test:{plain.port}",), (f"http://b.api.test:{plain.port}",), ())
         found = await asyncio.gather(*(by_hand.value(code, network=network) for network in lists))
-        assert found == [[True, False], [False, True], "no way out"]
+        assert found == [[True, False], [False, True], "no proxy"]
         assert plain.connections == 2
 
     async def test_connections_that_never_end_end_with_the_run(self, by_hand: Trial) -> None:
@@ -445,7 +445,7 @@ import time
 def main(args):
     kept = []
     for number in range(300):
-        one = socket.create_connection(door(), 5)
+        one = socket.create_connection(proxy(), 5)
         one.setblocking(False)
         try: one.send(b'GET http://a.api.test:{endless.port}/ HTTP/1.1\\r\\nHost: a.api.test:{endless.port}\\r\\n'
                       + b'\\r\\n' * (number % 2))
@@ -469,7 +469,7 @@ async def opened(
     open_with: OpenWith | None, hosts: dict[str, tuple[str, ...]], allow_private: tuple[str, ...], folder: Path
 ) -> AsyncIterator[Trial]:
     if open_with is None:
-        pytest.skip("this backend gives no run a network: it overrides no `open_with`")
+        pytest.skip("runs of this backend have no network: `open_with` is not overridden")
     sandbox = await open_with(hosts, allow_private)
     try:
         trial = Trial(sandbox, folder)

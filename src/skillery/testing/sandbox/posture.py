@@ -15,7 +15,7 @@ STATUS = "{line.partition(':')[0]: line.partition(':')[2].strip() for line in op
 
 
 class PostureCases(SandboxCases):
-    async def test_the_code_is_nobody(self, trial: Trial) -> None:
+    async def test_the_code_is_unprivileged(self, trial: Trial) -> None:
         code = (
             "import os\ndef main(args): return [os.getresuid(), os.getresgid(), os.getpid() == 1, os.umask(0) & 0o022]"
         )
