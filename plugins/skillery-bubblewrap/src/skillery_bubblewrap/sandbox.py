@@ -1,4 +1,4 @@
-"""The backend `bubblewrap`: finds out what this host has, refuses what it cannot enforce, runs jobs."""
+"""The backend `bubblewrap`: checks the host, refuses a host that cannot enforce limits, runs jobs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ INSTALL = (
     "is with the setting `program` of [backends.sandbox.bubblewrap]"
 )
 OLDEST = (0, 7)
-"""The first that has --size, --perms and --json-status-fd together."""
+"""The first version with --size, --perms and --json-status-fd."""
 VERSION_SECONDS = 10
 LANDLOCK_FIX = "use a kernel from 5.13 on with `landlock` among its security modules, or set allow_degraded"
 NO_OP = Job(
@@ -105,7 +105,7 @@ class BubblewrapSandbox:
         return means
 
     def _look_around(self) -> HostCapabilities:
-        """What there is; to be closed."""
+        """Return the host's capabilities. The caller closes them."""
         groups = control_groups()
         held = groups is not None and "memory" in groups.controllers
         return HostCapabilities(
@@ -130,7 +130,7 @@ class BubblewrapSandbox:
             )
 
     def _program_probe(self) -> Probe:
-        """Blocking."""
+        """Check the bwrap binary. Blocking."""
         path = shutil.which(self._program)
         if path is None:
             return Probe("bwrap", False, f"'{self._program}', which is no program here", INSTALL)
@@ -156,7 +156,7 @@ class BubblewrapSandbox:
         return [*found, *languages, ran if ran.ok else Probe(ran.name, False, ran.detail, namespace_fix())]
 
     async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Independent of what is in use, so that it can be asked for from any thread."""
+        """Run jobs independently of the started sandbox, so that any thread may call this."""
         means = self._look_around()
         try:
             return [await run_job(means, job, NoHost()) for job in jobs]
