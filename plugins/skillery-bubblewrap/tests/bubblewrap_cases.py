@@ -61,7 +61,7 @@ VALUES = {
         def main(args):
             return [blobs.read_text('blob:in'), blobs.read_text(blobs.write_json({'a': 1})), len(blobs.write_text('x'))]
     """),
-    "a blob of somebody else": Case("from runtime import blobs\ndef main(args): blobs.read_text('blob:other')"),
+    "a blob of another identity": Case("from runtime import blobs\ndef main(args): blobs.read_text('blob:other')"),
     "a skill": Case("def main(args): return [__name__, __file__]", skill=True),
     "a skill that is mounted": Case("import skills.other.one as one\ndef main(args): return one.main({'x': 1})"),
     "secrets": Case("import os\ndef main(args): return sorted(os.environ.items())", environment={"API_KEY": "k"}),

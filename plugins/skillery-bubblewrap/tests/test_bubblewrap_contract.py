@@ -29,12 +29,12 @@ from skillery_bubblewrap.command import ENVIRONMENT
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
 
 IS_ROOT = os.geteuid() == 0
-only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
+only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can change its uid")
 # Cases that differ for an ordinary user: identity, limits without cgroups, mounts, network access.
 ORDINARY_CASES = (
-    "capability or group or nobody or memory or children or fork_bomb or threads or processor or daemons or written or "
-    "read_only or reached or forbidden or pid_1 or composes or cannot_be_mounted or allowed_host or unsaid or "
-    "variable or leaves or leave_nothing or have_a_bound or flushed"
+    "capability or group or unprivileged or no_process_outside or listen_on or memory or children or fork_bomb or "
+    "threads or processor or daemons or written or read_only or reached or forbidden or pid_1 or composes or "
+    "cannot_be_mounted or allowed_host or unsaid or variable or leaves or leave_nothing or have_a_bound or flushed"
 )
 SLEEP = "import os, time\ndef main(args):\n    os.fork(); time.sleep(1e6)"
 

@@ -29,9 +29,7 @@ SUITES = (
     test_sandbox_lockdown.TestLockdown,
 )
 EVERYTHING = os.environ.get("SKILLERY_MUTATIONS") == "all"
-only_as_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason="what an ordinary user's server cannot do, it need not undo"
-)
+only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's server does not have these steps")
 BLIND: Edit = (PROLOGUE, "        if wrong:\n", "        if False:\n")
 OWN = "test_every_namespace_is_the_runs_own"
 ONE_USER = "test_the_code_is_one_user_with_one_group_and_no_other"

@@ -84,7 +84,7 @@ def main(descriptor: int) -> None:
     except OSError as error:  # without the path of the host
         message = f"set-up: {os.strerror(error.errno or 0)}"
     else:
-        message = "set-up: the server has gone"
+        message = "set-up: the server has ended"
     os.write(order["status"], json.dumps({"message": message}).encode() + b"\n")
 
 
