@@ -34,10 +34,10 @@ IS_ROOT = os.geteuid() == 0
 only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
 # What differs for an ordinary user: identity, limits without cgroups, mounts in a user namespace.
 ORDINARY_CASES = (
-    "capability or group or nobody or memory or children or fork_bomb or threads or processor or zombies or daemons or "
-    "written or read_only or packages or reached or forbidden or pid_1 or composes or blobs_are or degraded or "
-    "cannot_be_mounted or user_namespaces or others_do or mounted_folder or left_in_out or leaves or leave_nothing or "
-    "bound or flushed or input_file or its_skill"
+    "capability or group or unprivileged or no_process_outside or listen_on or nobodys or memory or children or "
+    "fork_bomb or threads or processor or zombies or daemons or written or read_only or packages or reached or "
+    "forbidden or pid_1 or composes or blobs_are or degraded or cannot_be_mounted or user_namespaces or others_do "
+    "or mounted_folder or left_in_out or leaves or leave_nothing or bound or flushed or input_file or its_skill"
 )
 """Where an ordinary user's sandbox is built in another way. All cases: make contract-as-user."""
 

@@ -87,7 +87,7 @@ HARMLESS = (
     "test_the_files_of_a_skill_can_be_read",
     "test_input_blobs_are_files_named_by_their_id",
     "test_the_workspace_is_home_and_empty_and_gone_afterwards",
-    "test_the_code_is_nobody",
+    "test_the_code_is_unprivileged",
     "test_no_capability_is_left_and_none_can_be_gained",
     "test_only_the_streams_and_one_channel_are_open",
     "test_other_processes_are_not_seen",

@@ -1,4 +1,4 @@
-"""What both backends are asked to run: values, failures, limits, facts about the place, and attacks."""
+"""Cases for both backends: values, failures, limits, facts about the sandbox, and attacks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(args):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """`code` defines main(args)."""
+    """A case. `code` defines main(args)."""
 
     code: str
     args: dict[str, Any] = {}
@@ -34,11 +34,11 @@ class Case(msgspec.Struct, frozen=True):
     environment: dict[str, str] = {}
     network: tuple[str, ...] = ()
     skill: bool = False
-    """Run it as a skill, and not as the code of run_code."""
+    """Run the code as a skill, not with run_code."""
 
 
 def value(*lines: str, network: tuple[str, ...] = ()) -> Case:
-    """Of one expression, in which everything of TOOLS can be used."""
+    """Return the case of one expression, which may use all names of TOOLS."""
     return Case(TOOLS + "(" + " ".join(lines) + ")", network=network)
 
 
@@ -61,7 +61,7 @@ VALUES = {
         def main(args):
             return [blobs.read_text('blob:in'), blobs.read_text(blobs.write_json({'a': 1})), len(blobs.write_text('x'))]
     """),
-    "a blob of somebody else": Case("from runtime import blobs\ndef main(args): blobs.read_text('blob:other')"),
+    "a blob of another identity": Case("from runtime import blobs\ndef main(args): blobs.read_text('blob:other')"),
     "a skill": Case("def main(args): return [__name__, __file__]", skill=True),
     "a skill that is mounted": Case("import skills.other.one as one\ndef main(args): return one.main({'x': 1})"),
     "secrets": Case("import os\ndef main(args): return sorted(os.environ.items())", environment={"API_KEY": "k"}),
@@ -309,7 +309,7 @@ ATTACKS = {
             return found[0] if found else 0
         def main(args): return {str(n): verdict(n) for n in range(480) if n not in args['skip']}
         """,
-        # those of signals: to a group of processes 0, that would be all of the run
+        # Calls that send signals: to process group 0, which is the whole run.
         {"skip": [62, 129, 200, 234] if platform.machine() == "x86_64" else [129, 130, 131]},
         limits=LONG,
     ),

@@ -1,5 +1,5 @@
-"""The package with one step taken out: a changed copy of what runs outside, of the two programs between the server and
-the code, and of the modules that lock the code in."""
+"""A copy of the package without one step: changed code outside, in the launcher and the prologue, and in the modules
+that lock the code in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skillery.sandboxing import INSIDE
 from skillery_bubblewrap import process, run, sandbox
 
 Edit = tuple[str, str, str]
-"""In this file, this text, which stands there once, becomes that."""
+"""File, old text, new text. The old text must occur exactly once."""
 
 
 def changed_copy(folder: Path, edits: Iterable[Edit]) -> Path:
@@ -39,7 +39,7 @@ def module(path: Path) -> ModuleType:
 
 
 def use_changed(folder: Path, put: Callable[[object, str, object], None]) -> None:
-    """Sandboxes that are started from here on are those of the copy."""
+    """Let all sandboxes that start later use the copy."""
     command = module(folder / "package" / "command.py")
     command.__dict__["PROLOGUE"] = folder / "package" / "inside" / "prologue.py"
     command.__dict__["INSIDE"] = folder / "cell"

@@ -1,4 +1,4 @@
-"""The backend under test, with the bwrap: that of this machine, else the one that `make` put into the checkout."""
+"""The backend under test with its bwrap: the one of this machine, else the one that `make` installs in the checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).parents[3]
 
 
 def bwrap() -> str:
-    """Fails, and never skips, where there is none."""
+    """Return the path of bwrap. Fail, and never skip, without one."""
     found = shutil.which("bwrap") or shutil.which("bwrap", path=str(CHECKOUT / ".tools" / "bin"))
     if found is None:
         pytest.fail("install bubblewrap: `make .tools/bin/bwrap`, or apt-get install bubblewrap")

@@ -1,4 +1,4 @@
-"""The backend `bubblewrap` passes the contract, for root and for an ordinary user, and leaves nothing behind."""
+"""The backend `bubblewrap` passes the contract, as root and as an ordinary user, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from skillery_bubblewrap.command import ENVIRONMENT
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
 
 IS_ROOT = os.geteuid() == 0
-only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
-# What differs for an ordinary user: identity, limits without cgroups, mounts, the way to the network.
+only_as_root = pytest.mark.skipif(not IS_ROOT, reason="only root can change its uid")
+# Cases that differ for an ordinary user: identity, limits without cgroups, mounts, network access.
 ORDINARY_CASES = (
-    "capability or group or nobody or memory or children or fork_bomb or threads or processor or daemons or written or "
-    "read_only or reached or forbidden or pid_1 or composes or cannot_be_mounted or allowed_host or unsaid or "
-    "variable or leaves or leave_nothing or have_a_bound or flushed"
+    "capability or group or unprivileged or no_process_outside or listen_on or memory or children or fork_bomb or "
+    "threads or processor or daemons or written or read_only or reached or forbidden or pid_1 or composes or "
+    "cannot_be_mounted or allowed_host or unsaid or variable or leaves or leave_nothing or have_a_bound or flushed"
 )
 SLEEP = "import os, time\ndef main(args):\n    os.fork(); time.sleep(1e6)"
 
 
 def group_folders(pid: int) -> list[Path]:
-    """The cgroups that a server with this pid has made."""
+    """Return the cgroups that a server with this pid has made."""
     return [path for h in groups.candidates() for path in h.folder.glob(f"skillery-*-{pid}-*-*/**/") if path.is_dir()]
 
 
@@ -173,8 +173,10 @@ def main(args):
 
 
 async def processes_of(sandbox: BubblewrapSandbox) -> list[dict[str, str]]:
-    """What /proc says of each process of a run, bwrap and all, while its code runs. Its "Environment", which is no line
-    of status, is what it was started with; missing where it is not ours to read."""
+    """Return /proc/PID/status of each process of a run while its code runs, including bwrap.
+
+    The additional key "Environment" holds the initial environment; it is missing if the test may not read it.
+    """
     before = descendants(os.getpid())
     job = Job(
         "run_1", CodeCall("import time\ndef main(args): print('runs', flush=True); time.sleep(1e6)", "main"), b"{}"
@@ -206,7 +208,7 @@ def status(pid: int) -> dict[str, str]:
 async def test_no_process_of_a_run_is_started_with_a_variable_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the launcher, not bwrap outside and inside, not the code: anybody of the same uid could read them there."""
+    """The launcher, bwrap outside and inside, and the code: any process of the same uid could read variables there."""
     monkeypatch.setenv("OF_THE_SERVER", "a value")
     monkeypatch.setattr(process, "LAUNCHER", telling_launcher(tmp_path))
     sandbox = make(tmp_path)
@@ -225,7 +227,7 @@ async def test_no_process_of_a_run_is_started_with_a_variable_of_the_server(
 
 
 def telling_launcher(folder: Path) -> Path:
-    """The launcher, which lives for milliseconds only, and writes down first what it was started with."""
+    """Return a launcher that first writes its initial environment to a file, because it lives only for milliseconds."""
     path = folder / "launcher.py"
     note = f"open('/proc/self/environ').read(), file=open(f'{folder}/environ-{{os.getpid()}}', 'w')"
     before, start, after = process.LAUNCHER.read_text().partition('if __name__ == "__main__":\n')

@@ -1,5 +1,7 @@
-"""Two backends built on different foundations run the same jobs, and each is the other's oracle: what one lets through
-and the other does not is a hole in one of them, or a line of DIFFERENCES with its reason."""
+"""Two backends with different foundations run the same jobs, and each is the other's oracle.
+
+If one allows something that the other refuses, one of them has a hole, or DIFFERENCES gives the reason.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ DIFFERENCES = {
     "fact: mount flags of devices": "bwrap binds devices without noexec; none of them is a program",
     "fact: what is in /run": "`linux` keeps its empty folder there, this backend its prologue; both read-only",
 }
-"""Case to the reason why the two need not agree. A case that agrees must not stand here."""
+"""Reasons why the backends differ, by case. A case without a difference must not be listed."""
 
 
 class Pair:
@@ -54,7 +56,7 @@ class Pair:
         self._runner.close()
 
     def seen(self, case: Case) -> dict[str, dict[str, Any]]:
-        """By backend, all that a caller could see, but how long it took."""
+        """Return all that a caller can see except the duration, by backend."""
         return {name: self._seen(sandbox, case) for name, sandbox in self._sandboxes.items()}
 
     def _seen(self, sandbox: Sandbox, case: Case) -> dict[str, Any]:

@@ -1,5 +1,8 @@
-"""What the contract cannot ask of every backend: steps by which `bubblewrap` locks a run in, seen from the host and
-from inside. With the contract's these cases notice the steps that are missing: test_bubblewrap_mutations.py."""
+"""Steps of the lockdown of `bubblewrap` that the contract cannot check for every backend, seen from the host and from
+inside.
+
+Together with the contract, these cases detect missing steps: test_bubblewrap_mutations.py.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ asyncio.run(main())
 
 @asynccontextmanager
 async def three(sandbox: BubblewrapSandbox) -> AsyncIterator[list[int]]:
-    """The processes of a run whose code sleeps: bwrap outside, pid 1, the code."""
+    """Yield the processes of a run whose code sleeps: bwrap outside, pid 1, the code."""
     await sandbox.start()
     before = descendants(os.getpid())
     running = asyncio.ensure_future(sandbox.run(Job("run_1", CodeCall(SLEEP, "main"), b"{}"), MemoryHost()))
@@ -58,7 +61,7 @@ async def three(sandbox: BubblewrapSandbox) -> AsyncIterator[list[int]]:
         async with asyncio.timeout(20):
             while len(chain := descendants(os.getpid()) - before) != 3 or running.done():
                 await asyncio.sleep(0.02)
-            await asyncio.sleep(0.3)  # until its code is what runs
+            await asyncio.sleep(0.3)  # until the code runs
         yield sorted(chain, key=lambda pid: len(status(pid)["NSpid"].split()) * 1000 + innermost(pid))
     finally:
         running.cancel()
@@ -105,7 +108,7 @@ class TestLockdown(SandboxCases):
         assert found == ["", "", ""]
 
     async def test_no_process_is_started_with_a_variable(self, sandbox: BubblewrapSandbox) -> None:
-        """test_bubblewrap_contract.py looks at the launcher too."""
+        """test_bubblewrap_contract.py checks the launcher too."""
         async with three(sandbox) as pids:
             found = [one.get("Environment", "") for one in map(status, pids)]
         assert found[:2] == ["", ""]
@@ -141,7 +144,7 @@ class TestLockdown(SandboxCases):
         assert found.pop("RLIMIT_CPU") == [22, 23]  # SIGXCPU first: it says why the process ended
         assert {name: found[f"RLIMIT_{name}"] for name in expected} == {n: [v, v] for n, v in expected.items()}
         assert 0 < found["RLIMIT_AS"][1] <= 64 << 30
-        assert found["RLIMIT_NOFILE"] in ([1024, 1024], [256, 256])  # fewer where no cgroup counts
+        assert found["RLIMIT_NOFILE"] in ([1024, 1024], [256, 256])  # fewer without a cgroup
 
     async def test_its_loopback_is_down_and_has_no_address(self, trial: Trial) -> None:
         code = """

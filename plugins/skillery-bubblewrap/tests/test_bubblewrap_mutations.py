@@ -1,7 +1,7 @@
-"""Tests that cannot fail prove nothing: each step by which `bubblewrap` locks a run in is left out in turn, of the
-launcher, of bwrap's arguments and of the prologue, and the case that must notice does.
+"""Mutation tests: each step of the lockdown is removed in turn, and a case must fail.
 
-SKILLERY_MUTATIONS=all (`make mutations`) runs all of them; else those that stand for a kind of step.
+The steps are in the launcher, in bwrap's arguments and in the prologue. SKILLERY_MUTATIONS=all (`make mutations`)
+runs all mutations; otherwise one for each kind of step runs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ SUITES = (
     test_sandbox_lockdown.TestLockdown,
 )
 EVERYTHING = os.environ.get("SKILLERY_MUTATIONS") == "all"
-only_as_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason="what an ordinary user's server cannot do, it need not undo"
-)
+only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's server does not have these steps")
 BLIND: Edit = (PROLOGUE, "        if wrong:\n", "        if False:\n")
 OWN = "test_every_namespace_is_the_runs_own"
 ONE_USER = "test_the_code_is_one_user_with_one_group_and_no_other"
@@ -46,15 +44,18 @@ EACH = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--
 
 
 class Mutation(msgspec.Struct, frozen=True):
-    """With these edits `case` fails, or where `refused` is said, no run gets past its set-up, with these words."""
+    """With these edits, `case` fails.
+
+    If `refused` is set, no run passes its set-up, and the error contains these words.
+    """
 
     edits: tuple[Edit, ...]
     case: str = ""
     refused: str = ""
     seen_inside: str = ""
-    """What the look at itself says, where it notices."""
+    """The words of the prologue's self-check, if it detects the mutation."""
     always: bool = False
-    """Tried by `make test` too."""
+    """Whether `make test` runs it too."""
 
 
 def one(file: str, old: str, new: str, case: str = "", **more: str | bool) -> Mutation:
@@ -62,7 +63,7 @@ def one(file: str, old: str, new: str, case: str = "", **more: str | bool) -> Mu
 
 
 def shared(name: str, case: str = OWN, **more: str | bool) -> Mutation:
-    """All namespaces but this one are the run's own."""
+    """Share one namespace with the host; all others are the run's own."""
     rest = ", ".join(f'"{flag}"' for flag in EACH if flag != f"--unshare-{name}")
     return one(COMMAND, '"--unshare-all", "--unshare-user"', rest, case, **more)
 
@@ -72,7 +73,7 @@ def limit(name: str, value: str) -> Mutation:
 
 
 def size(folder: str, name: str, example: str) -> Mutation:
-    """bwrap says it, and the prologue once more: two locks on one door."""
+    """Remove the size in bwrap's arguments and in the prologue, because both set it."""
     first: Edit = (COMMAND, f'"{name}"', '"address_bytes"')
     second: Edit = (PROLOGUE, f'limits["{name}"]', 'limits["address_bytes"]')
     return Mutation((first, second), f"{SIZES}[{folder}-{example}]")
@@ -156,7 +157,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "what proc shows": one(PROLOGUE, '"hidepid=2,subset=pid"', '""', "test_other_processes_are_not_seen", always=True),
     "hidepid": one(PROLOGUE, '"hidepid=2,subset=pid"', '"subset=pid"', "test_other_processes_are_not_seen"),
-    "an umask": one(PROLOGUE, "os.umask(0o022)", "os.umask(0)", "test_the_code_is_nobody"),
+    "an umask": one(PROLOGUE, "os.umask(0o022)", "os.umask(0)", "test_the_code_is_unprivileged"),
     "no loopback": one(
         PROLOGUE,
         "        take_lo_down()\n",
@@ -209,10 +210,13 @@ MUTATIONS: dict[str, Mutation] = {
         PROLOGUE, '        lockdown.set_cpu_time(job["cpu_seconds"])\n', "", LIMITS, always=True
     ),
 }
-"""Without a mutation, because bwrap or another step does the same alone: its own --unshare-user (an ordinary uid can
-make no namespace otherwise) and --cap-drop, --clearenv (its environment is empty), no_new_privs of the prologue (bwrap
-sets it), limits of priority (nobody here has any), dying with the server (a run ended even without --die-with-parent
-and the launcher's parent death signal). Two locks are on one door, and taken out together: the sizes of folders."""
+"""Some steps have no mutation, because bwrap or another step has the same effect alone.
+
+These are bwrap's --unshare-user (an ordinary uid cannot make a namespace otherwise), --cap-drop, --clearenv (its
+environment is empty), no_new_privs of the prologue (bwrap sets it), limits of priority (no process here has any), and
+the end with the server (a run ended even without --die-with-parent and the launcher's parent death signal). Folder
+sizes are set twice, and both are removed together.
+"""
 TRIED = [name for name, mutation in MUTATIONS.items() if EVERYTHING or mutation.always]
 
 
@@ -225,7 +229,7 @@ def change(folder: Path, monkeypatch: pytest.MonkeyPatch, *edits: Edit) -> None:
 @only_as_root
 @pytest.mark.parametrize("name", TRIED)
 async def test_a_step_that_is_missing_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a case: the look at itself is switched off as well."""
+    """A case must detect the missing step, so the self-check of the prologue is switched off too."""
     mutation = MUTATIONS[name]
     change(tmp_path, monkeypatch, BLIND, *mutation.edits)
     sandbox = make(tmp_path)
@@ -235,7 +239,7 @@ async def test_a_step_that_is_missing_is_noticed(name: str, tmp_path: Path, monk
                 await sandbox.start()
             return
         await sandbox.start()
-        await Trial(sandbox, tmp_path).is_well()  # it works all the same: what fails below is the case
+        await Trial(sandbox, tmp_path).is_well()  # runs still work, so a failure below is the case's
         with pytest.raises((AssertionError, pytest.fail.Exception, TimeoutError)):
             await attempt(mutation.case, sandbox, tmp_path, SUITES)
     finally:
@@ -261,7 +265,7 @@ async def test_a_step_that_is_missing_stops_the_run_before_any_code(
 async def test_without_a_change_each_of_these_cases_passes(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the copy, and with the look at itself switched off: it is the missing step that they notice."""
+    """The cases pass with the copy and without the self-check, so they fail only because of the missing step."""
     change(tmp_path, monkeypatch, BLIND)
     sandbox = make(tmp_path)
     await sandbox.start()

@@ -1,4 +1,4 @@
-"""Chosen by one setting: a real server, its doctor, and what it says where the sandbox cannot do what a skill needs."""
+"""A real server with the setting `bubblewrap`, its doctor, and its message if the sandbox does not work."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The default backends. They come in by the same door as everybody's plugins: entry points of the group `skillery`."""
+"""The default backends. They are registered like any plugin: by entry points of the group `skillery`."""

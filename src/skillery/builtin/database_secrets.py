@@ -1,7 +1,7 @@
-"""`database`: secrets in the server's own database, encrypted with a key that is not in it.
+"""`database`: secrets in the server's own database, encrypted with a key outside it.
 
-A token is Fernet (AES in CBC mode, authenticated by HMAC-SHA256) of name and value together: whoever can write the
-database, but has not the key, can neither read a value nor give one secret's value another one's name.
+A stored token is Fernet (AES in CBC mode, authenticated by HMAC-SHA256) of name and value together. A person who can
+write the database without the key can neither read a value nor move a value to another name.
 """
 
 from __future__ import annotations
@@ -26,20 +26,23 @@ KEY_FILE = "secrets.key"
 
 class DatabaseSecretsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str = ""
-    """32 random bytes in base64; several, parted by spaces: the first encrypts, all of them decrypt."""
+    """32 random bytes in base64. Several keys are separated by spaces: the first encrypts, all of them decrypt."""
     key_file: str = ""
-    """A file with one such key a line; empty = `secrets.key` in the home, made when the first secret is set."""
+    """A file with one such key per line.
+
+    Empty means `secrets.key` in the home, created when the first secret is set.
+    """
 
 
 class _Plain(msgspec.Struct, array_like=True, frozen=True):
-    """What is encrypted."""
+    """The encrypted content."""
 
     name: str
     value: str
 
 
 class Keys:
-    """The keys, read anew each time: a file that is made or changed while a server runs counts at once."""
+    """The keys, read at each use: a file that is created or changed while a server runs takes effect at once."""
 
     def __init__(self, given: str, file: Path, may_make: bool) -> None:
         self._given = given
@@ -47,7 +50,7 @@ class Keys:
         self._may_make = may_make
 
     def check(self) -> None:
-        """Raises StartupError where there are keys and they cannot be used; none yet is no error."""
+        """Raise StartupError if a key exists and cannot be used. A missing key is no error."""
         try:
             self.read()
         except _NoKey:
@@ -57,17 +60,17 @@ class Keys:
             raise StartupError(f"{place}: {error}") from None
 
     def read(self) -> MultiFernet:
-        """Raises _NoKey and Unavailable, neither with a key or a path in its message."""
+        """Return the keys. Raise _NoKey or Unavailable, without a key or a path in the message."""
         from cryptography.fernet import Fernet, MultiFernet
 
         try:
             return MultiFernet([Fernet(key) for key in (self._given or self._read_file()).split()])
         except ValueError:
-            # Not chained: the cause may show what it could not decode.
+            # Not chained: the cause may contain the invalid key.
             raise Unavailable("what should be a key of secrets is not 32 bytes in base64") from None
 
     def make(self) -> None:
-        """Make the key file. Where another process was faster, its file stands."""
+        """Create the key file. If another process was faster, its file stays."""
         if not self._may_make:
             raise Unavailable("the key file of secrets that the settings name is not there")
         from cryptography.fernet import Fernet
@@ -97,7 +100,7 @@ class Keys:
 
 
 class _NoKey(Unavailable):
-    """There is no key file."""
+    """Raised if the key file does not exist."""
 
 
 class DatabaseSecrets:
@@ -131,7 +134,8 @@ class DatabaseSecrets:
         return self._keys_for_writing().encrypt(msgspec.json.encode(_Plain(name, value)))
 
     def _keys_for_writing(self) -> MultiFernet:
-        """A key that also opens what is there: a second key beside a lost one would only be noticed by a run."""
+        """Return keys that can also decrypt the present secrets: otherwise only a run would notice that a key was
+        lost."""
         one = next(((name, token) for name in self.names() if (token := self._values.get(name)) is not None), None)
         try:
             keys = self._keys.read()
@@ -171,7 +175,7 @@ def _opened(keys: MultiFernet, name: str, token: bytes) -> str:
 
 
 def _link(partial: Path, file: Path) -> None:
-    """Under its name for good: what it encrypts is durable, so it has to be."""
+    """Give the file its name, durably: the secrets that it encrypts are durable too."""
     try:
         file.hardlink_to(partial)
     except FileExistsError:

@@ -24,12 +24,15 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str = ""
-    """Where the files lie; empty = `contents` in the home."""
+    """The folder of the files. Empty means `contents` in the home."""
 
 
 class DirectoryStorage:
-    """A file is written under a temporary name, flushed to the disk and renamed, then its folder is flushed: a reader
-    sees all of it or nothing, whatever happens in between."""
+    """Stores contents as files.
+
+    A file is written under a temporary name, flushed to the disk and renamed, then its folder is flushed: a reader
+    sees the complete file or none, whatever happens in between.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -58,7 +61,7 @@ class DirectoryStorage:
     def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
         until = moment.timestamp()
         for path in self._folder.glob("[0-9a-f][0-9a-f]/*"):
-            with suppress(FileNotFoundError, ContentMissing):  # deleted meanwhile; somebody else's file
+            with suppress(FileNotFoundError, ContentMissing):  # deleted since, or a foreign file
                 found = self.path_of(path.name).stat()
                 if found.st_mtime < until:
                     yield path.name, found.st_size
@@ -77,7 +80,7 @@ class DirectoryStorage:
                 file.flush()
                 os.fsync(file.fileno())
             with suppress(FileExistsError):
-                path.hardlink_to(partial)  # whole or not at all, and never over another one's
+                path.hardlink_to(partial)  # complete or not at all, and never over another mark
             _flush_folder(self._folder)
         finally:
             partial.unlink(missing_ok=True)
@@ -90,7 +93,7 @@ class DirectoryStorage:
             return None
 
     def path_of(self, digest: str) -> Path:
-        """Raises ContentMissing for what is no digest: it never becomes a path."""
+        """Return the path of a digest. Raise ContentMissing for other text, which never becomes a path."""
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
             raise ContentMissing("not the SHA-256 of a content")
         return self._folder / digest[:2] / digest
@@ -116,23 +119,23 @@ class DirectoryUpload:
                 target.parent.mkdir(exist_ok=True)
                 _flush_folder(target.parent.parent)
             self._path.rename(target)
-            self._file.close()  # not before: closed it would be a left-over
+            self._file.close()  # closing removes the lock that marks the file as in use
             _flush_folder(target.parent)
 
     def abort(self) -> None:
-        with suppress(OSError):  # a full disk may refuse the last buffer; the file goes all the same
+        with suppress(OSError):  # a full disk may refuse the last buffer
             self._file.close()
         self._path.unlink(missing_ok=True)
 
 
 def _open_locked(path: Path) -> BinaryIO:
-    """A new file that is locked as long as it is open: other servers on this folder see by that that it is in use."""
+    """Return a new file that stays locked while it is open, so that other servers on this folder see it is in use."""
     while True:
         file = path.open("xb")
         fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
             return file
-        file.close()  # somebody who starts took it for a left-over before it was locked
+        file.close()  # a starting server removed it before it was locked
 
 
 def _remove_unless_in_use(path: Path) -> None:

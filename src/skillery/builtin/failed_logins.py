@@ -1,4 +1,4 @@
-"""How often an address may fail to log in: bounded in time and in memory."""
+"""A limit on failed logins per address, bounded in time and in memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class _Allowance(NamedTuple):
 
 
 class FailedLogins:
-    """An allowance of failures for each address, which fills up again evenly over a minute.
+    """An allowance of failures for each address, which refills evenly over a minute.
 
-    Of more than MOST_ADDRESSES those that failed longest ago are forgotten first.
+    Above MOST_ADDRESSES, the addresses with the oldest failures are removed first.
     """
 
     def __init__(self, per_minute: int) -> None:
@@ -28,7 +28,10 @@ class FailedLogins:
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
 
     def note(self, address: str) -> float | None:
-        """A login from `address` failed. None while it may, else the seconds until it may fail again."""
+        """Record a failed login.
+
+        Return None if it is within the allowance, else the seconds until the next allowed failure.
+        """
         where = network_of(address)
         now = time.monotonic()
         last = self._allowances.pop(where, None) or _Allowance(self._most, now)

@@ -1,4 +1,4 @@
-"""`open`: no login. Everybody who can connect is one local person with every scope, so only on loopback."""
+"""`open`: no login. Every caller that can connect is one local person with all scopes, so only loopback is allowed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`tokens`: `Authorization: Bearer sky_…`, a token of this registry.
 
-A good one is remembered for REMEMBERED_SECONDS: a revocation by this server counts at once, one by another process
-within them.
+A valid token is cached for REMEMBERED_SECONDS. A revocation by this server takes effect at once, one by another
+process within that time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HINT = (
 
 class TokensSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failures_per_minute: Annotated[int, msgspec.Meta(ge=1)] = 20
-    """Failed logins that one address may have; past that they are answered with 429. Good tokens always pass."""
+    """Failed logins per address and minute. Further ones get 429. Valid tokens always pass."""
     bootstrap: bool = True
     """Whether the first start prints an admin's token."""
 
@@ -50,10 +50,10 @@ class TokensAuthenticator:
         self._noting: set[asyncio.Task[None]] = set()
 
     async def authenticate(self, credentials: Credentials) -> Identity:
-        """Raises NotAuthenticated, TooManyFailedLogins where it is a failure too many, Unavailable."""
+        """Return the identity. Raise NotAuthenticated, TooManyFailedLogins after too many failures, Unavailable."""
         header = credentials.headers.get("authorization")
         if header is None:
-            # Not a failed login: many clients ask without first, to learn what is wanted.
+            # A missing header is no failed login: many clients first send a request without one to learn the scheme.
             raise NotAuthenticated("this server wants a token", hint=HINT)
         digest = hashlib.sha256(header.encode()).digest()
         known = self._memory.find(digest)
@@ -70,11 +70,11 @@ class TokensAuthenticator:
         return verified.identity
 
     def forget(self) -> None:
-        """What is remembered of tokens counts no longer: one was revoked."""
+        """Drop all cached tokens, because one was revoked."""
         self._memory.forget()
 
     def first_token(self) -> str | None:
-        """A new admin's token where there has never been a token and the settings allow it. Blocking."""
+        """Return a new admin's token if there has never been a token and the settings allow it, else None. Blocking."""
         return self._tokens.first_token() if self._settings.bootstrap else None
 
     def _refused(self, credentials: Credentials, why: str) -> NotAuthenticated:
@@ -88,7 +88,7 @@ class TokensAuthenticator:
         )
 
     def _note_use(self, token_id: str) -> None:
-        """At most once a minute, and nobody waits for it."""
+        """Record the use in the background, at most once a minute."""
         now = time.monotonic()
         if now - self._noted.get(token_id, -USE_NOTED_EVERY_SECONDS) < USE_NOTED_EVERY_SECONDS:
             return
@@ -108,11 +108,11 @@ class TokensAuthenticator:
 
 
 class _Memory:
-    """Good tokens by the digest of the header that showed them, for REMEMBERED_SECONDS."""
+    """Valid tokens by the digest of their header, for REMEMBERED_SECONDS."""
 
     def __init__(self) -> None:
         self.age = 0
-        """Changes with each `forget`: what was looked up before that is not kept."""
+        """Changes with each `forget`, so that earlier look-ups are not cached."""
         self._known: OrderedDict[bytes, tuple[float, VerifiedToken]] = OrderedDict()
 
     def find(self, digest: bytes) -> Identity | None:

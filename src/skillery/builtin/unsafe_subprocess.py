@@ -1,8 +1,8 @@
 """The backend `unsafe-subprocess`: the code in a plain process of the server's own user.
 
-It keeps apart what a well-meaning author keeps apart (folders, streams, time) and isolates nothing: the code can read,
-write, call and kill whatever the server can. For trusted code on systems that lack the means of `linux`; it must be
-asked for by name and by `allow_unsafe_sandbox`.
+The backend separates folders, streams and time for well-meaning code, and isolates nothing: the code can read, write,
+call and kill whatever the server can. Use it for trusted code on systems that cannot run `linux`. It must be chosen
+by name and with `allow_unsafe_sandbox`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEGRADED = ("isolation", "memory_tree", "processes", "cpus", "disk", "disk_files
 
 
 class UnsafeSubprocess:
-    """See `skillery.backends.Sandbox`; every outcome says in `degraded` what was not held."""
+    """See `skillery.backends.Sandbox`. Every outcome lists the missing limits in `degraded`."""
 
     capabilities: frozenset[str] = frozenset(
         {
@@ -54,7 +54,7 @@ class UnsafeSubprocess:
             Capability.NETWORK,
         }
     )
-    """The hosts of a list are reached; that others are too is `degraded`."""
+    """The listed hosts are reachable. Others are too, which `degraded` reports."""
 
     def probe(self) -> list[Probe]:
         fix = "on Linux, use the sandbox `linux`"
@@ -65,7 +65,7 @@ class UnsafeSubprocess:
         return [await self.run(job, NoHost()) for job in jobs]
 
     async def start(self) -> None:
-        """Nothing to get ready."""
+        """Do nothing: this backend prepares nothing."""
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
         try:
@@ -76,7 +76,7 @@ class UnsafeSubprocess:
         return await run_whole(run)
 
     async def close(self) -> None:
-        """Nothing is kept between runs."""
+        """Do nothing: this backend keeps nothing between runs."""
 
 
 class PlainRun:
@@ -121,7 +121,7 @@ class PlainRun:
         return dialogue
 
     def _lay_out(self) -> Places:
-        """The folders that a real sandbox would mount, as links where they are only read."""
+        """Create the folders that a real sandbox would mount; read-only content as links."""
         names = ("skills", "blobs", "packages", "workspace")
         skills, blobs, packages, workspace = (self._folder / name for name in names)
         for folder in (skills, blobs, packages, workspace):
@@ -165,7 +165,10 @@ class PlainRun:
 
 
 def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
-    """Its wait status, some time. A thread of its own: pidfds exist on Linux only, and a pool would run dry."""
+    """Return a future of the wait status.
+
+    A thread waits, because pidfds exist only on Linux and a pool could be exhausted.
+    """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -179,7 +182,7 @@ def exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """The process and those of its children that stayed in its session."""
+    """Kill the process and the children in its session."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

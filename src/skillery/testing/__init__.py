@@ -1,4 +1,4 @@
-"""Contract suites for plugin authors: subclass one, give it your backend, run it with pytest
+"""Contract suites for plugin authors: subclass one, provide its backend as a fixture, run it with pytest
 (asyncio_mode=auto)."""
 
 from skillery.testing.authenticator import AuthenticatorContract

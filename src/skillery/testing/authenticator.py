@@ -1,4 +1,4 @@
-"""What every Authenticator promises: subclass AuthenticatorContract and provide its fixtures."""
+"""The contract of an Authenticator: subclass AuthenticatorContract and provide its fixtures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skillery.errors import NotAuthenticated
 
 
 class AuthenticatorContract:
-    """An identity for whoever may come in, NotAuthenticated for everybody else, and nothing else ever."""
+    """Valid credentials give an identity, all others raise NotAuthenticated, and no other result is allowed."""
 
     @pytest.fixture
     def authenticator(self) -> Authenticator:
@@ -17,11 +17,11 @@ class AuthenticatorContract:
 
     @pytest.fixture
     def good(self) -> Credentials:
-        raise NotImplementedError("provide the fixture `good`: credentials that are let in")
+        raise NotImplementedError("provide the fixture `good`: credentials that are accepted")
 
     @pytest.fixture
     def bad(self) -> list[Credentials]:
-        """Credentials that are not let in; none where everybody is."""
+        """Return credentials that are refused; an empty list if the backend accepts all callers."""
         return []
 
     async def test_good_credentials_are_an_identity(self, authenticator: Authenticator, good: Credentials) -> None:

@@ -1,5 +1,5 @@
-"""What every Secrets promises: subclass SecretsContract and provide the fixture `secrets`, and for a backend that is
-read-only the fixture `put`."""
+"""The contract of Secrets: subclass SecretsContract and provide the fixture `secrets`, and `put` for a read-only
+backend."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Put = Callable[[str, str], None]
 
 
 class SecretsContract:
-    """Values by exact name, the same out as in, and none of them where it could be read by accident."""
+    """Values are found by exact name and are unchanged. Representations of the backend contain no value."""
 
     @pytest.fixture
     def secrets(self) -> Secrets:
-        raise NotImplementedError("provide the fixture `secrets`: a backend without any secret")
+        raise NotImplementedError("provide the fixture `secrets`: an empty backend")
 
     @pytest.fixture
     def put(self, secrets: Secrets) -> Put:
-        """Gives a secret a value, in whatever way this backend's values are set."""
+        """Return the function that sets a value in this backend."""
         return secrets.set
 
     @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))

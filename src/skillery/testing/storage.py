@@ -1,4 +1,4 @@
-"""What every Storage promises, as tests: subclass StorageContract and provide the fixture `storage`."""
+"""The contract of Storage: subclass StorageContract and provide the fixture `storage`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def digest_of(content: bytes) -> str:
 
 
 def put(storage: Storage, content: bytes, chunk: int = 65_536) -> str:
-    """Store a content and return its digest."""
+    """Store content and return its digest."""
     upload = storage.begin()
     for start in range(0, len(content), chunk):
         upload.write(content[start : start + chunk])
@@ -35,7 +35,7 @@ def get(storage: Storage, digest: str) -> bytes:
 
 
 class StorageContract:
-    """Contents by digest: whole or not at all, the same bytes out as in."""
+    """Content by digest is stored completely or not at all, and is returned unchanged."""
 
     @pytest.fixture
     def storage(self) -> Storage:
@@ -130,7 +130,7 @@ class StorageContract:
         assert storage.find_mark() == "one"
 
     def test_a_mark_is_no_content(self, storage: Storage) -> None:
-        """A sweep deletes what it finds listed and nothing refers to."""
+        """A sweep would delete a listed mark, because nothing refers to it."""
         if not isinstance(storage, KnowsRegistry) or not isinstance(storage, ListsContents):
             return
         storage.mark("one")

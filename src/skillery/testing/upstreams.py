@@ -1,4 +1,4 @@
-"""Servers on loopback that a run wants to reach, and that remember every byte they were sent."""
+"""Servers on loopback for runs. They record every byte that they receive."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 NAMES = ("api.test", "*.api.test", "other.test")
-"""What the certificate of a server with TLS is good for."""
+"""Names in the certificate of a server with TLS."""
 LIFE = datetime.timedelta(days=2)
 
 
 class Upstream:
-    """Answers one request on each connection, once `until` has come: 200 with the request line as body, or what
-    `answer` makes of it."""
+    """Answers one request per connection after `until` has arrived: 200 with the request line as body, or
+    `answer(head)`."""
 
     def __init__(
         self, *, tls: bool = False, answer: Callable[[bytes], bytes] | None = None, until: bytes = b"\r\n\r\n"
     ) -> None:
         self.received = bytearray()
-        """As it came over TCP; of TLS the decrypted bytes."""
+        """Bytes from TCP; with TLS, the decrypted bytes."""
         self.connections = 0
         self._answer = answer or echo
         self._until = until
@@ -88,7 +88,7 @@ def redirect(to: str) -> Callable[[bytes], bytes]:
 
 @cache
 def authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """Made anew by each process that asks: nobody keeps its key."""
+    """Return a key and certificate. Each process creates its own, and the key is never stored."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests only")])
     known = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -105,7 +105,7 @@ def unsigned(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
 
 
 def ca_pem() -> str:
-    """The certificate that a client has to trust to reach a server with TLS."""
+    """Return the certificate that a client must trust to reach a server with TLS."""
     return authority()[1].public_bytes(serialization.Encoding.PEM).decode()
 
 
@@ -121,7 +121,7 @@ def server_context() -> ssl.SSLContext:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.TemporaryDirectory() as folder:  # it is only ever read from a file
+    with tempfile.TemporaryDirectory() as folder:  # SSLContext can load it only from a file
         path = Path(folder) / "server.pem"
         path.write_bytes(pem)
         context.load_cert_chain(path)

@@ -1,7 +1,7 @@
-"""The sandbox `bubblewrap`: each run in a place that the `bwrap` binary makes, with limits and locks of Skillery's own.
+"""The sandbox `bubblewrap`: the `bwrap` binary isolates each run, with limits and locks of Skillery.
 
-Slower than `linux`, which forks runs from a warm process: an interpreter is started for each. In return namespaces and
-mounts are made by a small program that others audit, and that distributions patch.
+The backend is slower than `linux`, which forks runs from a warm process, because it starts an interpreter for each
+run. In return, a small audited program that distributions patch makes the namespaces and mounts.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ class BubblewrapSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """`[backends.sandbox.bubblewrap]`"""
 
     program: str = "bwrap"
-    """The bwrap binary: a path, or a name to be found on the server's PATH."""
+    """The bwrap binary: a path, or a name on the server's PATH."""
     first_uid: int = 120_000
-    """Where the server is root: the first host uid of runs. Each run in progress has one of its own; it must belong
-    to nobody else."""
+    """The first host uid of runs, if the server is root.
+
+    Each running run has its own uid. No other user may have these uids.
+    """
     uids: int = 20_000
-    """How many there are from there on."""
+    """The number of uids."""
     allow_private: tuple[str, ...] = ()
-    """Addresses and networks that runs may reach though they are not public, by a name that their skill's
-    `permissions.network` allows."""
+    """Private addresses and networks that runs may reach by a name in their skill's `permissions.network`."""
     hosts: dict[str, tuple[str, ...]] = {}
-    """Addresses for names that runs may reach, instead of looking these up."""
+    """Addresses of names that runs may reach, used instead of DNS."""
 
 
 def open_sandbox(settings: BubblewrapSettings, place: Place) -> BubblewrapSandbox:

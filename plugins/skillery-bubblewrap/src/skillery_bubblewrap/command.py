@@ -1,4 +1,4 @@
-"""What bwrap is told for one run: its arguments, and what the launcher has to lay out before."""
+"""Arguments of bwrap for one run, and the mounts that the launcher prepares."""
 
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
@@ -16,20 +16,23 @@ from skillery.sandboxing import INSIDE, RUNTIME, hidden, is_open_to_all, prefixe
 from skillery_bubblewrap import inside
 
 STAGE = "/sys"
-"""A folder of the host that is always there and never holds what a run is given: only in the launcher's own mounts
-there is something else. bwrap needs nothing of it."""
+"""A folder that exists on every host and never holds files of a run.
+
+The launcher mounts its sources there, in its own mount namespace. bwrap needs no file of the original folder.
+"""
 PROLOGUE = Path(inside.__file__).parent / "prologue.py"
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP")
-"""For the prologue, over the run's own namespaces: to limit files, to take `lo` down, to close the bounding set."""
+"""Capabilities of the prologue over the run's namespaces: to limit files, to take `lo` down, to close the bounding
+set."""
 
 
 class NotThere(Exception):
-    """Something that the run was to be given is not there; the message names no path of the host."""
+    """Raised if a file for the run is missing. The message contains no path of the host."""
 
 
 class Descriptors(msgspec.Struct, frozen=True):
-    """Numbers, as the process inherits them."""
+    """Descriptors that the process inherits."""
 
     prologue: int
     status: int
@@ -37,7 +40,7 @@ class Descriptors(msgspec.Struct, frozen=True):
 
 
 class Fixed(msgspec.Struct, frozen=True):
-    """What is the same for all runs, found out once."""
+    """Arguments that are equal for all runs, computed once."""
 
     system: tuple[str, ...]
     prefixes: tuple[str, ...]
@@ -45,15 +48,14 @@ class Fixed(msgspec.Struct, frozen=True):
 
 
 class Sources:
-    """Paths of the host as bwrap is told them: their own, or where it is not the server's user, their places in the
-    stage."""
+    """Source paths for bwrap: their own paths, or paths in the stage if bwrap does not run as the server's user."""
 
     def __init__(self, *, staged: bool) -> None:
         self._staged = staged
         self.binds: list[dict[str, Any]] = []
 
     def path(self, source: str | Path, what: str) -> str:
-        """Raises NotThere."""
+        """Return the path for bwrap. Raise NotThere if the source does not exist."""
         real = os.path.realpath(source)
         try:
             closed = not is_open_to_all(real)
@@ -67,7 +69,7 @@ class Sources:
 
 
 def system(*, with_zero: bool) -> Iterator[str]:
-    """The host's programs and libraries, and its harmless devices."""
+    """Yield the arguments for the host's programs and libraries, and for harmless devices."""
     yield from ("--ro-bind", "/usr", "/usr")
     for name in root.SYSTEM:
         path = Path("/", name)
@@ -77,14 +79,14 @@ def system(*, with_zero: bool) -> Iterator[str]:
             yield from ("--ro-bind", str(path), str(path))
     yield from ("--dir", "/dev")
     for name in root.DEVICES:
-        if with_zero or name != "zero":  # a shared mapping of it is memory that no watchdog sees
+        if with_zero or name != "zero":  # the watchdog does not see a shared mapping of it
             yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
     for name, target in root.LINKS.items():
         yield from ("--symlink", target, f"/dev/{name}")
 
 
 def packages(private: tuple[str, ...]) -> Iterator[str]:
-    """An empty folder over each that holds packages, or is the server's own."""
+    """Yield the arguments for an empty folder over each folder with packages, and over the server's own folders."""
     for folder in hidden(private):
         yield from ("--perms", "0555", "--size", "4096", "--tmpfs", folder, "--remount-ro", folder)
 
@@ -94,7 +96,7 @@ def fixed(private: tuple[str, ...], *, with_zero: bool) -> Fixed:
 
 
 def given(job: Job, sources: Sources) -> Iterator[str]:
-    """The skills, packages and blobs of the run. Raises NotThere."""
+    """Yield the arguments for the skills, packages and blobs of the run. Raise NotThere."""
     yield from ("--dir", "/skills", "--dir", "/packages", "--dir", "/blobs")
     for skill in job.skills:
         yield from ("--ro-bind", sources.path(skill.folder, f"the skill '{skill.name}'"), f"/skills/{skill.name}")
@@ -105,19 +107,19 @@ def given(job: Job, sources: Sources) -> Iterator[str]:
 
 
 def own(limits: dict[str, int]) -> Iterator[str]:
-    """What the run may write to; the prologue limits the number of files."""
+    """Yield the arguments for writable folders. The prologue limits their number of files."""
     folders = (("/workspace", "0755", "disk_bytes"), ("/tmp", "1777", "tmp_bytes"), ("/dev/shm", "1777", "shm_bytes"))
     for folder, mode, limit in folders:
         yield from ("--perms", mode, "--size", str(limits[limit]), "--tmpfs", folder)
 
 
 def python() -> str:
-    """The interpreter itself, past every virtual environment and symbolic link."""
+    """Return the interpreter outside all virtual environments, without symbolic links."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
 def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], numbers: Descriptors) -> list[str]:
-    """All but `first_program`. Raises NotThere."""
+    """Return all arguments except `first_program`. Raise NotThere."""
     found = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
     found += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"]
     for name, value in ENVIRONMENT.items():
@@ -139,5 +141,5 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
 
 
 def first_program(numbers: Descriptors) -> list[str]:
-    """What bwrap starts. It takes that from its own argument list only."""
+    """Return the program that bwrap starts. bwrap reads it only from its own argument list."""
     return [python(), "-I", "-S", "-B", "/run/skillery/prologue.py", str(numbers.prologue)]

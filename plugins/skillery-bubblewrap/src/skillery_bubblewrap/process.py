@@ -1,4 +1,4 @@
-"""The processes of one run as the server sees them: bwrap, which is its child, and pid 1 of the run below that."""
+"""The processes of one run from the view of the server: bwrap, which is its child, and pid 1 of the run below it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAST_SIGNAL = 64
 
 
 def in_memory(name: str, content: bytes) -> int:
-    """A descriptor from which `content` can be read. Raises OSError."""
+    """Return a descriptor with `content`, at its start. Raise OSError."""
     descriptor = os.memfd_create(name)
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as file:
@@ -44,10 +44,10 @@ def parent_of(pid: int) -> int | None:
 
 
 class Watched:
-    """A process by its descriptor: `gone` is done when it has ended."""
+    """A process by pidfd. `gone` is done when the process has ended."""
 
     def __init__(self, pid: int) -> None:
-        """Raises OSError."""
+        """Raise OSError if the process cannot be watched."""
         self.pid = pid
         self._descriptor = os.pidfd_open(pid)
         self._loop = asyncio.get_running_loop()
@@ -65,15 +65,18 @@ class Watched:
 
     def kill(self) -> None:
         if not self.gone.done():
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and we are about to hear of it
+            with contextlib.suppress(ProcessLookupError):  # the process has ended, and the loop will notice
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
 
 class Bwrap:
-    """From the launcher on to the end of everything below it. `end` whatever happened."""
+    """The launcher and everything below it. Always call `end`."""
 
     def __init__(self, order: dict[str, Any], inherited: Sequence[int], status: int) -> None:
-        """`status` is where bwrap's status can be read; it is taken over, unless this raises OSError."""
+        """Start the launcher.
+
+        `status` is the read end of bwrap's status pipe, which this object closes unless this raises OSError.
+        """
         self._loop = asyncio.get_running_loop()
         self._known: asyncio.Future[None] = self._loop.create_future()
         self._first: Watched | None = None
@@ -100,7 +103,7 @@ class Bwrap:
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=(*inherited, order_end),
-                process_group=0,  # a Ctrl-C at the terminal is for the server, which then ends its runs in order
+                process_group=0,  # Ctrl-C must reach only the server, which ends its runs in order
             )
         finally:
             os.close(order_end)
@@ -114,7 +117,7 @@ class Bwrap:
         return process
 
     def _hear(self) -> None:
-        """bwrap says by this which process is pid 1 of the run; nothing of the run holds the other end."""
+        """Read bwrap's status, which names pid 1 of the run. No process of the run holds the write end."""
         try:
             piece = os.read(self._read_end, MOST_STATUS)
         except BlockingIOError:
@@ -134,11 +137,11 @@ class Bwrap:
             first = Watched(said["child-pid"])
             if parent_of(first.pid) == self._outer.pid:
                 self._first = first
-            else:  # it has ended, and who has its number now is a stranger
+            else:  # the process has ended, and another one has its number
                 first.forget()
         except ProcessLookupError:
             pass
-        except OSError as error:  # what cannot be watched must not live
+        except OSError as error:  # an unwatched process must not stay alive
             self.message = f"set-up: {os.strerror(error.errno or 0)}"
             os.kill(said["child-pid"], signal.SIGKILL)
         self._know()
@@ -148,13 +151,15 @@ class Bwrap:
             self._known.set_result(None)
 
     async def first(self) -> int | None:
-        """Pid 1 of the run, as the host counts; None where it has ended already."""
+        """Return pid 1 of the run, as the host counts; None if it has ended."""
         await asyncio.wait({self._known, self._outer.gone}, return_when=asyncio.FIRST_COMPLETED)
         return self._first.pid if self._first else None
 
     async def exited(self) -> int | None:
-        """The wait status of the code, when it has ended; None where bwrap was killed. That says 128 and the number
-        for a signal, as a shell does, and what exits with such a status looks the same."""
+        """Return the wait status of the code after its end; None if bwrap was killed.
+
+        bwrap reports a signal as 128 plus its number, like a shell. An exit with such a status looks the same.
+        """
         await asyncio.wait({self._outer.gone})
         code = self._process.wait()
         if code < 0:
@@ -162,12 +167,12 @@ class Bwrap:
         return code - 128 if 0 < code - 128 <= LAST_SIGNAL else code << 8
 
     def errors(self) -> str:
-        """What bwrap and the launcher complained of: for the server's log, there are paths in it."""
+        """Return the error output of bwrap and the launcher, for the server's log only, because it contains paths."""
         return os.pread(self._errors, MOST_ERRORS, 0).decode(errors="replace").strip()
 
     async def end(self) -> None:
-        """Kill it, and wait until nothing of it is left."""
-        # bwrap alone must not be killed before it has let pid 1 go on: that would wait for it for ever.
+        """Kill the run, and wait until no process is left."""
+        # bwrap alone must not be killed before it has released pid 1, which would wait forever.
         await asyncio.wait({self._known, self._outer.gone}, timeout=KNOWN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if self._first is not None:
             self._first.kill()
@@ -176,7 +181,7 @@ class Bwrap:
             self._outer.kill()
         await asyncio.wait({self._outer.gone})
         if self._first is not None:
-            with contextlib.suppress(ChildProcessError):  # ours only where no other init took it over from bwrap
+            with contextlib.suppress(ChildProcessError):  # only our child if no other init adopted it
                 os.waitpid(self._first.pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One run from the server's side: order bwrap, hold the limits, listen, end it, say what became of it."""
+"""One run on the server: start bwrap, enforce limits, talk to the code, end it, return the outcome."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ SETUP_SECONDS = 20.0
 LOG_SECONDS = 2.0
 OOM_INTERVAL = 0.1
 BEFORE_THE_LOCK = ("mount", "socket", "bind", "listen")
-"""Refused calls that bwrap's own processes and the prologue need until the whole filter is loaded."""
+"""Filtered calls that bwrap's own processes and the prologue need until the complete filter is loaded."""
 
 
 class HostCapabilities(msgspec.Struct, frozen=True):
-    """What this host has, found out once at start."""
+    """Capabilities of this host, determined once at start."""
 
     program: str
     uids: Uids | None
-    """Where the server is root; else runs are its own uid."""
+    """Set if the server is root. Otherwise runs have the server's uid."""
     groups: ControlGroups | None
     landlock: bool
     egress: Egress
@@ -72,7 +72,7 @@ class HostCapabilities(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """One job on its way. `live`, then `end` whatever happened, then `outcome`."""
+    """One job. Call `live`, then always `end`."""
 
     def __init__(self, means: HostCapabilities, job: Job, host: RunHost) -> None:
         self._means = means
@@ -91,7 +91,7 @@ class Run:
     # -- set-up ------------------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """Until the code has ended, or a limit has ended it."""
+        """Run until the code has ended, or a limit has ended it."""
         seconds = SETUP_SECONDS + copy_seconds(self._job.files)
         try:
             async with asyncio.timeout(seconds):
@@ -113,7 +113,7 @@ class Run:
             self._uid = self._means.uids.take()
         if self._means.groups is not None:
             self._group = self._means.groups.make()
-            # Of ours there is one more than pid 1, which the group allows for: bwrap itself, outside.
+            # One process more than the group's allowance for pid 1: bwrap itself, outside.
             self._group.limit(msgspec.structs.replace(self._job.limits, processes=self._job.limits.processes + 1))
         self._end_of_channel, theirs = socket.socketpair()
         with theirs:
@@ -129,7 +129,7 @@ class Run:
             raise BrokenSetup(self._bwrap.message) from None
 
     def _start(self, channel: int) -> Bwrap:
-        """Raises OSError, NotThere."""
+        """Start bwrap. Raise OSError, NotThere."""
         with ExitStack() as stack:
 
             def held(name: str, content: bytes) -> int:
@@ -183,8 +183,8 @@ class Run:
         return call_filter(platform.machine(), cgroups=cgroups, network=network, also=also, rights=rights)
 
     async def _greet(self, end: socket.socket) -> Dialogue:
-        """Raises BrokenSetup, EgressBroken."""
-        if self._job.network:  # the first thing on the channel is for the proxy
+        """Talk to the prologue until the code starts. Raise BrokenSetup, EgressBroken."""
+        if self._job.network:  # the first message is the listener for the proxy
             job, egress = self._job, self._means.egress
             self._way_out = await egress.open_over(
                 end, job.network, self._log.note, private=job.private_network, identity=job.identity
@@ -204,13 +204,13 @@ class Run:
         return await self._bwrap.exited() if self._bwrap is not None else None
 
     async def _exceeds_memory(self) -> None:
-        """Returns when the run has used more memory than it may."""
+        """Return when the run has exceeded its memory limit."""
         if not self._means.memory_held and self._bwrap is not None:
             first = await self._bwrap.first()
             if first is not None:
                 await exceeds_memory(first, self._job.limits.memory_mb << 20)
             return
-        while self._oom_kills() == 0:  # noqa: ASYNC110 - it is the kernel that counts
+        while self._oom_kills() == 0:  # noqa: ASYNC110 - the kernel counts, without an event
             await asyncio.sleep(OOM_INTERVAL)
 
     def _oom_kills(self) -> int:
@@ -219,7 +219,7 @@ class Run:
     # -- the end -----------------------------------------------------------------------------------------------
 
     async def end(self) -> Outcome:
-        """Nothing of the run is left when this returns, however it began."""
+        """End the run and return its outcome. Afterwards nothing of the run is left, however it began."""
         if self._channel is None and self._end_of_channel is not None:
             self._end_of_channel.close()
         if self._bwrap is not None:

@@ -1,4 +1,4 @@
-"""The backend `bubblewrap`: finds out what this host has, refuses what it cannot enforce, runs jobs."""
+"""The backend `bubblewrap`: checks the host, refuses a host that cannot enforce limits, runs jobs."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ CAPABILITIES: frozenset[str] = frozenset(
     }
 )
 INSTALL = (
-    "install bubblewrap (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap), or say where it "
-    "is with the setting `program` of [backends.sandbox.bubblewrap]"
+    "install bubblewrap (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap), or set its path "
+    "with the setting `program` of [backends.sandbox.bubblewrap]"
 )
 OLDEST = (0, 7)
-"""The first that has --size, --perms and --json-status-fd together."""
+"""The first version with --size, --perms and --json-status-fd."""
 VERSION_SECONDS = 10
 LANDLOCK_FIX = "use a kernel from 5.13 on with `landlock` among its security modules, or set allow_degraded"
 NO_OP = Job(
@@ -97,7 +97,7 @@ class BubblewrapSandbox:
                 failure = outcome.failure.message if outcome.failure else "a run that does nothing failed"
                 raise SandboxUnavailable(
                     f"the sandbox `bubblewrap` cannot run here: {failure}; {namespace_fix()} (the log of the server "
-                    "has what bwrap said)"
+                    "contains the output of bwrap)"
                 )
         except BaseException:
             close(means)
@@ -105,7 +105,7 @@ class BubblewrapSandbox:
         return means
 
     def _look_around(self) -> HostCapabilities:
-        """What there is; to be closed."""
+        """Return the host's capabilities. The caller closes them."""
         groups = control_groups()
         held = groups is not None and "memory" in groups.controllers
         return HostCapabilities(
@@ -125,15 +125,15 @@ class BubblewrapSandbox:
             raise SandboxUnavailable(f"the sandbox `bubblewrap` needs Landlock: {LANDLOCK_FIX}")
         if not means.memory_held and not watchdog_possible():
             raise SandboxUnavailable(
-                "nothing here can hold the memory of a run: make cgroups writable for the server, use a kernel with "
+                "this host cannot limit the memory of a run: make cgroups writable for the server, use a kernel with "
                 "CONFIG_PROC_CHILDREN, or set allow_degraded"
             )
 
     def _program_probe(self) -> Probe:
-        """Blocking."""
+        """Check the bwrap binary. Blocking."""
         path = shutil.which(self._program)
         if path is None:
-            return Probe("bwrap", False, f"'{self._program}', which is no program here", INSTALL)
+            return Probe("bwrap", False, f"'{self._program}', which is not a program on this host", INSTALL)
         try:
             done = subprocess.run([path, "--version"], env={}, capture_output=True, timeout=VERSION_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError) as error:
@@ -141,7 +141,7 @@ class BubblewrapSandbox:
         said = done.stdout.decode(errors="replace").strip()
         numbers = said.rpartition(" ")[2].split(".")
         new_enough = all(map(str.isdigit, numbers)) and tuple(map(int, numbers)) >= OLDEST
-        found = f"{said or 'a program that says nothing of its version'} at {path}"
+        found = f"{said or 'a program without a version'} at {path}"
         return Probe("bwrap", new_enough, found, "" if new_enough else "bubblewrap 0.7 or newer is needed: " + INSTALL)
 
     def probe(self) -> list[Probe]:
@@ -156,7 +156,7 @@ class BubblewrapSandbox:
         return [*found, *languages, ran if ran.ok else Probe(ran.name, False, ran.detail, namespace_fix())]
 
     async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Independent of what is in use, so that it can be asked for from any thread."""
+        """Run jobs independently of the started sandbox, so that any thread may call this."""
         means = self._look_around()
         try:
             return [await run_job(means, job, NoHost()) for job in jobs]

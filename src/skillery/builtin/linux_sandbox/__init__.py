@@ -1,6 +1,6 @@
-"""The sandbox `linux`: every run in its own namespaces, read-only root, cgroups, Landlock and seccomp.
+"""The sandbox `linux`: every run gets its own namespaces, a read-only root, cgroups, Landlock and seccomp.
 
-No daemon, nothing to install: the kernel's own means, for a server run as root and as an ordinary user.
+No daemon and no installation: the backend uses only the kernel, for a server run as root or as an ordinary user.
 """
 
 from __future__ import annotations
@@ -21,32 +21,41 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """`[backends.sandbox.linux]`"""
 
     first_uid: int = 100_000
-    """Where the server is root: the first host uid of runs. Each run in progress has one of its own; it must belong
-    to nobody else."""
+    """The first host uid of runs, if the server is root.
+
+    Each running run has its own uid. No other user may have these uids.
+    """
     uids: int = 20_000
-    """How many there are from there on."""
+    """The number of uids."""
     prepared: int = 3
-    """Sandboxes that wait for a run, so that one starts in a millisecond or two. Runs beyond them do not wait for
-    them, and those that may use the network take none."""
+    """Prepared sandboxes, from which a run starts in a millisecond or two.
+
+    Further runs do not wait for them, and runs with network access use none.
+    """
     recycle_runs: int = 1_000
-    """Runs are forked from one process, and share its memory layout and hash seed; after so many a new one takes its
-    place. 1: each run has its own, and costs the start of an interpreter."""
+    """Runs are forked from one process, and share its memory layout and hash seed.
+
+    After this many runs, a new process replaces it. With 1, each run has its own process, and costs the start of an
+    interpreter.
+    """
     recycle_minutes: int = 60
-    """So old it may become while it is in use."""
+    """Maximum age of that process while it is in use."""
     environment_zygotes: int = 4
-    """Of environments whose runs find modules imported, so many keep a process that has imported them; the one that
-    was not used for longest leaves for another. 0: each run imports for itself."""
+    """Number of environments for which a process with preloaded modules is kept.
+
+    The least recently used one is replaced. With 0, each run imports its modules itself.
+    """
     environment_memory_mb: int = 1024
-    """What such a process may use, beside its runs."""
+    """Memory limit of such a process, without its runs."""
     environment_idle_seconds: int = 600
-    """After so long without a run it ends."""
+    """Such a process ends after this time without a run."""
     preload_seconds: int = 60
-    """What imports ahead may take; where they take longer, runs import for themselves."""
+    """Time limit of preloading. If it is exceeded, runs import their modules themselves."""
     allow_private: tuple[str, ...] = ()
-    """Addresses and networks that runs may reach though they are not public (`10.1.2.3`, `10.1.0.0/16`), by a name
-    that their skill's `permissions.network` allows."""
+    """Private addresses and networks (`10.1.2.3`, `10.1.0.0/16`) that runs may reach by a name in their skill's
+    `permissions.network`."""
     hosts: dict[str, tuple[str, ...]] = {}
-    """Addresses for names that runs may reach, instead of looking these up."""
+    """Addresses of names that runs may reach, used instead of DNS."""
 
 
 def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:

@@ -1,4 +1,4 @@
-"""Byte code for the programs that start with every run: where an installer has not written it, the first start does."""
+"""Byte code of the programs that start with every run, compiled at the first start if the installer has not done so."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 
 
 def compile_ahead(*folders: Path) -> None:
-    """Does nothing where it is there and fresh, or where the folder cannot be written: runs are slower then."""
+    """Compile the modules in the folders.
+
+    Do nothing if the byte code is fresh, or if a folder cannot be written; runs are slower then.
+    """
     for folder in folders:
         compileall.compile_dir(folder, maxlevels=0, quiet=2)

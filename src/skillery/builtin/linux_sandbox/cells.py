@@ -1,4 +1,4 @@
-"""One place for one run: two processes forked from the zygote, given what the run needs, waited for, always ended."""
+"""One cell for one run: two processes forked from the zygote, with their descriptors; always ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNMOUNTING = Workers("unmounting", 4)
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What the place says of its end, `ended` or `failed`: `status` is the wait status of the code's process."""
+    """The end of a cell, `ended` or `failed`. `status` is the wait status of the code's process."""
 
     event: str
     status: int = 0
@@ -39,7 +39,10 @@ class Event(msgspec.Struct, frozen=True):
 
 
 def heard(raw: bytes) -> Event:
-    """What `init` or `calls` wrote. Another may have written it where the zygote has imported what is not ours."""
+    """Parse the message of `init` or `calls`.
+
+    With a zygote that has preloaded foreign modules, another process may have written it.
+    """
     if len(raw) == STATUS.size:
         return Event("ended", *STATUS.unpack(raw))
     if len(raw) < FAILURE.size:
@@ -49,23 +52,26 @@ def heard(raw: bytes) -> Event:
 
 
 def said(text: str) -> str:
-    """In one line, and not long."""
+    """Return the text in one line, clipped."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:MOST_SAID])
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What a place is made for: one that was made for the same may be used for it."""
+    """Parameters that a cell is made for. A cell can serve any run with equal parameters."""
 
     limits: Limits
     port: int | None = None
-    """Of the way to the network, where the run has one."""
+    """Port of the proxy, if the run has network access."""
 
 
 class Ends:
-    """The server's ends of what connects it with a place, and the place's own, to be handed over."""
+    """The server's ends of the connections to a cell, and the cell's ends until they are sent."""
 
     def __init__(self, *, wary: bool = False) -> None:
-        """Raises OSError; nothing is open then. `wary`: somebody whom nobody trusts may keep the other ends."""
+        """Open all connections.
+
+        Raise OSError, with nothing open. `wary` means that an untrusted process may keep the other ends.
+        """
         self.wary = wary
         with contextlib.ExitStack() as opened:
             self.control = Packets(wary=wary)
@@ -92,7 +98,7 @@ class Ends:
 
 
 class Home(Protocol):
-    """Where it comes from."""
+    """The zygote that a cell comes from."""
 
     @property
     def lost(self) -> bool: ...
@@ -101,8 +107,10 @@ class Home(Protocol):
 
 
 class Cell:
-    """`pid` is pid 1 of the run, as the host counts; `mounts` a descriptor of its mount namespace. It is used once, or
-    not at all."""
+    """A cell, used once or not at all.
+
+    `pid` is pid 1 of the run, as the host counts; `mounts` is a descriptor of its mount namespace.
+    """
 
     def __init__(
         self,
@@ -136,7 +144,7 @@ class Cell:
 
     @property
     def bare_channel(self) -> socket.socket:
-        """What comes over it before it is opened is the caller's business."""
+        """The channel before it is opened. The caller handles messages on it until then."""
         return self._ends.channel
 
     async def open_channel(self) -> Channel:
@@ -147,7 +155,7 @@ class Cell:
         self._whenever_gone.append(act)
 
     def _end_of_life(self) -> None:
-        """Pid 1 has ended: the kernel has killed and buried everybody else of the run before that."""
+        """Handle the end of pid 1: the kernel has already killed and reaped all other processes of the run."""
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         if self._ends.wary:
@@ -161,7 +169,7 @@ class Cell:
         return not self._gone.done()
 
     async def event(self) -> Event | None:
-        """How it ended, None where it cannot say so any more."""
+        """Return how the cell ended, or None if it can no longer report it."""
         received = await self._ends.control.receive()
         if received is None:
             return None
@@ -169,20 +177,20 @@ class Cell:
         return heard(received.raw)
 
     async def end(self) -> None:
-        """Kill it and wait until nothing of it is left."""
+        """Kill the cell and wait until no process is left."""
         if self.lives:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and we are about to hear of it
+            with contextlib.suppress(ProcessLookupError):  # the process has ended, and the loop will notice
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             await asyncio.wait({self._gone}, timeout=PATIENCE)
         while self.lives:
-            # Pid 1 takes everybody along, once it gets a processor; many busy children may leave it none.
+            # The end of pid 1 ends all others, as soon as it gets a processor; many busy children may leave it none.
             self._hasten()
             await asyncio.wait({self._gone}, timeout=PATIENCE)
-        # What it said last stays readable until `close`.
+        # Its last message stays readable until `close`.
 
     def _hasten(self) -> None:
         if self.group is None:
-            members = list(descendants(self.pid))  # before any ends, and leaves its children to pid 1
+            members = list(descendants(self.pid))  # listed before any ends, because orphans move to pid 1
         else:
             self.group.free()
             members = self.group.members()
@@ -194,5 +202,6 @@ class Cell:
         if self.channel is not None:
             self.channel.close()
         self._ends.close()
-        # Nobody else has the mounts: the kernel takes them down now, and waits for all processors, often milliseconds.
+        # No other process has the mounts: the kernel unmounts them now, and waits for all processors, often
+        # milliseconds.
         await UNMOUNTING.run(os.close, self.mounts)

@@ -1,4 +1,4 @@
-"""One run from the server's side: take a place, hold the limits, listen, end it, say what became of it."""
+"""One run on the server: take a cell, enforce limits, talk to the code, end it, return the outcome."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OOM_INTERVAL = 0.1
 
 
 class HostCapabilities(msgspec.Struct, frozen=True):
-    """What this host has, found out once at start, and the places for runs in it."""
+    """Capabilities of this host, determined once at start, and the pools of cells."""
 
     root: bool
     groups: ControlGroups | None
@@ -39,7 +39,7 @@ class HostCapabilities(msgspec.Struct, frozen=True):
     pool: Pool
     egress: Egress
     environments: WarmEnvironments | None = None
-    """Places for runs whose packages are imported already."""
+    """Pools of cells with preloaded packages."""
 
     @property
     def memory_held(self) -> bool:
@@ -51,7 +51,7 @@ class HostCapabilities(msgspec.Struct, frozen=True):
         return tuple(name for name, is_weaker in weaker.items() if is_weaker)
 
     def pool_for(self, job: Job, attempt: int) -> Pool:
-        """The first attempt may be made where its packages are imported already; nothing waits for that."""
+        """Return the pool for an attempt. The first attempt may use preloaded packages, if they are ready."""
         warm = self.environments.pool_for(job) if self.environments is not None and attempt == 0 else None
         return warm or self.pool
 
@@ -64,7 +64,7 @@ class HostCapabilities(msgspec.Struct, frozen=True):
 
 
 class CellRun:
-    """One job in a cell: `live`, then `end`, also after an error, then `outcome`."""
+    """One job in a cell. Call `live`, then always `end`, which returns the outcome."""
 
     def __init__(self, capabilities: HostCapabilities, job: Job, host: RunHost) -> None:
         self._capabilities = capabilities
@@ -79,7 +79,7 @@ class CellRun:
     # -- set-up ------------------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """Until the code has ended, or a limit has ended it."""
+        """Run until the code has ended, or a limit has ended it."""
         seconds = SETUP_SECONDS + copy_seconds(self._job.files)
         try:
             async with asyncio.timeout(seconds):
@@ -97,7 +97,10 @@ class CellRun:
             await self._session.follow(dialogue, self._end_of_code, self._exceeds_memory)
 
     async def _set_up(self) -> Dialogue:
-        """Until the code could start. A place that is lost before that is nothing to the run: it takes another."""
+        """Prepare until the code can start.
+
+        If a cell is lost before that, take another one: the run is not affected.
+        """
         for attempt in range(ATTEMPTS):
             self._pool = self._capabilities.pool_for(self._job, attempt)
             try:
@@ -111,7 +114,10 @@ class CellRun:
         raise AssertionError
 
     def _entries(self) -> list[dict[str, Any]]:
-        """Its packages are there already where they are imported; beside others all are mounted, over those."""
+        """Return the entries to mount.
+
+        Preloaded packages are mounted already, unless the job has several environments.
+        """
         is_there = self._pool is not self._capabilities.pool and len(self._job.packages) == 1
         return given(self._job, root=self._capabilities.root, packages=not is_there)
 
@@ -133,8 +139,8 @@ class CellRun:
                 mounting.cancel()
 
     async def _open_channel(self, cell: Cell) -> Channel:
-        """Raises EgressBroken, ZygoteLost."""
-        if self._job.network:  # then the first thing on it is for the proxy
+        """Open the channel. Raise EgressBroken, ZygoteLost."""
+        if self._job.network:  # the first message is the listener for the proxy
             job, egress = self._job, self._capabilities.egress
             self._way_out = await egress.open_over(
                 cell.bare_channel, job.network, cell.log.note, private=job.private_network, identity=job.identity
@@ -142,7 +148,7 @@ class CellRun:
         return await cell.open_channel()
 
     async def _hand_over(self, cell: Cell, channel: Channel, mounting: asyncio.Future[None] | None) -> Dialogue:
-        """The place makes its job ready while its mounts are made. Raises BrokenSetup, CannotMount, ZygoteLost."""
+        """Send the job while its mounts are made. Raise BrokenSetup, CannotMount, ZygoteLost."""
         proxy = PROXY_ENVIRONMENT if self._job.network else {}
         header = job_header(self._job, {**proxy, **self._job.environment}, Places())
         await channel.send(header | {"cpu_seconds": cpu_seconds(self._job.limits)}, self._job.args)
@@ -164,16 +170,16 @@ class CellRun:
     # -- while the code runs -----------------------------------------------------------------------------------
 
     async def _end_of_code(self) -> int | None:
-        """Only pid 1 knows."""
+        """Return the wait status of the code, which only pid 1 knows."""
         event = await self._cell.event() if self._cell is not None else None
         return event.status if event is not None and event.event == "ended" else None
 
     async def _exceeds_memory(self) -> None:
-        """Returns when the run has used more memory than it may."""
+        """Return when the run has exceeded its memory limit."""
         if not self._capabilities.memory_held and self._cell is not None:
             await watchdog.exceeds(self._cell.pid, self._job.limits.memory_mb << 20)
             return
-        while self._oom_kills() == 0:  # noqa: ASYNC110 - it is the kernel that counts
+        while self._oom_kills() == 0:  # noqa: ASYNC110 - the kernel counts, without an event
             await asyncio.sleep(OOM_INTERVAL)
 
     def _oom_kills(self) -> int:
@@ -182,7 +188,7 @@ class CellRun:
     # -- the end -----------------------------------------------------------------------------------------------
 
     async def end(self) -> Outcome:
-        """Nothing of the run is left when this returns, however it began."""
+        """End the run and return its outcome. Afterwards nothing of the run is left, however it began."""
         oom_killed, log = False, Log()
         if self._cell is not None:
             await self._cell.end()

@@ -1,4 +1,4 @@
-"""The server's end of a SOCK_SEQPACKET pair: small JSON messages, descriptors with them."""
+"""The server's end of a SOCK_SEQPACKET pair: small JSON messages, which may carry descriptors."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from skillery.sandboxing.python_runner.wire import refuse_descriptors
 MOST_BYTES = 128 * 1024
 MOST_DESCRIPTORS = 16
 MOST_UNREAD = 16
-"""Messages that a wary end keeps."""
+"""Unread messages that a wary end keeps."""
 CREDENTIALS = struct.Struct("=3i")
 
 
 class Received:
-    """A message; its descriptors belong to whoever received it."""
+    """A message. The receiver owns its descriptors."""
 
     def __init__(self, raw: bytes, descriptors: list[int], *, cut: bool = False, pid: int = 0) -> None:
         self.raw = raw
         self.descriptors = descriptors
         self.cut = cut
-        """Whether descriptors got lost on the way, because this process may have no more of them."""
+        """Whether descriptors were lost, because this process has reached its limit."""
         self.pid = pid
-        """Who sent it, as the kernel says; known by wary ends alone. It may have ended meanwhile."""
+        """The sender according to the kernel, known only to wary ends. The process may have ended since."""
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """Empty where it is no JSON object."""
+        """Return the message; empty if it is not a JSON object."""
         try:
             found = json.loads(self.raw)
         except (ValueError, RecursionError):
@@ -48,10 +48,11 @@ class Received:
 
 
 class Packets:
-    """Never blocks the loop. At the end of the conversation `receive` returns None.
+    """Messages without blocking the loop. After the end, `receive` returns None.
 
-    A `wary` end talks with a process that nobody trusts: it takes no descriptors (that none is sent is for the other
-    side's filter of system calls to see to where the kernel cannot), and hears no more of one that floods it."""
+    A `wary` end talks to an untrusted process: it accepts no descriptors (if the kernel cannot refuse them, the other
+    side's system call filter must), and stops reading from a process that floods it.
+    """
 
     def __init__(self, *, wary: bool = False) -> None:
         self._wary = wary
@@ -68,12 +69,14 @@ class Packets:
         self._loop.add_reader(self._socket, self._read)
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Raises OSError where it cannot be sent now."""
+        """Send a message. Raise OSError if that is not possible now."""
         socket.send_fds(self._socket, [json.dumps(message).encode()], list(descriptors))
 
     async def send_whole(self, messages: Sequence[dict[str, Any]], descriptors: Sequence[int] = ()) -> None:
-        """Messages that belong together, with nobody else's in between, as fast as the other side takes them; the last
-        one carries the descriptors. Raises OSError."""
+        """Send messages that belong together, with no other message in between, at the speed of the receiver.
+
+        The last message carries the descriptors. Raise OSError.
+        """
         async with self._sending:
             for message in messages:
                 last = message is messages[-1]
@@ -96,7 +99,7 @@ class Packets:
             self._loop.remove_writer(self._socket)
 
     async def receive(self) -> Received | None:
-        """The next message, None at the end. One caller at a time."""
+        """Return the next message, None at the end. One caller at a time."""
         while not self._received and not self._ended:
             self._waiting = self._loop.create_future()
             await self._waiting
@@ -133,7 +136,7 @@ class Packets:
         self._loop.remove_reader(self._socket)
 
     def hang_up(self) -> None:
-        """What has come can still be received, nothing more will."""
+        """Close the connection. Received messages can still be read."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

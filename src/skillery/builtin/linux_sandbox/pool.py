@@ -1,4 +1,4 @@
-"""Places for runs: a few prepared ahead, any number forked on demand, from a zygote that is replaced when it is due."""
+"""Cells for runs: a few prepared in advance, any number forked on demand, from a zygote that is replaced regularly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REMEMBERED = 16
 
 
 class Warmth(msgspec.Struct, frozen=True):
-    """How much is kept ready, and for how long."""
+    """Number and lifetime of prepared processes."""
 
     prepared: int
     recycle_runs: int
@@ -37,12 +37,12 @@ class Warmth(msgspec.Struct, frozen=True):
 
     @property
     def enough(self) -> int:
-        """Runs after which the next zygote is begun, so that it is there when it is needed."""
+        """Return the number of runs after which the next zygote is started, so that it is ready in time."""
         return self.recycle_runs - self.recycle_runs // 10
 
 
 class Pool:
-    """`take` a cell, use it once, `drop` it. Nothing runs, and nothing is timed, while nobody asks."""
+    """A pool: `take` a cell, use it once, `drop` it. Without requests no code runs and no timer is set."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class Pool:
         self._closed = False
 
     async def start(self) -> None:
-        """Raises CannotStart."""
+        """Start the zygote and prepare cells. Raise CannotStart."""
         await self._zygote()
         self._consider()
-        if self._refilling is not None:  # perhaps since a run that has been there before
+        if self._refilling is not None:  # may have been started by an earlier run
             await asyncio.shield(self._refilling)
 
     # -- cells -------------------------------------------------------------------------------------------------
@@ -84,8 +84,10 @@ class Pool:
         return {"places_busy": self._busy, "places_prepared": len(self._ready), "zygotes": len(self._zygotes)}
 
     async def take(self, demand: Demand) -> Cell:
-        """One that was prepared for just this, or else one on demand; always that where it has a way to the network.
-        Raises CannotStart, OSError, Busy."""
+        """Return a cell that was prepared for these parameters, or a new one; always a new one with network access.
+
+        Raise CannotStart, OSError, Busy.
+        """
         self._busy += 1
         try:
             cell = self._fitting(demand) if demand.port is None else None
@@ -104,7 +106,7 @@ class Pool:
         return None
 
     def _remember(self, demand: Demand) -> None:
-        """So that what is asked for most of late is what is prepared."""
+        """Record the request, so that the most frequent recent parameters are prepared."""
         self._asked.append(demand)
         if demand != self._usual:
             self._usual = Counter(self._asked).most_common(1)[0][0]
@@ -112,7 +114,7 @@ class Pool:
                 self.drop(self._ready.popleft(), busy=False)
 
     async def _whole(self, making: Any) -> Cell:
-        """A cell that is being made is made to the end, also where whoever wanted it has gone; others use it then."""
+        """Finish making a cell even if its caller is cancelled; then drop it."""
         task: asyncio.Task[Cell] = self._keep(making)
         try:
             return await asyncio.shield(task)
@@ -125,7 +127,7 @@ class Pool:
             self.drop(task.result(), busy=False)
 
     async def _make(self, demand: Demand, *, ahead: bool) -> Cell:
-        """In its cgroups, and told so."""
+        """Fork a cell in its cgroups."""
         for attempt in range(ATTEMPTS):
             zygote = await self._zygote()
             try:
@@ -159,11 +161,11 @@ class Pool:
         return cell
 
     def _uids_of(self, zygote: Zygote) -> Uids:
-        """Where the uids of its runs come from."""
+        """Return the source of uids for the zygote's runs."""
         return self._uids
 
     def _group(self) -> ControlGroup | None:
-        """One that was made ahead, or else a new one."""
+        """Return a group that was created in advance, or a new one."""
         if self._groups is None:
             return None
         if len(self._groups_ahead) < GROUPS_AHEAD // 2 and (self._making_groups is None or self._making_groups.done()):
@@ -187,7 +189,7 @@ class Pool:
             log.warning("no cgroups could be made ahead: %s", error.strerror)
 
     def drop(self, cell: Cell, *, busy: bool = True) -> None:
-        """It has been used, or is not wanted. What is left of it is cleared away meanwhile."""
+        """Remove a used or unwanted cell in the background."""
         self._busy -= busy
         self._keep(self._clear(cell))
         self._consider()
@@ -203,18 +205,18 @@ class Pool:
     # -- the few that are ready ----------------------------------------------------------------------------------
 
     def _consider(self) -> None:
-        """Prepare ahead what was taken, where there is a processor to spare."""
+        """Prepare cells again if a processor is free."""
         if self._wanting() and (self._refilling is None or self._refilling.done()):
             self._refilling = self._keep(self._refill())
 
     @property
     def ready(self) -> tuple[Cell, ...]:
-        """The places that wait for a run."""
+        """The prepared cells."""
         return tuple(self._ready)
 
     @property
     def is_full(self) -> bool:
-        """Whether as many places are ready as are to be."""
+        """Whether the pool holds all its prepared cells."""
         return len(self._ready) >= self._warmth.prepared
 
     def _wanting(self) -> bool:
@@ -286,7 +288,7 @@ class Pool:
             self._retire(before)
 
     def _retire(self, zygote: Zygote) -> None:
-        """Its runs go on; it is gone when they are."""
+        """Retire a zygote: its runs continue, and it ends after them."""
         if self._current is zygote:
             self._current = None
         if not zygote.retired:
@@ -308,7 +310,7 @@ class Pool:
         return task
 
     async def close(self) -> None:
-        """Nothing is left when this returns."""
+        """Close the pool. Afterwards nothing is left."""
         self._closed = True
         if self._refilling is not None:
             await asyncio.wait({self._refilling})

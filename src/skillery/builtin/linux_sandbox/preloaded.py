@@ -1,7 +1,7 @@
-"""The server's side of a zygote that has imported modules of an environment: nothing that it says is trusted.
+"""The server's side of a zygote that has imported modules of an environment: none of its messages is trusted.
 
-It has a host uid, a cgroup and a pid namespace of its own. What the server knows of its runs (pid, pidfd, mount
-namespace) comes from the kernel; descriptors are never taken from it.
+It has its own host uid, cgroup and pid namespace. The server learns the pid, pidfd and mount namespace of its runs
+from the kernel, and never accepts descriptors from it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from skillery.sandboxing.linux.plan import MEBIBYTE, look
 from skillery.sandboxing.linux.uids import Uids
 
 PROCESSES = 32
-"""Of a zygote with its keeper, beside its runs."""
+"""Processes of a zygote with its keeper, without its runs."""
 MOST_PROCESSES = 256
-"""Of a zygote together with its runs, where no cgroup counts them: a watchdog alone would come too late."""
+"""Processes of a zygote with its runs, if no cgroup counts them: a watchdog alone would be too late."""
 LOOK_SECONDS, LATER_SECONDS = 0.1, 1.0
-"""Between two looks at its memory where no cgroup holds it: while it imports, and afterwards."""
+"""Intervals between two checks of its memory if no cgroup limits it: during the import, and afterwards."""
 GENERATIONS = 8
 END_SECONDS = 5.0
 LOST = "the process that had imported it ended"
 FORKING = ("mount", "unshare", "setns", "clone", "sched_setaffinity")
-"""System calls that runs may not make, and that it takes to fork one."""
+"""System calls that runs must not make, but that forking a run needs."""
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """What a zygote is to have imported, and where from."""
+    """The modules that a zygote imports, and their folder."""
 
     lock: str
     folder: str
@@ -48,7 +48,7 @@ class Environment(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:
-        """By the folder: what was built anew from the same lock is another one."""
+        """Return the key with the folder, because a rebuild of the same lock has another folder."""
         return self.folder, self.preload
 
     @property
@@ -57,7 +57,7 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What such zygotes may use."""
+    """Limits of such zygotes."""
 
     most: int = 4
     memory_mb: int = 1024
@@ -66,11 +66,11 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Crowded(ZygoteLost):
-    """It lives, and has no process left for another run."""
+    """Raised if the zygote lives, but has no process left for another run."""
 
 
 class OneUid(Uids):
-    """The runs of one zygote are one host uid: it is their parent, and could not have more."""
+    """The single host uid of all runs of one zygote: it is their parent, and cannot have more."""
 
     def __init__(self, uid: int) -> None:
         self._uid = uid
@@ -79,11 +79,11 @@ class OneUid(Uids):
         return self._uid
 
     def give_back(self, uid: int) -> None:
-        """It is the zygote's."""
+        """Do nothing: the uid belongs to the zygote."""
 
 
 class PreloadedZygote(Zygote):
-    """`uid` is None where the server is an ordinary user."""
+    """A zygote with preloaded modules. `uid` is None if the server is an ordinary user."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class PreloadedZygote(Zygote):
         self._guarding = None if self._held else asyncio.ensure_future(self._guard())
 
     async def prepare(self) -> None:
-        """Raises CannotStart, and says why."""
+        """Start and import. Raise CannotStart with the reason."""
         with contextlib.suppress(ConnectionError), contextlib.ExitStack() as opened:
             doors = opened.enter_context(self.group.doors()) if self.group else []
             self._forks.link.send(self._plan, doors)
@@ -120,7 +120,7 @@ class PreloadedZygote(Zygote):
         self.base_bytes = watchdog.fields(Path(f"/proc/{pid}/status"), ("VmSize",))
 
     def _is_within(self, pid: int) -> bool:
-        """A number may belong to somebody else by now."""
+        """Return whether the process descends from the zygote: the pid may have been reused."""
         with contextlib.suppress(OSError):
             for _ in range(GENERATIONS):
                 pid = parent_of(pid)
@@ -144,7 +144,7 @@ class PreloadedZygote(Zygote):
 
     @property
     def memory(self) -> int:
-        """Bytes that are its own, and that its runs share."""
+        """Return the bytes of its own memory, which its runs share."""
         return watchdog.rough_memory(self._inner[0]) if self._inner[0] else 0
 
     # -- runs ----------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class PreloadedZygote(Zygote):
             answer = await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)
             if "crowded" in answer.content:
                 if slot >= 0:
-                    self._free_slots.append(slot)  # nothing was forked into it
+                    self._free_slots.append(slot)  # no run was forked into it
                 raise Crowded
             pid, pidfd, mounts = await self._meet(ends)
         except BaseException:
@@ -171,7 +171,7 @@ class PreloadedZygote(Zygote):
         return cell
 
     async def _meet(self, ends: Ends) -> tuple[int, int, int]:
-        """Pid 1 of a run greets us, and waits until we have seen it. Raises ZygoteLost."""
+        """Receive the greeting of a run's pid 1, and let it continue. Raise ZygoteLost."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 greeting = await ends.control.receive()
@@ -189,8 +189,11 @@ class PreloadedZygote(Zygote):
         return greeting.pid, *known
 
     def _descriptors(self, pid: int) -> tuple[int, int]:
-        """Of the process and of its mount namespace. A pid means nothing until a descriptor holds it: who has it by
-        then must be a child of the zygote. Raises OSError, ZygoteLost."""
+        """Return descriptors of the process and of its mount namespace.
+
+        A pid means nothing until a descriptor holds it: the process must then be a child of the zygote. Raise
+        OSError, ZygoteLost.
+        """
         pidfd = os.pidfd_open(pid)
         try:
             parent = parent_of(pid)
@@ -201,7 +204,7 @@ class PreloadedZygote(Zygote):
         try:
             if (parent, start_time(parent)) != self._inner:
                 raise ZygoteLost
-            signal.pidfd_send_signal(pidfd, 0)  # it has been this one all the time
+            signal.pidfd_send_signal(pidfd, 0)  # still the same process
         except BaseException:
             os.close(pidfd)
             os.close(mounts)
@@ -212,7 +215,8 @@ class PreloadedZygote(Zygote):
         self._forks.lose()
         return ZygoteLost("the process that had imported its packages is lost")
 
-    # -- where no cgroup holds it --------------------------------------------------------------------------------
+    # -- without a cgroup
+    # ----------------------------------------------------------------------------------------------
 
     async def _guard(self) -> None:
         while not self._gone.done():
@@ -223,7 +227,7 @@ class PreloadedZygote(Zygote):
             await asyncio.wait({self._gone}, timeout=LATER_SECONDS if self._inner[0] else LOOK_SECONDS)
 
     def _look(self) -> tuple[int, int]:
-        """Bytes and processes of all that is in there, without the runs."""
+        """Return the bytes and the number of all its processes, without the runs."""
         runs = {cell.pid for cell in tuple(self.cells)}
         left = [pid for pid in watchdog.children(self.pid) if pid not in runs]
         held = processes = 0
@@ -237,12 +241,14 @@ class PreloadedZygote(Zygote):
     # -- the end -------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """All of it is gone when this returns: its keeper waits for everybody, and the process that we know for the
-        keeper."""
+        """Close the zygote.
+
+        Afterwards all of it is gone: the keeper waits for all others, and the outer process for the keeper.
+        """
         await self._mounts.close()
         self._forks.lose()
         await asyncio.wait({self._gone}, timeout=END_SECONDS)
-        if not self._gone.done():  # somebody stopped it; its keeper dies with it
+        if not self._gone.done():  # the process was stopped; its keeper dies with it
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             await asyncio.wait({self._gone})
         await self._forks.close()
@@ -255,7 +261,7 @@ class PreloadedZygote(Zygote):
 def told(
     plan: dict[str, Any], environment: Environment, bounds: Bounds, uid: int | None, group: ControlGroup | None
 ) -> dict[str, Any]:
-    """What a plan says of an environment."""
+    """Return the plan's part about an environment."""
     source, is_open = look(environment.folder)
     program = seccomp.program(platform.machine(), cgroups=plan["cgroups"], also=FORKING)
     return {
@@ -271,19 +277,19 @@ def told(
 
 
 def in_words(error: BaseException) -> str:
-    """Without a path of the host."""
+    """Return the error as text, without a path of the host."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return str(error) or type(error).__name__
 
 
 def parent_of(pid: int) -> int:
-    """Raises OSError where it has ended."""
+    """Return the parent. Raise OSError if the process has ended."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 class PreloadedPool(Pool):
-    """Places of one environment. It never lets a run wait for an import: without a zygote, ZygoteLost says so."""
+    """The cells of one environment. A run never waits for an import: without a zygote, ZygoteLost is raised."""
 
     def __init__(
         self,
@@ -302,7 +308,7 @@ class PreloadedPool(Pool):
         self._spoiled = spoiled
 
     async def start(self) -> None:
-        """One whole place has been made ready when this returns. Raises CannotStart."""
+        """Start the zygote and prepare one complete cell. Raise CannotStart."""
         try:
             await self._start_another()
             cell = await self._prepared(self._usual)
@@ -336,7 +342,7 @@ class PreloadedPool(Pool):
         return zygote
 
     async def _make(self, demand: Demand, *, ahead: bool) -> Cell:
-        """Tried once: where there is none, the run imports for itself."""
+        """Try once. Without a zygote, the run imports its modules itself."""
         zygote = await self._zygote()
         try:
             return await self._forked(zygote, demand, ahead=ahead)
@@ -386,7 +392,7 @@ class PreloadedPool(Pool):
                 else:
                     self.drop(cell, busy=False)
         except Crowded:
-            return  # a run that ends makes room
+            return  # a later end of a run frees a process
         except (ZygoteLost, CannotStart, OSError, TimeoutError) as error:
             self._spoiled(f"no run could be forked: {in_words(error)}")
 
@@ -402,7 +408,7 @@ class PreloadedPool(Pool):
                 self._give_back(zygote.uid)
 
     async def close(self) -> None:
-        """See `Pool`; an import that goes on is not waited for."""
+        """Close the pool like `Pool`, without waiting for a running import."""
         self._closed = True
         for zygote in tuple(self._zygotes):
             if zygote is not self._current:

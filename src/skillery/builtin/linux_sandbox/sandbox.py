@@ -1,4 +1,4 @@
-"""The backend `linux`: finds out what this host has, refuses what it cannot enforce, runs jobs."""
+"""The backend `linux`: checks the host, refuses a host that cannot enforce limits, runs jobs."""
 
 from __future__ import annotations
 
@@ -87,8 +87,10 @@ class LinuxSandbox:
         return capabilities
 
     def look_around(self, warmth: Warmth, bounds: Bounds | None = None) -> HostCapabilities:
-        """What there is, and places for runs that nobody else uses; to be closed. With `bounds` what jobs preload is
-        kept, unless each run is to have its own zygote."""
+        """Return the host's capabilities and new pools, which the caller closes.
+
+        With `bounds`, preloaded environments are kept, unless each run has its own zygote.
+        """
         found = groups.find()
         root, held = os.geteuid() == 0, found is not None and "memory" in found.controllers
         has_landlock = landlock.abi() > 0
@@ -122,7 +124,10 @@ class LinuxSandbox:
             )
 
     async def _insist(self, capabilities: HostCapabilities) -> None:
-        """One whole run that does nothing says more than any list; the list says why where it fails."""
+        """Run one job that does nothing, which tests more than any probe.
+
+        If it fails, raise SandboxUnavailable with the reasons of the probes.
+        """
         outcome = await run_job(capabilities, probes.NO_OP, NoHost())
         if outcome.result == b"true":
             return
@@ -135,7 +140,7 @@ class LinuxSandbox:
         return probes.all_probes(self._run_apart)
 
     async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Independent of what is in use, so that it can be asked for from any thread."""
+        """Run jobs independently of the started sandbox, so that any thread may call this."""
         capabilities = self.look_around(COLD)
         try:
             return [await run_job(capabilities, job, NoHost()) for job in jobs]

@@ -1,4 +1,4 @@
-"""Which environments are kept warm: started by their first use, left when nobody uses them, few at a time."""
+"""Preloaded environments: started at their first use, removed when idle, few at a time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from skillery.sandboxing.linux.plan import MEBIBYTE
 
 log = logging.getLogger(__name__)
 REMEMBERED_SECONDS = 300.0
-"""How long one that failed is not tried again."""
+"""How long a failed environment is not retried."""
 LEAVING_SECONDS = 0.05
 
 Open = Callable[[Environment, Callable[[str], None]], PreloadedPool]
 
 
 def environment_of(job: Job) -> Environment | None:
-    """What a zygote may have imported for it. Nothing where the job has variables (secrets) or a network: code of
-    somebody else would be its parent. Nothing either where its code is not a function of Python."""
+    """Return the environment that a zygote may preload for the job, or None.
+
+    None if the job has variables (secrets) or a network, because foreign code would be its parent, and if its code is
+    not a Python function.
+    """
     is_python = isinstance(job.call, SkillCall) or (isinstance(job.call, CodeCall) and job.call.language == "python")
     if not (job.preload and job.packages and is_python) or job.environment or job.network:
         return None
@@ -34,12 +37,12 @@ def environment_of(job: Job) -> Environment | None:
 
 
 class Kept:
-    """One environment, from its first use on."""
+    """One environment since its first use."""
 
     def __init__(self, environment: Environment, mount: PackageMount) -> None:
         self.environment = environment
         self.mount = mount
-        """Kept so that whoever made the folder sees that it is in use."""
+        """Referenced, so that the store of environments sees that the folder is in use."""
         self.state: Literal["starting", "ready", "failed"] = "starting"
         self.message = ""
         self.pool: PreloadedPool | None = None
@@ -58,7 +61,7 @@ class WarmEnvironments:
         self._open = open_pool
         self._bounds = bounds
         self._kept: dict[tuple[str, tuple[str, ...]], Kept] = {}
-        """The one that was not used for longest comes first."""
+        """Least recently used first."""
         self._leaving = 0
         self._served = 0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -66,7 +69,7 @@ class WarmEnvironments:
         self._closed = False
 
     def pool_for(self, job: Job) -> PreloadedPool | None:
-        """Places that have what this job asks for, where there are some now; they are on their way otherwise."""
+        """Return the pool for the job if it is ready. Otherwise start it and return None."""
         environment = environment_of(job)
         if environment is None or self._closed or not self._bounds.most:
             return None
@@ -104,8 +107,11 @@ class WarmEnvironments:
         self._keep(self._start(kept))
 
     def _has_room(self) -> bool:
-        """Whoever has not been used for longest leaves, if it has been of use: two that take turns in the last place
-        would do nothing but import."""
+        """Return whether another environment fits.
+
+        If not, dismiss the least recently used one that was useful for long enough: two environments in turn in the
+        last slot would only import.
+        """
         self._forget_failures()
         living = [kept for kept in self._kept.values() if kept.state != "failed"]
         if len(living) + self._leaving < self._bounds.most:
@@ -168,16 +174,16 @@ class WarmEnvironments:
             self._keep(self._leave(pool))
 
     async def _leave(self, pool: PreloadedPool) -> None:
-        """When the last of its runs has ended."""
+        """Close the pool after its last run."""
         try:
-            while pool.is_busy:  # noqa: ASYNC110 - it is rare, and nobody waits for it
+            while pool.is_busy:  # noqa: ASYNC110 - rare, and no caller waits
                 await asyncio.sleep(LEAVING_SECONDS)
             await pool.close()
         finally:
             self._leaving -= 1
 
     def _look_again(self) -> None:
-        """Once at least, when the next one may be due to leave."""
+        """Set a timer for the time when the next environment may become idle."""
         if self._timer is not None:
             self._timer.cancel()
         ready = [kept for kept in self._kept.values() if kept.state == "ready"]
@@ -202,7 +208,7 @@ class WarmEnvironments:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Nothing is left when this returns."""
+        """Close all. Afterwards nothing is left."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""The server's side of one zygote and the workshop beside it."""
+"""The server's side of one zygote and its workshop."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ PIECE_BYTES = 32 * 1024
 
 
 class ZygoteLost(Exception):
-    """It has died or does not answer. Nothing of a run was begun; another one can serve it."""
+    """Raised if the zygote has died or does not answer. No run was started; another zygote can serve it."""
 
 
 class CannotStart(Exception):
-    """The host does not let it be built; the message says what."""
+    """Raised if the host does not allow the set-up. The message says what failed."""
 
 
 class CannotMount(Exception):
-    """Something that the run was to be given is not there; the message names no path of the host."""
+    """Raised if a file for the run is missing. The message contains no path of the host."""
 
 
 class Answers:
-    """Questions over one socket, each answered by its number. Silence is as bad as death."""
+    """Requests over one socket, each answered by its number. A silent process counts as dead."""
 
     def __init__(self, *, wary: bool = False) -> None:
-        """`wary`: of a process that nobody trusts. One that says what it was not asked is lost."""
+        """`wary` means an untrusted process: one that sends an unrequested message is lost."""
         self._wary = wary
         self.link = Packets(wary=wary)
         self._numbers = itertools.count()
@@ -57,7 +57,7 @@ class Answers:
         self._answered = 0
 
     async def wait_ready(self, seconds: float = START_SECONDS) -> int:
-        """The pid of who says so, where this end is wary. Raises CannotStart."""
+        """Return the sender's pid if this end is wary. Raise CannotStart."""
         try:
             async with asyncio.timeout(seconds):
                 first = await self.link.receive()
@@ -86,14 +86,17 @@ class Answers:
     def lose(self) -> None:
         self.lost = True
         if self._wary:
-            self.link.hang_up()  # its keeper ends it then
+            self.link.hang_up()  # then its keeper ends it
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_exception(ZygoteLost())
         self._asked.clear()
 
     async def ask(self, messages: list[dict[str, Any]], descriptors: tuple[int, ...] = ()) -> Received:
-        """The answer to messages that belong together; the last one carries the descriptors. Raises ZygoteLost."""
+        """Return the answer to messages that belong together.
+
+        The last message carries the descriptors. Raise ZygoteLost.
+        """
         if self.lost:
             raise ZygoteLost
         number = next(self._numbers)
@@ -112,7 +115,7 @@ class Answers:
         except asyncio.CancelledError:
             close_answer(asked)
             if not whole:
-                self.lose()  # half a request must not become the beginning of another one
+                self.lose()  # the rest of a request must not be read as the next one
             raise
         if received.cut:
             received.close()
@@ -120,7 +123,10 @@ class Answers:
         return received
 
     async def _answer(self, asked: asyncio.Future[Received]) -> Received:
-        """It does one thing after the other: it is silent only where nobody is answered. Raises TimeoutError."""
+        """Wait for the answer.
+
+        The process works sequentially, so it is dead only if it answers no request. Raise TimeoutError.
+        """
         while True:
             before = self._answered
             await asyncio.wait({asked}, timeout=ANSWER_SECONDS)
@@ -130,7 +136,7 @@ class Answers:
                 raise TimeoutError
 
     async def close(self) -> None:
-        """Gives the other side a moment to end by itself."""
+        """Close the connection, after a short time for the other side to end."""
         if self._listening is not None:
             self.link.say_no_more()
             await asyncio.wait({self._listening}, timeout=CLOSE_SECONDS)
@@ -140,16 +146,16 @@ class Answers:
 
 
 def close_answer(asked: asyncio.Future[Received]) -> None:
-    """It came in the very moment in which nobody wanted it any more."""
+    """Close an answer that arrived when its caller was cancelled."""
     if asked.done() and not asked.cancelled() and asked.exception() is None:
         asked.result().close()
 
 
 class Zygote:
-    """Forks runs, until it has served as many as it may, is too old, or is lost."""
+    """Forks runs until it has served enough, is too old, or is lost."""
 
     def __init__(self, python: str, plan: dict[str, Any]) -> None:
-        """Forks from this very thread, not from a worker: the zygote dies with the thread that forked it."""
+        """Start the process from this thread, not from a worker: the zygote dies with the thread that forked it."""
         self._plan = plan
         self._forks = Answers(wary=bool(plan.get("environment")))
         self._mounts = Answers()
@@ -163,7 +169,7 @@ class Zygote:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=theirs,
-                process_group=0,  # a Ctrl-C at the terminal is for the server, which then ends its runs in order
+                process_group=0,  # Ctrl-C must reach only the server, which ends its runs in order
             )
             self._pidfd = open_pidfd(self._process)
         except BaseException:
@@ -181,13 +187,13 @@ class Zygote:
         """Number of runs that are being forked and are not in `cells` yet."""
         self.served = 0
         self.base_bytes = 0
-        """Address space that each run has from it, beyond that of a bare interpreter."""
+        """Address space that each run inherits, beyond that of a bare interpreter."""
         self.started = time.monotonic()
         self.retired = False
 
     async def prepare(self) -> None:
-        """Raises CannotStart."""
-        with contextlib.suppress(ConnectionError):  # it has died already: that is all that it will say
+        """Wait until the zygote and the workshop are ready. Raise CannotStart."""
+        with contextlib.suppress(ConnectionError):  # the process has died, which wait_ready reports
             self._forks.link.send(self._plan)
         await self._mounts.wait_ready()
         await self._forks.wait_ready()
@@ -202,7 +208,7 @@ class Zygote:
         return bool(self.cells) or self.forking > 0
 
     def lose(self) -> None:
-        """Whoever waits for it, or for a run from it, waits no longer."""
+        """Mark the zygote as lost, so that no caller waits for it."""
         self._forks.lose()
 
     @property
@@ -219,15 +225,17 @@ class Zygote:
     async def cell(
         self, demand: Demand, uid: int, affinity: list[int], group: ControlGroup | None, *, ahead: bool
     ) -> Cell:
-        """A new place, still being made ready; the first thing it does is to join the group. One with a way to the
-        network has a net namespace that is nobody else's, ever. Raises ZygoteLost, OSError."""
+        """Return a new cell, which is still being prepared and first joins the group.
+
+        With network access it has a net namespace that no other run ever uses. Raise ZygoteLost, OSError.
+        """
         self.served += 1
         ends = Ends()
         slot = self._free_slots.pop() if self._free_slots and demand.port is None else -1
         try:
             received = await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)
         except BaseException:
-            ends.close()  # where it was made all the same, that ends it; its slot is given to nobody else
+            ends.close()  # ends a cell that was made anyway; its slot is not reused
             raise
         pidfd, mounts = received.descriptors
         pid = received.content["pid"]
@@ -270,15 +278,15 @@ class Zygote:
             self._free_slots.append(cell.slot)
 
     async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None:
-        """Give a place these entries. Raises ZygoteLost, CannotMount."""
+        """Mount these entries for a cell. Raise ZygoteLost, CannotMount."""
         messages = [{"uid": cell.uid, "entries": piece} for piece in in_pieces(entries)]
         received = await self._mounts.ask(messages, (cell.mounts,))
         if "done" not in received.content:
             raise CannotMount(received.content.get("message", ""))
 
     async def close(self) -> None:
-        """It and the workshop are gone when this returns; its cells must be."""
-        await self._mounts.close()  # before its parent, who buries it
+        """End the zygote and the workshop. Its cells must have ended."""
+        await self._mounts.close()  # before its parent, which reaps it
         if not self._gone.done():
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             await asyncio.wait({self._gone})
@@ -286,7 +294,10 @@ class Zygote:
 
 
 def in_pieces(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """In order, each of some PIECE_BYTES of JSON at most; one entry is never near what a message may hold."""
+    """Return the entries in order, in pieces of at most about PIECE_BYTES of JSON.
+
+    One entry is far smaller than a message.
+    """
     pieces: list[list[dict[str, Any]]] = []
     size = PIECE_BYTES
     for entry in entries:
@@ -300,7 +311,7 @@ def in_pieces(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def open_pidfd(process: subprocess.Popen[bytes]) -> int:
-    """A descriptor that becomes readable when it ends; where there is none to be had, it does not live."""
+    """Return a descriptor that becomes readable when the process ends. If that fails, kill the process."""
     try:
         return os.pidfd_open(process.pid)
     except OSError:

@@ -1,6 +1,6 @@
-"""The way out for runs that may use the network: a proxy on the host that lets through what a skill's manifest names.
+"""Network access for runs: a proxy on the host that allows the hosts in a skill's manifest.
 
-`policy`, `clienthello`, `heads` and `resolving` decide; `look_ups` shares out the threads that look names up; `proxy`,
-`exchange` and `streams` carry bytes; `process` is the proxy as a program of its own; `service` is the server's end of
-it, `log` what is recorded.
+`policy`, `clienthello`, `http_heads` and `resolver` decide; `lookups` shares the threads that resolve names; `proxy`,
+`exchange` and `streams` carry bytes; `process` is the proxy as a separate program; `service` is its client in the
+server; `log` records connections.
 """

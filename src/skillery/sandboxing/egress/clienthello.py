@@ -1,23 +1,23 @@
-"""The first message of a TLS client, read just far enough to know whom it wants to speak to (RFC 8446 §4, RFC 6066 §3).
+"""The first message of a TLS client, parsed just far enough to find its host (RFC 8446 §4, RFC 6066 §3).
 
-What comes is written by code that nobody trusts: every length is checked against what is there, nothing is copied
-twice, and anything unusual is refused rather than understood.
+The input comes from untrusted code: every length is checked against the data, no byte is copied twice, and anything
+unusual is refused instead of interpreted.
 """
 
 from __future__ import annotations
 
 MAX_BYTES = 16 * 1024
-"""Of the whole message with its record headers; real ones have 200 to 2,000."""
+"""Limit of the message with its record headers. Real ones have 200 to 2,000 bytes."""
 HANDSHAKE_RECORD, CLIENT_HELLO = 22, 1
 SERVER_NAME, ENCRYPTED_CLIENT_HELLO = 0, 0xFE0D
 HOST_NAME = 0
 MAX_RECORD = 1 << 14
 MAX_RECORDS = 16
-"""Limit on the records of one ClientHello. Clients send one or two. Each new piece makes all of it be parsed again."""
+"""Limit on the records of one ClientHello. Clients send one or two. Each further piece causes a complete parse."""
 
 
 class BadHello(Exception):
-    """This is no ClientHello that says in the open whom it is for."""
+    """Raised for anything but a ClientHello that names its host in plain text."""
 
 
 class Fields:
@@ -47,16 +47,16 @@ class Fields:
 
 
 def server_name(received: bytes) -> str | None:
-    """The one host name of the ClientHello at the start of `received`; None while more bytes are needed.
+    """Return the only host name of the ClientHello at the start of `received`; None while it is incomplete.
 
-    Raises BadHello for anything else: another protocol, no name or two, a name twice, an encrypted hello.
+    Raise BadHello for anything else: another protocol, no name or two, a repeated extension, an encrypted hello.
     """
     message = handshake_message(received)
     return None if message is None else name_in(message)
 
 
 def handshake_message(received: bytes) -> bytes | None:
-    """The body of the ClientHello, put together from its records; None while it is not whole."""
+    """Return the body of the ClientHello, joined from its records; None while it is incomplete."""
     message = bytearray()
     rest = received[:MAX_BYTES]
     records = 0
@@ -79,7 +79,7 @@ def handshake_message(received: bytes) -> bytes | None:
 
 
 def first_record(data: bytes) -> bytes | None:
-    """What the TLS record at the start of `data` carries; None while it is not whole."""
+    """Return the content of the TLS record at the start of `data`; None while it is incomplete."""
     if data[:1] not in {b"", bytes([HANDSHAKE_RECORD])} or data[1:2] not in {b"", b"\x03"}:
         raise BadHello("this is not TLS")
     if len(data) < 5:

@@ -1,4 +1,4 @@
-"""One connection of the code with the proxy: one request, a tunnel for TLS or one plain HTTP message each way."""
+"""One connection from the code to the proxy: one request, as a TLS tunnel or one plain HTTP message each way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_TRAILERS = 32
 
 
 class RunProxy(Protocol):
-    """The proxy of one run, as an exchange uses it."""
+    """The parts of the run's proxy that an exchange uses."""
 
     caps: Caps
     spent: Spent
@@ -35,7 +35,7 @@ class RunProxy(Protocol):
 
 
 class Exchange:
-    """`run` once."""
+    """One exchange. Call `run` once."""
 
     def __init__(self, run: RunProxy, client: Stream) -> None:
         self._run = run
@@ -43,7 +43,7 @@ class Exchange:
         self._spent = Spent(run.caps, run.spent)
         self._where = ("", 0)
         self._speaks = "http"
-        """How the client can be told that it is refused: by an HTTP answer, a TLS alert, or not any more."""
+        """How to tell the client of a refusal: by an HTTP response, a TLS alert, or not at all."""
 
     async def run(self) -> None:
         try:
@@ -94,7 +94,7 @@ class Exchange:
             upstream.close()
 
     async def _check_hello(self, target: Target) -> None:
-        """The client says TLS, and to whom: to the host that was checked. Raises Denied."""
+        """Check that the client begins TLS for the allowed host. Raise Denied."""
         try:
             async with asyncio.timeout(self._run.caps.head_seconds):
                 while (name := server_name(self._client.buffered)) is None:
@@ -119,12 +119,12 @@ class Exchange:
                 await self._client.send(CONTINUE)
             head = http_heads.forwarded_head(request, target, path)
             await self._carry(rule, self._ask(head, body, upstream), upstream, inward_ends=True)
-            await self._client.end_gently(FAREWELL_SECONDS)  # it may still be sending what nobody waited for
+            await self._client.end_gently(FAREWELL_SECONDS)  # the client may still be sending an unread body
         finally:
             upstream.close()
 
     async def _ask(self, head: bytes, body: Body, upstream: Stream) -> None:
-        with contextlib.suppress(ConnectionError):  # it may have answered without wanting all of the body
+        with contextlib.suppress(ConnectionError):  # the host may answer before it has read the body
             self._spent.out(len(head))
             await upstream.send(head)
             if body.kind == "length":
@@ -142,7 +142,7 @@ class Exchange:
             await upstream.send(piece)
 
     async def _send_chunks(self, upstream: Stream) -> None:
-        """Chunks read strictly and written anew; what stands between and behind them goes nowhere."""
+        """Parse chunks strictly and encode them again. Extensions and trailers are not forwarded."""
         while size := http_heads.chunk_size(await self._line()):
             await upstream.send(b"%x\r\n" % size)
             await self._send_length(size, upstream)
@@ -163,7 +163,7 @@ class Exchange:
 
     async def _answer(self, upstream: Stream) -> None:
         status = 100
-        while 100 <= status < 200:  # interim answers are for proxies; the final one is for the client
+        while 100 <= status < 200:  # only the final response is forwarded
             head = await upstream_head(upstream)
             self._spent.into(len(head))
             try:
@@ -197,7 +197,7 @@ class Exchange:
 
 
 def check_connect(request: Request, target: Target) -> None:
-    """CONNECT has no body, and a Host that contradicts it is a trick. Raises BadHead and Denied."""
+    """Check a CONNECT: no body, and no Host that contradicts the target. Raise BadHead or Denied."""
     if request.values(b"content-length") or request.values(b"transfer-encoding"):
         raise BadHead("CONNECT with a body")
     hosts = request.values(b"host")

@@ -1,4 +1,4 @@
-"""Heads of HTTP/1.1 messages (RFC 9112), read strictly: what two readers could understand differently is refused."""
+"""Heads of HTTP/1.1 messages (RFC 9112), parsed strictly: input that two parsers could read differently is refused."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class BadHead(Exception):
-    """Not a head of HTTP/1.1, or one that could be read in two ways."""
+    """Raised for input that is not a head of HTTP/1.1, or that has two readings."""
 
 
 class Body(msgspec.Struct, frozen=True):
-    """How the end of a body is found."""
+    """The framing of a body."""
 
     kind: Literal["none", "length", "chunked"]
     size: int = 0
@@ -49,14 +49,14 @@ class Request(msgspec.Struct, frozen=True):
     method: bytes
     target: str
     fields: Fields
-    """Names as they were sent."""
+    """Names as the client sent them."""
 
     def values(self, name: bytes) -> list[bytes]:
         return [value for key, value in self.fields if key.lower() == name]
 
 
 def parse_request(head: bytes) -> Request:
-    """`head` without the empty line at its end. Raises BadHead."""
+    """Return the request of a head without its final empty line. Raise BadHead."""
     first, *rest = head.split(b"\r\n")
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:
@@ -77,7 +77,7 @@ def parse_fields(lines: Sequence[bytes]) -> Fields:
 
 
 def body_of(request: Request) -> Body:
-    """Raises BadHead where length and coding could be understood in two ways (RFC 9112 §6.3)."""
+    """Return the framing. Raise BadHead if length and coding have two readings (RFC 9112 §6.3)."""
     lengths, codings = request.values(b"content-length"), request.values(b"transfer-encoding")
     if lengths and codings:
         raise BadHead("both Content-Length and Transfer-Encoding")
@@ -95,7 +95,7 @@ def body_of(request: Request) -> Body:
 
 
 def forward_target(request: Request) -> tuple[Target, str]:
-    """Where a request in absolute form goes, and the path to ask for there. Raises BadHead and Denied."""
+    """Return the target of a request in absolute form, and the path to request there. Raise BadHead or Denied."""
     match = _ABSOLUTE.fullmatch(request.target)
     if match is None:
         raise BadHead("the target of a request to a proxy is http://HOST/PATH; for https there is CONNECT")
@@ -110,14 +110,14 @@ def forward_target(request: Request) -> tuple[Target, str]:
 
 
 def forwarded_head(request: Request, target: Target, path: str) -> bytes:
-    """The head as the upstream gets it: origin form, the host that was checked, nothing that was meant for us."""
+    """Return the head for the upstream: origin form, the checked host, and no field for the proxy."""
     port = "" if target.port == 80 else f":{target.port}"
     lines = [b"%s %s HTTP/1.1" % (request.method, path.encode("ascii")), f"Host: {target.host}{port}".encode()]
     return join_head(lines, end_to_end(request.fields, {b"host"}))
 
 
 def end_to_end(fields: Fields, also: set[bytes]) -> Fields:
-    """Without the fields that are for the next hop only, and those that Connection names."""
+    """Return the fields without those for the next hop and those that Connection names."""
     named = {
         word.strip().lower() for key, value in fields if key.lower() == b"connection" for word in value.split(b",")
     } - {b"content-length", b"transfer-encoding", b"host"}
@@ -125,7 +125,7 @@ def end_to_end(fields: Fields, also: set[bytes]) -> Fields:
 
 
 def answered_head(head: bytes) -> tuple[int, bytes]:
-    """The status of an upstream's answer, and its head as the client gets it. Raises BadHead."""
+    """Return the status of the upstream's response, and its head for the client. Raise BadHead."""
     first, *rest = head.split(b"\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
@@ -134,20 +134,23 @@ def answered_head(head: bytes) -> tuple[int, bytes]:
 
 
 def join_head(lines: list[bytes], fields: Fields) -> bytes:
-    """With `Connection: close`: there is one request on each connection."""
+    """Return a head with `Connection: close`, because a connection carries one request."""
     shown = [b"%s: %s" % field for field in fields]
     return b"\r\n".join([*lines, *shown, b"Connection: close"]) + END
 
 
 def chunk_size(line: bytes) -> int:
-    """The size in the first line of a chunk, without its end. Extensions are refused. Raises BadHead."""
+    """Return the size from the first line of a chunk, without its line end. Raise BadHead, also for extensions."""
     if not re.fullmatch(rb"[0-9A-Fa-f]{1,12}", line):
         raise BadHead("a chunk without a plain size")
     return int(line, 16)
 
 
 def refusal(status: int, message: str) -> bytes:
-    """An answer of the proxy itself. The message is in the status line too: for CONNECT that is all clients show."""
+    """Return a response of the proxy itself.
+
+    The status line also contains the message, because clients show only that line for CONNECT.
+    """
     words = {
         400: "Bad Request",
         403: "Forbidden",

@@ -1,4 +1,4 @@
-"""The listener of a run on its way from inside to the host: one byte with a descriptor, the first on the channel."""
+"""The transfer of a run's listener to the host: one byte with a descriptor, the first message on the channel."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 import socket
 
 PORT = 3128
-"""Of 127.0.0.1 inside the run."""
+"""The port on 127.0.0.1 inside the run."""
 URL = f"http://127.0.0.1:{PORT}"
 ENVIRONMENT = {
     name: value
     for upper, value in {"HTTP_PROXY": URL, "HTTPS_PROXY": URL, "NO_PROXY": ""}.items()
     for name in (upper, upper.lower())
 } | {"NODE_USE_ENV_PROXY": "1"}
-"""For the code of a run that may use the network. The last one makes Node.js look at the others."""
+"""Variables for a run with network access. NODE_USE_ENV_PROXY makes Node.js read the others."""
 
 
 async def receive_listener(channel: socket.socket) -> socket.socket:
-    """Raises EOFError where the other end has gone, or sends something else."""
+    """Return the listener. Raise EOFError if the other end has closed or sends other data."""
     channel.setblocking(False)
     loop = asyncio.get_running_loop()
     while True:

@@ -1,4 +1,4 @@
-"""What became of each connection of a run, as the record of the run keeps it, and as the code's own log shows it."""
+"""Connections of a run, for the record of the run and for its log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OTHERS = "…"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One connection was let through (`bytes_*` are 0), refused, or has ended (`ended`: add its bytes)."""
+    """A connection was allowed (`bytes_*` are 0), was refused, or has ended (`ended`: add its bytes)."""
 
     host: str
     port: int
@@ -25,7 +25,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Uses:
-    """Events, counted together. Bounded, however many hosts a run asks for: the rest is counted under `…`."""
+    """Counts events by host. Bounded for any number of hosts: the rest is counted under `…`."""
 
     def __init__(self) -> None:
         self._uses: dict[tuple[str, int, bool, str], NetworkUse] = {}
@@ -44,7 +44,7 @@ class Uses:
         )
 
     def line(self, event: Event) -> str | None:
-        """What the run's log says of it; only refusals are worth a line, and not the thousandth."""
+        """Return the line for the run's log, or None. Only refusals have a line, up to MAX_LINES."""
         if event.allowed or event.ended or self._lines > MAX_LINES:
             return None
         self._lines += 1

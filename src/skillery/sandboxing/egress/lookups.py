@@ -1,8 +1,8 @@
-"""Look-ups in threads, shared out between runs and identities.
+"""Look-ups in threads, shared between runs and identities.
 
-`getaddrinfo` cannot be cancelled: a name whose server does not answer occupies a thread for as long as the host's
-resolver waits, often 30 seconds. So a look-up counts against its run and its identity until its thread returns, also
-when the connection that wanted it, or the whole run, has ended.
+`getaddrinfo` cannot be cancelled: if the name server does not answer, the thread stays busy until the host's resolver
+gives up, often 30 seconds. So a look-up counts against its run and its identity until its thread returns, even after
+the connection or the run has ended.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from skillery.sandboxing.egress.streams import Caps
 
 Found = list[str]
 FAILURE_SECONDS = 30.0
-"""How long a failure is remembered (RFC 9520 section 3.2 allows up to five minutes)."""
+"""How long a failure is remembered (RFC 9520 §3.2 allows up to five minutes)."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How many threads may look names up at a time."""
+    """Bounds on the threads that resolve names at the same time."""
 
     in_all: int = 64
     of_identity: int = 16
@@ -39,33 +39,33 @@ BOUNDS = Bounds()
 
 
 def system_addresses(host: str, of_the_house: bool) -> Found:
-    # The dot at the end: a search domain of the host must not turn a public name into one of the house.
+    # The final dot prevents that a search domain of the host turns a public name into an internal one.
     name = host if of_the_house else f"{host}."
     found = socket.getaddrinfo(name.encode("ascii"), None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class LookUpThreads:
-    """The threads of all runs. A look-up has its thread, and counts, until `find` returns."""
+    """The threads of all runs. A look-up holds its thread, and counts, until `find` returns."""
 
     def __init__(self, find: Callable[[str, bool], Found] = system_addresses, bounds: Bounds = BOUNDS) -> None:
         self.bounds = bounds
         self._find = find
         self._pool = ThreadPoolExecutor(bounds.in_all, "look-up")
         self._all = asyncio.Semaphore(bounds.in_all)
-        # Forgotten when no run and no look-up of the identity is left.
+        # An entry disappears when the identity has no run and no look-up.
         self._identities: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def share_of(self, identity: str) -> asyncio.Semaphore:
-        """Return what all runs of this identity have in common."""
+        """Return the semaphore that all runs of this identity share."""
         return self._identities.setdefault(identity, asyncio.Semaphore(self.bounds.of_identity))
 
     async def begin(
         self, run: asyncio.Semaphore, identity: asyncio.Semaphore, host: str, of_the_house: bool
     ) -> asyncio.Future[Found]:
-        """Wait for a free thread. Return the look-up under way, which must not be cancelled."""
+        """Wait for a free thread. Return the started look-up, which must not be cancelled."""
         with ExitStack() as held:
-            for share in (run, identity, self._all):  # always in this order: no two can wait for each other
+            for share in (run, identity, self._all):  # always in this order, so that no deadlock is possible
                 await share.acquire()
                 held.callback(share.release)
             look_up = asyncio.get_running_loop().run_in_executor(self._pool, self._find, host, of_the_house)
@@ -75,14 +75,14 @@ class LookUpThreads:
 
 
 class RunLookUps:
-    """The look-ups of one run: a Resolver. Connections that want the same name at the same time share one look-up.
+    """The look-ups of one run: a Resolver. Simultaneous connections to one name share one look-up.
 
-    A failure is remembered, an address is not: each connection dials what was looked up for it.
+    A failure is remembered, an address is not: each connection dials the result of its own look-up.
     """
 
     def __init__(self, threads: LookUpThreads, identity: str, caps: Caps, *, of_the_house: bool = False) -> None:
-        """`of_the_house`: names of the server's own network (search domains, /etc/hosts) are found too, because the
-        server's admin has written the names down."""
+        """`of_the_house` also allows names of the server's own network (search domains, /etc/hosts), because the
+        server's admin wrote the patterns."""
         self._threads = threads
         self._identity = threads.share_of(identity)
         self._run = asyncio.Semaphore(threads.bounds.of_run)
@@ -92,7 +92,10 @@ class RunLookUps:
         self._failed_until: dict[str, float] = {}  # bounded by `Caps.hosts`
 
     async def look_up(self, host: str) -> Found:
-        """Raises OSError if the name has no address or no answer came in time, Denied if no thread became free."""
+        """Return the addresses.
+
+        Raise OSError if the name has none or the look-up takes too long, Denied if no thread becomes free.
+        """
         if host not in self._under_way:
             if time.monotonic() < self._failed_until.get(host, 0.0):
                 raise OSError("it could not be looked up a moment ago")
@@ -101,20 +104,20 @@ class RunLookUps:
         return await asyncio.shield(self._under_way[host])
 
     def close(self) -> None:
-        """Give up what still waits for a thread."""
+        """Cancel the look-ups that still wait for a thread."""
         for task in self._under_way.values():
             task.cancel()
 
     def _asked(self, host: str, task: asyncio.Task[Found]) -> None:
         del self._under_way[host]
         if not task.cancelled():
-            task.exception()  # the waiting connections have ended
+            task.exception()  # mark the exception as retrieved: the connections have ended
 
     async def _ask(self, host: str) -> Found:
         look_up = await self._begin(host)
         self._failed_until[host] = math.inf  # until the thread returns
         look_up.add_done_callback(partial(self._returned, host))
-        await asyncio.wait({look_up}, timeout=self._caps.look_up_seconds)  # unlike wait_for, cancels nothing
+        await asyncio.wait({look_up}, timeout=self._caps.look_up_seconds)  # unlike wait_for, does not cancel
         if not look_up.done():
             raise TimeoutError
         return look_up.result()

@@ -1,4 +1,4 @@
-"""What the server tells the proxy of one run."""
+"""The order of the server to the proxy of one run."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import msgspec
 from skillery.sandboxing.egress.streams import Caps
 
 GOODBYE = b"\n"
-"""The proxy's last line to the server: all that happened has been reported."""
+"""The proxy's last line to the server: all events have been reported."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What the run may do, and what the operator has set."""
+    """The permissions of the run, and the operator's settings."""
 
     patterns: tuple[str, ...]
     identity: str = ""
-    """Name of the identity that asked for the run: its runs share a bound of look-ups."""
+    """The identity that requested the run. All its runs share one bound of look-ups."""
     allow_private: tuple[str, ...] = ()
     private: bool = False
-    """Any address may be dialled: the patterns are the admin's own."""
+    """Whether any address may be dialled, because the admin wrote the patterns."""
     hosts: dict[str, tuple[str, ...]] = {}
     caps: Caps = Caps()

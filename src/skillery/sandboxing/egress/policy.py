@@ -1,4 +1,7 @@
-"""May this run speak to that host? Names are made canonical once, here; match, look-up, SNI and log use that form."""
+"""The policy: may a run connect to a host?
+
+A name is made canonical once, here. Match, look-up, SNI and log use that form.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ MAX_SHOWN = 120
 
 
 class Denied(Exception):
-    """A connection that is not made. `reason` is short and is recorded; `advice` says what would change it."""
+    """Raised for a refused connection. `reason` is short and recorded; `advice` names the remedy."""
 
     def __init__(self, reason: str, *, status: int = 403, advice: str = "") -> None:
         super().__init__(reason)
@@ -27,28 +30,31 @@ class Denied(Exception):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where a connection is to go."""
+    """The target of a connection."""
 
     scheme: Scheme
     host: str
-    """Canonical: an ASCII DNS name in lower case without a dot at the end."""
+    """Canonical: an ASCII DNS name in lower case without a final dot."""
     port: int
 
     @property
     def origin(self) -> str:
-        """As `permissions.network` writes it."""
+        """Return the origin in the form of `permissions.network`."""
         port = "" if self.port == DEFAULT_PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{self.host}{port}"
 
 
 def shown(text: str) -> str:
-    """What somebody sent as a host, fit for a log."""
+    """Return a host from untrusted input as printable text, for a log."""
     cut = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
     return cut.encode("ascii", "backslashreplace").decode() if cut.isprintable() else ascii(cut)[1:-1]
 
 
 def canonical_host(text: str) -> str:
-    """Raises Denied for all that is no DNS name: addresses in every spelling, users, escapes, control characters."""
+    """Return the canonical form.
+
+    Raise Denied for all but a DNS name: addresses in any spelling, users, escapes, control characters.
+    """
     name = text.removesuffix(".").lower() if text.isascii() else text
     problem = host_problem(name)
     if problem:
@@ -57,7 +63,7 @@ def canonical_host(text: str) -> str:
 
 
 def parse_target(scheme: Scheme, authority: str) -> Target:
-    """`host` or `host:port`. Raises Denied."""
+    """Return the target for `host` or `host:port`. Raise Denied."""
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         raise Denied(f"'{shown(authority)}' is not HOST or HOST:PORT with a DNS name")
@@ -68,14 +74,14 @@ def parse_target(scheme: Scheme, authority: str) -> Target:
 
 
 class Policy:
-    """What one skill may reach. Empty: nothing."""
+    """The hosts that one skill may reach. An empty policy allows none."""
 
     def __init__(self, patterns: Sequence[NetworkPattern]) -> None:
         self._patterns = tuple(patterns)
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Policy:
-        """Parsed again at the run: what was published under older rules obeys today's. Raises ValueError."""
+        """Parse the patterns at the run, so that older versions obey today's rules. Raise ValueError."""
         patterns = []
         for text in texts:
             pattern = parse_network_pattern(text)
@@ -85,7 +91,7 @@ class Policy:
         return cls(patterns)
 
     def check(self, target: Target) -> str:
-        """The pattern that allows it, as text. Raises Denied."""
+        """Return the text of the pattern that allows the target. Raise Denied."""
         for pattern in self._patterns:
             if matches(pattern, target):
                 return pattern.text

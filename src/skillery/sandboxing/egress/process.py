@@ -1,9 +1,10 @@
-"""The proxy as a program: one process for all runs of a server, so that no byte of a run is parsed or carried where the
-server answers, and no descriptor of a run's connections is the server's.
+"""The proxy as a program: one process for all runs of a server.
 
-Over the descriptor that it is started with (SOCK_SEQPACKET) come pairs of descriptors, the listener of a run and a
-socket to report to. What a run may do is the first line on that socket; events go back, a line each. Either
-end closes it when the run is over. The process ends with the server.
+So the server's process neither parses nor carries bytes of a run, and holds no descriptor of a run's connections.
+
+Over the descriptor that the process is started with (SOCK_SEQPACKET) it receives pairs of descriptors: the listener
+of a run, and a socket for reports. The first line on that socket is the order; events go back, one line each. Either
+end closes the socket when the run is over. The process ends with the server.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ MAX_UNREAD = 1 << 20
 
 
 async def serve_run(listener: socket.socket, report: socket.socket, threads: LookUpThreads) -> None:
-    """Until the server ends the report."""
+    """Serve one run until the server closes the report socket."""
     reader, writer = await asyncio.open_connection(sock=report, limit=MAX_ORDER)
     with listener:
         line = await reader.readline()
-        if line:  # else the server has given the run up already
+        if line:  # otherwise the server has already ended the run
             await serve_until_told(listener, msgspec.json.decode(line, type=Order), threads, reader, writer)
     writer.write(GOODBYE)
     writer.close()
@@ -53,7 +54,7 @@ async def serve_until_told(
 
     def tell(event: Event) -> None:
         if writer.transport.get_write_buffer_size() > MAX_UNREAD:
-            serving.cancel()  # nobody reads what must be recorded: then nothing more is let through
+            serving.cancel()  # unread events: without a record, allow nothing more
         writer.write(encoder.encode(event) + b"\n")
 
     look_ups = RunLookUps(threads, order.identity, order.caps, of_the_house=order.private)
@@ -67,7 +68,7 @@ async def serve_until_told(
 
 
 def take_orders(control: socket.socket, ended: asyncio.Future[None]) -> None:
-    """Called whenever something has come over `control`."""
+    """Receive orders over `control` from now on."""
     loop = asyncio.get_running_loop()
     threads = LookUpThreads()
     tasks: set[asyncio.Task[None]] = set()
@@ -84,7 +85,7 @@ def take_orders(control: socket.socket, ended: asyncio.Future[None]) -> None:
         ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         for end in ends:
             end.setblocking(False)
-        if len(ends) != 2:  # out of descriptors; the server sees the report end
+        if len(ends) != 2:  # out of descriptors: the server sees that the report socket is closed
             for end in ends:
                 end.close()
             return
@@ -96,10 +97,10 @@ def take_orders(control: socket.socket, ended: asyncio.Future[None]) -> None:
 
 
 def become_nobody() -> None:
-    """What carries the bytes of strangers needs no rights; where the server is root, it gives them up."""
+    """Drop root, because a process that carries foreign bytes needs no rights."""
     if os.geteuid() != 0:
         return
-    # In a user namespace without another uid it can't be done, and root there is an ordinary user outside.
+    # In a user namespace without another uid this fails, and root there is an ordinary user outside.
     with contextlib.suppress(OSError):
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -119,6 +120,6 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     asyncio.run(serve(control))
-    # Look-ups under way would keep the interpreter waiting for their threads.
+    # The interpreter would wait for the threads of running look-ups.
     sys.stdout.flush()
     os._exit(0)

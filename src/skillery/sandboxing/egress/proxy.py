@@ -1,4 +1,4 @@
-"""The proxy of one run: accepts on the listener made inside the run, and lets through what its policy allows."""
+"""The proxy of one run: accepts on the listener made inside the run, and forwards what the policy allows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAUSE_SECONDS = 0.1
 
 
 class RunProxy:
-    """`serve` until cancelled. Which run it is for, the listener says: nobody but that run can reach it."""
+    """Serves one run until cancelled. Only that run can reach its listener, so the listener identifies the run."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class RunProxy:
         self.spent = Spent(caps)
 
     async def serve(self, listener: socket.socket) -> None:
-        """Takes the listener over, and closes it at the end with every connection that is left."""
+        """Accept connections. Close the listener and all connections at the end."""
         slots = asyncio.Semaphore(self.caps.open_at_once)
         tasks: set[asyncio.Task[None]] = set()
 
@@ -65,12 +65,12 @@ class RunProxy:
             async with asyncio.timeout(self.caps.total_seconds):
                 await Exchange(self, client).run()
         except (OSError, EOFError, TimeoutError):
-            return  # one of the two has gone; what was carried until then is recorded
+            return  # one end has closed; the bytes until then are recorded
         finally:
             client.close()
 
     def admit(self, target: Target) -> str:
-        """The pattern that allows the target. Raises Denied."""
+        """Return the pattern that allows the target. Raise Denied."""
         rule = self._policy.check(target)
         if target.host not in self._hosts and len(self._hosts) >= self.caps.hosts:
             raise Denied(f"the run has asked for {self.caps.hosts} different hosts, as many as it may")
@@ -78,7 +78,7 @@ class RunProxy:
         return rule
 
     async def connect(self, target: Target) -> Stream:
-        """Raises Denied where the host has an address that must not be dialled, or none that answers."""
+        """Connect to the target. Raise Denied if an address must not be dialled, or if none answers."""
         addresses = await checked_addresses(self._resolver, self._rules, target.host)
         return Stream(await dial(addresses, target.port))
 
@@ -87,7 +87,7 @@ async def accept(listener: socket.socket) -> socket.socket:
     while True:
         try:
             connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-        except OSError:  # out of descriptors for a moment, or a client that has gone already
+        except OSError:  # out of descriptors, or the client has already closed
             await asyncio.sleep(PAUSE_SECONDS)
         else:
             return connection

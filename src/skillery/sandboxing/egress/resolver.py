@@ -1,5 +1,8 @@
-"""From a name to an address that may be dialled. Names are looked up on the host, once for each connection, and what
-is dialled is exactly what was checked: a name server that answers differently a moment later changes nothing."""
+"""From a name to an address that may be dialled.
+
+The host resolves a name once for each connection, and dials exactly the checked addresses: a later answer of the name
+server changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 DIAL_SECONDS = 10.0
 MAX_ADDRESSES = 16
 GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
-# What `is_global` of one Python version or another lets pass, or what leads to an IPv4 address inside.
+# Networks that `is_global` of some Python version allows, or that map to internal IPv4 addresses.
 NOT_PUBLIC: tuple[Network, ...] = tuple(
     ipaddress.ip_network(text)
     for text in (
@@ -39,12 +42,12 @@ NOT_PUBLIC: tuple[Network, ...] = tuple(
 
 class Resolver(Protocol):
     async def look_up(self, host: str) -> list[str]:
-        """Return the addresses of a canonical host. Raises OSError if there are none, and Denied."""
+        """Return the addresses of a canonical host. Raise OSError if there are none, and Denied."""
         ...
 
 
 class FixedHosts:
-    """Names whose addresses the operator has written down; all others are another resolver's."""
+    """Names with addresses that the operator configured. Another resolver finds all other names."""
 
     def __init__(self, hosts: Mapping[str, Sequence[str]], others: Resolver) -> None:
         self._hosts = {host.lower().removesuffix("."): list(addresses) for host, addresses in hosts.items()}
@@ -55,15 +58,15 @@ class FixedHosts:
 
 
 class AddressRules:
-    """Which addresses may be dialled: public ones, and those that the operator lists."""
+    """The rules for addresses: public ones, and those in the operator's list."""
 
     def __init__(self, allow_private: Sequence[str] = (), *, every: bool = False) -> None:
-        """Addresses or networks (`10.1.0.0/16`), or `every` address. Raises ValueError."""
+        """Allow these addresses or networks (`10.1.0.0/16`), or `every` address. Raise ValueError."""
         self._every = every
         self._allowed = [ipaddress.ip_network(text) for text in allow_private]
 
     def problem(self, text: str) -> str | None:
-        """Why this address is not dialled, None where it may be."""
+        """Return why this address must not be dialled, or None."""
         address = ipaddress.ip_address(text.partition("%")[0])
         if self._every or ("%" not in text and any(address in network for network in self._allowed)):
             return None
@@ -79,9 +82,9 @@ def is_public(address: Address) -> bool:
 
 
 def is_own(address: Address) -> bool:
-    """Whether the kernel would deliver it to this very machine: it then speaks from the address that it speaks to.
+    """Return whether the kernel delivers the address to this machine: then source and destination are equal.
 
-    Connecting a datagram socket sends nothing.
+    Connecting a datagram socket sends no packet.
     """
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -89,11 +92,11 @@ def is_own(address: Address) -> bool:
             probe.connect((str(address), 9))
             return ipaddress.ip_address(probe.getsockname()[0]) == address
         except OSError:
-            return False  # there is no way to it at all
+            return False  # no route
 
 
 async def checked_addresses(resolver: Resolver, rules: AddressRules, host: str) -> list[str]:
-    """Where `host` may be dialled. Raises Denied where it has no address, or even one that must not be dialled."""
+    """Return the addresses to dial for `host`. Raise Denied if it has none, or if any must not be dialled."""
     try:
         addresses = (await resolver.look_up(host))[:MAX_ADDRESSES]
     except (OSError, UnicodeError):
@@ -109,7 +112,7 @@ async def checked_addresses(resolver: Resolver, rules: AddressRules, host: str) 
 
 
 async def dial(addresses: Sequence[str], port: int) -> socket.socket:
-    """A connection to the first of the addresses that answers. Raises Denied."""
+    """Return a connection to the first address that answers. Raise Denied."""
     loop = asyncio.get_running_loop()
     reason = ""
     for text in addresses:

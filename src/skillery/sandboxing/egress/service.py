@@ -1,4 +1,5 @@
-"""The server's end: starts the proxy when a run first needs it, gives it the run's listener, keeps what it reports."""
+"""The client of the proxy in the server: start the proxy at the first use, send it the run's listener, keep its
+reports."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ START = "import sys; sys.path[:] = sys.argv[2:]; from skillery.sandboxing.egress
 
 
 class EgressBroken(Exception):
-    """The proxy could not be had; the message is for the caller."""
+    """Raised if the proxy is not available. The message is for the caller."""
 
 
 class Session:
-    """The proxy of one run, as long as the run lasts."""
+    """The proxy of one run, for the duration of the run."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Session:
         note: Callable[[str], None],
         give_up: Callable[[], None],
     ) -> None:
-        """`give_up` is called where the proxy does not answer any more."""
+        """`give_up` is called if the proxy no longer answers."""
         self._writer = writer
         self._note = note
         self._give_up = give_up
@@ -62,8 +63,8 @@ class Session:
             self._note(line)
 
     async def close(self) -> tuple[NetworkUse, ...]:
-        """End every connection of the run; what became of all of them. The second time says the same."""
-        with contextlib.suppress(OSError, RuntimeError):  # the proxy has gone, or was told before
+        """End every connection of the run and return their uses. A second call returns the same."""
+        with contextlib.suppress(OSError, RuntimeError):  # the proxy has ended, or this is the second call
             self._writer.write_eof()
         await asyncio.wait({self._listening}, timeout=END_SECONDS)
         if not self._listening.done():
@@ -75,7 +76,7 @@ class Session:
 
 
 class Egress:
-    """One proxy process for all runs of a server; a new one where it has ended."""
+    """One proxy process for all runs of a server, started again if it has ended."""
 
     def __init__(
         self,
@@ -83,8 +84,8 @@ class Egress:
         hosts: Mapping[str, Sequence[str]] | None = None,
         caps: Caps | None = None,
     ) -> None:
-        """`allow_private`: addresses and networks that may be dialled though they are not public. `hosts`: addresses
-        for names, instead of looking them up. Raises ValueError."""
+        """Allow private addresses and networks to be dialled (`allow_private`), and use fixed addresses for names
+        (`hosts`). Raise ValueError."""
         AddressRules(allow_private)
         self._order = Order(
             patterns=(),
@@ -99,7 +100,7 @@ class Egress:
 
     @property
     def pid(self) -> int | None:
-        """Of the proxy, None while there is none."""
+        """The pid of the proxy; None if it does not run."""
         return self._process.pid if self._process is not None else None
 
     async def open(
@@ -111,8 +112,10 @@ class Egress:
         private: bool = False,
         identity: str = "",
     ) -> Session:
-        """Let the proxy accept on `listener`, which is taken over. `note` gets the lines for the run's log. `private`:
-        the hosts may have any address. `identity` asked for the run. Raises EgressBroken."""
+        """Let the proxy accept on `listener`, which is closed here. Raise EgressBroken.
+
+        `note` gets the lines for the run's log. `private` allows any address. `identity` requested the run.
+        """
         with listener:
             try:
                 Policy.parse(patterns)
@@ -138,7 +141,7 @@ class Egress:
         private: bool = False,
         identity: str = "",
     ) -> Session:
-        """As `open`, with the listener that comes over `channel` first."""
+        """Call `open` with the listener that arrives first on `channel`."""
         try:
             listener = await receive_listener(channel)
         except EOFError:
@@ -146,7 +149,7 @@ class Egress:
         return await self.open(patterns, listener, note, private=private, identity=identity)
 
     def _hand_over(self, listener: socket.socket) -> socket.socket:
-        """The socket that the proxy reports to."""
+        """Send the listener. Return the socket for the proxy's reports."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
@@ -160,12 +163,12 @@ class Egress:
     def _send(self, *descriptors: int) -> None:
         try:
             socket.send_fds(self._running(), [b"r"], descriptors)
-        except ConnectionError:  # it has died; the second one is new
+        except ConnectionError:  # the proxy has died: start a new one
             self._bury(self._process)
             socket.send_fds(self._running(), [b"r"], descriptors)
 
     def _bury(self, process: subprocess.Popen[bytes] | None) -> None:
-        """End this proxy at once; the next run starts another one."""
+        """Kill this proxy. The next run starts another one."""
         if process is self._process:
             self._forget()
         if process is not None and process.returncode is None:
@@ -184,7 +187,7 @@ class Egress:
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        # Isolated, but with our own way to the packages, however this server was started.
+        # Isolated mode, with this server's path to the packages, however this server was started.
         command = [sys.executable, "-I", "-c", START, str(theirs.fileno()), *filter(None, sys.path)]
         try:
             with theirs:

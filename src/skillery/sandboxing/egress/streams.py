@@ -1,4 +1,4 @@
-"""Sockets with a bounded buffer, and bytes carried between two of them."""
+"""Sockets with a bounded buffer, and the transport of bytes between two of them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ IDLE_CHECKS = 4
 
 
 class Caps(msgspec.Struct, frozen=True):
-    """What the connections of one run may use."""
+    """Limits for the connections of one run."""
 
     open_at_once: int = 32
-    """More wait until one ends."""
+    """Further connections wait until one ends."""
     in_all: int = 10_000
-    """Past that the proxy listens no more."""
+    """After these, the proxy stops listening."""
     hosts: int = 256
-    """Different names that are looked up: a wildcard is no channel for what can be written into labels."""
+    """Different names that are looked up. The bound prevents that a wildcard carries data out in labels."""
     bytes_out: int = 1 << 30
     bytes_in: int = 4 << 30
     look_up_seconds: float = 10.0
-    """For the answer to a look-up."""
+    """Limit for the answer to a look-up."""
     look_up_wait_seconds: float = 30.0
-    """For other look-ups of the run and its identity to end first."""
+    """Limit for the wait until other look-ups of the run and its identity end."""
     head_seconds: float = 15.0
-    """For the head of a request, or a ClientHello, to arrive."""
+    """Limit for the arrival of a request's head, or of a ClientHello."""
     idle_seconds: float = 60.0
     total_seconds: float = 3_600.0
 
 
 class Spent:
-    """Bytes of one connection, checked against what all connections of its run may carry."""
+    """Bytes of one connection, checked against the limits of all connections of its run."""
 
     def __init__(self, caps: Caps, run: Spent | None = None) -> None:
         self._caps = caps
@@ -47,7 +47,7 @@ class Spent:
         self.moved = time.monotonic()
 
     def out(self, size: int) -> None:
-        """Raises Denied past the cap, before the bytes are sent on."""
+        """Count bytes before they are sent on. Raise Denied above the limit."""
         self.bytes_out += size
         self.moved = time.monotonic()
         if self._run is not None:
@@ -65,7 +65,7 @@ class Spent:
 
 
 class Stream:
-    """A connected, non-blocking socket. Reading stops where nobody takes the bytes on: memory stays flat."""
+    """A connected, non-blocking socket. Reading stops while the bytes are not consumed, so memory stays bounded."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -73,14 +73,14 @@ class Stream:
         self._loop = asyncio.get_running_loop()
 
     async def some(self, most: int = PIECE) -> bytes:
-        """The next bytes, empty at the end."""
+        """Return the next bytes; empty at the end."""
         if self._unread:
             taken, self._unread = self._unread[:most], self._unread[most:]
             return taken
         return await self._loop.sock_recv(self._socket, most)
 
     async def more(self) -> bytes:
-        """Everything that is buffered after at least one more piece has come; it stays buffered. Raises EOFError."""
+        """Read at least one more piece into the buffer and return the complete buffer. Raise EOFError."""
         piece = await self._loop.sock_recv(self._socket, PIECE)
         if not piece:
             raise EOFError
@@ -92,7 +92,7 @@ class Stream:
         return self._unread
 
     async def until(self, end: bytes, most: int) -> bytes | None:
-        """What comes before `end`, which is taken too; None where it is not within `most` bytes. Raises EOFError."""
+        """Return and consume the data before `end`; None if `end` is not within `most` bytes. Raise EOFError."""
         looked_at = 0
         while (at := self._unread.find(end, max(0, looked_at - len(end)))) < 0:
             looked_at = len(self._unread)
@@ -108,11 +108,11 @@ class Stream:
         await self._loop.sock_sendall(self._socket, data)
 
     def end_writing(self) -> None:
-        with contextlib.suppress(OSError):  # it may be gone already
+        with contextlib.suppress(OSError):  # may be closed already
             self._socket.shutdown(socket.SHUT_WR)
 
     async def end_gently(self, seconds: float) -> None:
-        """Let the other end read our last word: closing with unread bytes would reset the connection."""
+        """Let the other end read the last bytes: closing a socket with unread input would reset the connection."""
         self.end_writing()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(seconds):
@@ -125,7 +125,7 @@ class Stream:
 
 
 async def carry_out(client: Stream, upstream: Stream, spent: Spent) -> None:
-    """From the code to the host, until the code has ended its half."""
+    """Carry bytes from the code to the host until the code ends its half."""
     while piece := await client.some():
         spent.out(len(piece))
         await upstream.send(piece)
@@ -142,7 +142,7 @@ async def carry_in(upstream: Stream, client: Stream, spent: Spent) -> None:
 async def both(
     outward: asyncio.Task[None], inward: asyncio.Task[None], spent: Spent, idle_seconds: float, *, inward_ends: bool
 ) -> None:
-    """Until both are done (or only `inward`, where `inward_ends`), one has failed, or nothing has moved for long."""
+    """Wait until both are done (or only `inward`, if `inward_ends`), one fails, or nothing has moved for too long."""
     try:
         while not (inward.done() and (inward_ends or outward.done())):
             waiting = {task for task in (outward, inward) if not task.done()}

@@ -1,5 +1,7 @@
-"""Control groups, v1 and v2: memory, processes and CPU of a whole run. What is there is found by making a group and
-writing to it, never by version, uid or mount options."""
+"""Control groups, v1 and v2: memory, processes and CPU of a complete run.
+
+Support is determined by creating a group and writing to it, never by version, uid or mount options.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ PATIENCE = 5.0
 
 
 class Hierarchy(msgspec.Struct, frozen=True):
-    """A folder in which groups can be made, and what they can hold."""
+    """A folder in which groups can be created, and its controllers."""
 
     folder: Path
     controllers: tuple[str, ...]
@@ -31,10 +33,10 @@ class Hierarchy(msgspec.Struct, frozen=True):
 
 
 def settings_of(controller: str, version: int, limits: Limits) -> dict[str, str]:
-    """File name to content: what one controller is told of the limits. A name that ends in `?` may be missing."""
+    """Return the settings of one controller by file name. A name that ends in `?` may be missing."""
     memory = str(limits.memory_mb << 20)
     quota = str(max(1000, int(limits.cpus * PERIOD_US)))
-    processes = str(limits.processes + 1)  # pid 1 is ours
+    processes = str(limits.processes + 1)  # one more for pid 1
     if version == 1:
         return {
             "memory": {
@@ -53,9 +55,9 @@ def settings_of(controller: str, version: int, limits: Limits) -> dict[str, str]
 
 
 def write(folder: Path, name: str, content: str) -> None:
-    """Raises OSError, unless the name ends in `?` and there is no such file."""
+    """Write a setting. Raise OSError, unless the name ends in `?` and the file does not exist."""
     try:
-        # not write_text: it would create a file that the kernel did not offer
+        # Not write_text, which would create a file that the kernel does not offer.
         descriptor = os.open(folder / name.rstrip("?"), os.O_WRONLY)
     except FileNotFoundError:
         if name.endswith("?"):
@@ -68,7 +70,7 @@ def write(folder: Path, name: str, content: str) -> None:
 
 
 def counted(path: Path, name: str) -> int:
-    """The number behind `name` in a file of `name value` lines; 0 where there is none."""
+    """Return the number after `name` in a file of `name value` lines; 0 if it is missing."""
     with contextlib.suppress(OSError):
         for line in path.read_text().splitlines():
             key, _, value = line.partition(" ")
@@ -78,7 +80,7 @@ def counted(path: Path, name: str) -> int:
 
 
 class ControlGroups:
-    """All groups of this server, in folders of its own name."""
+    """All groups of this server, in folders with its own name."""
 
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         name = own_name()
@@ -93,7 +95,7 @@ class ControlGroups:
                 write(base, "cgroup.subtree_control", " ".join(f"+{name}" for name in hierarchy.controllers))
 
     def make(self) -> ControlGroup:
-        """Empty groups, without limits yet. Raises OSError; nothing is left then."""
+        """Return a new group without limits. Raise OSError, with nothing left."""
         number = next(self._numbers)
         group = ControlGroup([(hierarchy, base / f"run-{number}") for hierarchy, base in self._bases])
         try:
@@ -119,13 +121,14 @@ class ControlGroup:
             folder.mkdir()
 
     def limit(self, limits: Limits) -> None:
-        """To be done before any code; nothing where they are set already. Raises OSError."""
+        """Set the limits before any code runs. Do nothing if they are set already. Raise OSError."""
         if limits == self._limits:
             return
         self._limits = None
         for hierarchy, folder in self._folders:
             if hierarchy.version == 1 and "memory" in hierarchy.controllers:
-                # With swap it may never be less than without: on the way from one pair to another, it is neither.
+                # The limit with swap may never be below the one without, and a change of both passes through mixed
+                # values.
                 write(folder, "memory.memsw.limit_in_bytes?", "-1")
             for controller in hierarchy.controllers:
                 for name, content in settings_of(controller, hierarchy.version, limits).items():
@@ -134,11 +137,12 @@ class ControlGroup:
 
     @contextlib.contextmanager
     def doors(self) -> Iterator[list[int]]:
-        """Descriptors of files; a process of one thread that writes `0` to each is in the group."""
+        """Yield descriptors of files: a single-threaded process that writes `0` to each joins the group."""
         opened: list[int] = []
         try:
             for hierarchy, folder in self._folders:
-                # v1: moving one thread, ourselves, spares the kernel a wait of ten milliseconds for all processors
+                # v1: moving one thread, the writer itself, avoids that the kernel waits ten milliseconds for all
+                # processors.
                 name = "tasks" if hierarchy.version == 1 else "cgroup.procs"
                 opened.append(os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC))
             yield opened
@@ -147,7 +151,7 @@ class ControlGroup:
                 os.close(descriptor)
 
     def members(self) -> list[int]:
-        """The processes in it, now."""
+        """Return the processes that are in the group now."""
         found: set[int] = set()
         for _, folder in self._folders:
             with contextlib.suppress(OSError):
@@ -155,12 +159,12 @@ class ControlGroup:
         return sorted(found)
 
     def free(self) -> None:
-        """Let it have all of the processors, so that it can end."""
+        """Remove the limit on CPU time, so that the processes can end."""
         self._limits = None
         for hierarchy, folder in self._folders:
             if "cpu" in hierarchy.controllers:
                 name, content = ("cpu.cfs_quota_us", "-1") if hierarchy.version == 1 else ("cpu.max", "max")
-                with contextlib.suppress(OSError):  # it has just gone
+                with contextlib.suppress(OSError):  # the group was just removed
                     write(folder, name, content)
 
     @property
@@ -168,28 +172,28 @@ class ControlGroup:
         return any("pids" in hierarchy.controllers for hierarchy, _ in self._folders)
 
     def oom_kills(self) -> int:
-        """How many processes the kernel killed because the run had used up its memory."""
+        """Return the number of processes that the kernel killed because the run had used up its memory."""
         files = {1: "memory.oom_control", 2: "memory.events"}
         return sum(
             counted(folder / files[h.version], "oom_kill") for h, folder in self._folders if "memory" in h.controllers
         )
 
     def remove_now(self) -> bool:
-        """True when nothing is left of it."""
+        """Remove the group. Return True if nothing is left."""
         for _, folder in self._folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         return not any(folder.exists() for _, folder in self._folders)
 
     async def remove(self) -> None:
-        """The last process may take a moment to leave; a group that stays is swept at the next start."""
+        """Remove the group, and wait for its last processes. The next start sweeps a group that stays."""
         if self.remove_now():
             return
         deadline = time.monotonic() + PATIENCE
         while not await asyncio.to_thread(self.remove_now):
             if time.monotonic() > deadline:
                 return
-            if time.monotonic() > deadline - PATIENCE / 2:  # somebody came in by a door that was kept open
+            if time.monotonic() > deadline - PATIENCE / 2:  # a process joined through a descriptor that was kept open
                 self.kill()
             await asyncio.sleep(0.005)
 
@@ -203,7 +207,7 @@ class ControlGroup:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot; with its pid that names it for good."""
+    """Return when a process started, in clock ticks since boot. Pid and start time together identify a process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -211,23 +215,26 @@ def start_time(pid: int) -> str | None:
 
 
 def own_name() -> str:
-    """A new name that says who made it; each use of the groups has its own."""
+    """Return a new unique name that identifies this server."""
     return f"skillery-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(4)}"
 
 
 def pid_namespace() -> int:
-    """A pid means nothing without it: two containers may see the same cgroups and not each other's processes."""
+    """Return the pid namespace.
+
+    A pid has no meaning without it: two containers may see the same cgroups but not each other's processes.
+    """
     return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def own_paths() -> dict[str, str]:
-    """Controller (`""` for v2) to the path of the group that this process is in."""
+    """Return the path of this process's group by controller (`""` for v2)."""
     lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
     return {name: path for _, names, path in lines for name in names.split(",")}
 
 
 def mounted() -> list[tuple[int, Path, str, set[str]]]:
-    """(version, mount point, root of the mount, options of the hierarchy) of every cgroup mount."""
+    """Return (version, mount point, root of the mount, options of the hierarchy) of every cgroup mount."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
@@ -244,7 +251,7 @@ def own_folder(point: Path, root: str, own: str) -> Path:
 
 
 def candidates() -> list[Hierarchy]:
-    """Where groups might be made, as the mounts say."""
+    """Return the folders where groups might be created, according to the mounts."""
     paths, found = own_paths(), []
     for version, point, root, options in mounted():
         if version == 1:
@@ -259,8 +266,10 @@ def candidates() -> list[Hierarchy]:
 
 
 def delegate(hierarchy: Hierarchy) -> Hierarchy:
-    """v2 gives controllers only to groups below one that has no processes of its own: step down into a leaf where we
-    are alone. Raises OSError where that cannot be."""
+    """Enable controllers for child groups. Raise OSError if that is impossible.
+
+    v2 allows this only for a group without processes: move this process into a leaf, if it is alone.
+    """
     offered = (hierarchy.folder / "cgroup.controllers").read_text().split()
     names = tuple(name for name in CONTROLLERS if name in offered)
     enabled = (hierarchy.folder / "cgroup.subtree_control").read_text().split()
@@ -274,14 +283,15 @@ def delegate(hierarchy: Hierarchy) -> Hierarchy:
 def step_down(folder: Path) -> None:
     processes = (folder / "cgroup.procs").read_text().split()
     if not (folder / "cgroup.type").exists() or set(processes) != {str(os.getpid())}:
-        return  # the root group needs no such step, and other people's processes are not ours to move
+        return  # unnecessary for the root group; foreign processes must not be moved
     leaf = folder / "skillery-server"
     leaf.mkdir(exist_ok=True)
     write(leaf, "cgroup.procs", str(os.getpid()))
 
 
 def usable(hierarchy: Hierarchy) -> Hierarchy | None:
-    """The hierarchy with the controllers that really take a limit, tried on a group that is removed again."""
+    """Return the hierarchy with the controllers that accept a limit, tested on a temporary group; None if there are
+    none."""
     try:
         offered = delegate(hierarchy) if hierarchy.version == 2 else hierarchy
     except OSError:
@@ -308,7 +318,7 @@ def takes_limits(hierarchy: Hierarchy, controller: str) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the groups of servers that are dead, and what still runs in them."""
+    """Remove the groups of dead servers, and kill the processes in them."""
     for base in folder.glob(f"skillery-{pid_namespace()}-*-*-*"):
         _, _, pid, started, _ = base.name.split("-")
         if start_time(int(pid)) == started:
@@ -321,7 +331,7 @@ def sweep(folder: Path) -> None:
 
 
 def find() -> ControlGroups | None:
-    """The groups this server can make, None where there are none."""
+    """Return the groups that this server can create, or None."""
     found: list[Hierarchy] = []
     for candidate in candidates():
         hierarchy = usable(candidate)

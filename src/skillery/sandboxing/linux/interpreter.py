@@ -1,4 +1,4 @@
-"""The interpreter that runs the programs of `cell`, and the folder that it starts in."""
+"""The interpreter that runs the programs of `cell`, and the folder in which it starts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-"""Working directory of those processes. They import `cell` from it."""
+"""The working directory of these programs, from which they import `cell`."""
 
 
 def base_python() -> str:
-    """The interpreter itself, past every virtual environment and symbolic link."""
+    """Return the interpreter outside all virtual environments, without symbolic links."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))

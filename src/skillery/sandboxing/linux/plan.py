@@ -1,4 +1,4 @@
-"""What runs are given of the host, and what one may use: the plan that a zygote is built by, and the orders of runs."""
+"""The plan of a zygote and the orders of runs: mounts and limits."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ RUNTIME = Path(python_runner.__file__).parent / "runtime"
 ADDRESS_SPACE_BACKUP = 64 << 30
 INTERPRETER_BYTES = 256 * MEBIBYTE
 DESCRIPTORS, FEW_DESCRIPTORS = 1024, 256
-"""Limit on descriptors of one process. The smaller one applies if no cgroup counts the memory of the kernel.
+"""Limit on descriptors of one process. The smaller one applies if no cgroup counts the kernel's memory.
 
-A process with n descriptors can make n²/4 epoll watches. The kernel limits those for each user, and a server that
-is not root is the user of its runs."""
+A process with n descriptors can make n²/4 epoll watches. The kernel limits those per user, and a server that is not
+root is the user of its runs.
+"""
 
 
 class Filters(NamedTuple):
-    """The system call filters of runs, as the kernel takes them."""
+    """The system call filters of runs, in the kernel's format."""
 
     usual: bytes
     network: bytes
-    """For runs that may use the network: these may open TCP sockets."""
+    """For runs with network access, which may open TCP sockets."""
 
 
 def is_beneath(path: str, folder: str) -> bool:
@@ -37,13 +38,13 @@ def is_beneath(path: str, folder: str) -> bool:
 
 
 def prefixes() -> list[str]:
-    """The interpreter's folder, where it lies outside /usr."""
+    """Return the interpreter's folders outside /usr."""
     found = {os.path.realpath(prefix) for prefix in (sys.base_prefix, sys.base_exec_prefix)}
     return sorted(prefix for prefix in found if not is_beneath(prefix, "/usr"))
 
 
 def hidden(private: tuple[str, ...]) -> list[str]:
-    """Where packages are installed, and the `private` folders of the server: neither importable nor readable inside."""
+    """Return the folders to hide: installed packages, and the `private` folders of the server."""
     roots = {"/usr", "/usr/local", os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
     patterns = [f"{root}/lib*/python*/{kind}-packages" for root in sorted(roots) for kind in ("site", "dist")]
     found = {path for pattern in patterns for path in glob(pattern) if Path(path).is_dir()}  # noqa: PTH207
@@ -55,14 +56,14 @@ def hidden(private: tuple[str, ...]) -> list[str]:
 
 
 def is_open_to_all(path: str) -> bool:
-    """Whether any uid may read it: a run's uid is nobody's. A folder speaks for what is in it."""
+    """Return whether any uid may read the path, because a run's uid owns no files. A folder stands for its content."""
     mode = Path(path).stat().st_mode
     needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
     return mode & needed == needed
 
 
 def shape(limits: Limits) -> Limits:
-    """The part of the limits that a place is made for; the rest is held from outside, or set when the job comes."""
+    """Return the limits that a cell is made for. The others are enforced from outside, or set with the job."""
     return Limits(
         memory_mb=limits.memory_mb,
         processes=limits.processes,
@@ -74,14 +75,17 @@ def shape(limits: Limits) -> Limits:
 
 
 def cpu_seconds(limits: Limits) -> int:
-    """What one process of the run may use at most: a backup of the timeout."""
+    """Return the CPU time limit of one process, a backup of the timeout."""
     return int(limits.timeout_ms / 1000 * max(1.0, limits.cpus)) + 2
 
 
 @lru_cache(maxsize=64)
 def tree_limits(limits: Limits, *, cgroups: bool, base: int = 0) -> dict[str, int]:
-    """The limits as rlimits and mount options. Without cgroups the address space holds each process near the limit of
-    the whole tree; with them it is only a backup. `base`: bytes of it that a process has from its zygote."""
+    """Return the limits as rlimits and mount options.
+
+    Without cgroups, the address space limits each process near the limit of the complete tree; with them it is only a
+    backup. `base` is the address space that a process inherits from its zygote, in bytes.
+    """
     memory = limits.memory_mb * MEBIBYTE
     return {
         "processes": limits.processes,
@@ -115,8 +119,10 @@ def make_plan(
 
 
 def given(job: Job, *, root: bool, packages: bool = True) -> list[dict[str, Any]]:
-    """What is mounted for one run: kind, name, source, and whether only the server's root may read it; without the
-    `packages` where they are there."""
+    """Return the mounts of one run: kind, name, source, and whether only the server's root may read it.
+
+    `packages` is False if they are mounted already.
+    """
     entries = [entry("skills", skill.name, *seen(str(skill.folder)), root=root) for skill in job.skills]
     if packages:
         entries += [entry("packages", one.lock, *look(str(one.folder)), root=root) for one in job.packages]
@@ -128,10 +134,10 @@ def entry(kind: str, name: str, source: str, is_open: bool, *, root: bool) -> di
 
 
 def look(path: str) -> tuple[str, bool]:
-    """Where it really is, and whether any uid may read it."""
+    """Return the real path, and whether any uid may read it."""
     source = os.path.realpath(path)
     return source, is_open_to_all(source)
 
 
 seen = lru_cache(maxsize=4096)(look)
-"""For the folders of skills, which never change."""
+"""Cached, for folders of skills, which never change."""

@@ -1,4 +1,4 @@
-"""What `skillery doctor` asks of this host, each tried by doing it, with what to do where it is missing."""
+"""Probes of this host for `skillery doctor`, each tested by using the feature, with a remedy."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def cgroup_probe(name: str, *, held: bool) -> Probe:
 
 
 def watchdog_possible() -> bool:
-    """Whether the processes of a tree can be listed (CONFIG_PROC_CHILDREN)."""
+    """Return whether the processes of a tree can be listed (CONFIG_PROC_CHILDREN)."""
     return Path(f"/proc/self/task/{threading.get_native_id()}/children").exists()
 
 
@@ -111,14 +111,14 @@ def machine_probe() -> Probe:
 
 
 def interpreter_probe() -> Probe:
-    """It is mounted at its own path, and must not lie where the sandbox has something of its own."""
+    """Check the path of the interpreter, which must not lie in a folder that the sandbox provides itself."""
     covered = [prefix for prefix in prefixes() if any(is_beneath(prefix, folder) for folder in OWN_FOLDERS)]
     fix = f"install Python elsewhere than beneath {', '.join(OWN_FOLDERS)}" if covered else ""
     return Probe("interpreter", not covered, ", ".join(covered or ["/usr", *prefixes()]), fix)
 
 
 def run_probes(run_jobs: languages.RunJobs) -> list[Probe]:
-    """Whole runs: one in each language, and one that does nothing."""
+    """Run one job in each language, and one that does nothing."""
     outcomes = languages.run_apart(run_jobs, [NO_OP, *languages.JOBS])
     first = outcomes[0] if outcomes else Outcome()
     ok = first.result == b"true"
@@ -128,7 +128,7 @@ def run_probes(run_jobs: languages.RunJobs) -> list[Probe]:
 
 
 def all_probes(run_jobs: languages.RunJobs | None = None) -> list[Probe]:
-    """In the order in which they build on each other."""
+    """Return the probes in the order in which they depend on each other."""
     machine = machine_probe()
     if not machine.ok:
         return [machine]

@@ -1,4 +1,4 @@
-"""Which processors a run is bound to, where no cgroup counts the time that it takes."""
+"""Processors that a run is bound to if no cgroup limits its CPU time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import os
 
 class Processors:
     def __init__(self, *, counted: bool) -> None:
-        """`counted`: whether cgroups hold the processor time of runs."""
+        """`counted` means that cgroups limit the CPU time of runs."""
         self._counted = counted
         self._turn = itertools.cycle(sorted(os.sched_getaffinity(0)))
 
     def some(self, cpus: float) -> list[int]:
-        """As many as a run may use, in turn; none where it need not be bound."""
+        """Return as many processors as a run may use, in turn; an empty list if it need not be bound."""
         if self._counted:
             return []
         count = math.ceil(cpus)

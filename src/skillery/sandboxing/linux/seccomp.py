@@ -1,6 +1,7 @@
-"""The system call filter: an allow-list as a balanced tree of comparisons, made once by the host, loaded by each run.
+"""The system call filter: an allow-list as a balanced tree of comparisons, made once by the host and loaded by each
+run.
 
-Written by hand so that nothing has to be installed. docs: Documentation/userspace-api/seccomp_filter.rst.
+Written by hand, without a library. See Documentation/userspace-api/seccomp_filter.rst.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FAMILY_UNIX, FAMILY_INET, FAMILY_INET6 = 1, 2, 10
 STREAM, DATAGRAM, SEQUENCED = 1, 2, 5
 F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ = 1024, 1026, 1031
 PR_SCHED_CORE, PR_SET_MEMORY_MERGE, PR_FUTEX_HASH = 62, 67, 78
-# Each of them moves pages of files that the host and other runs use, or compares pages of several runs (KSM).
+# Each of these moves pages of files that the host and other runs use, or compares pages of several runs (KSM).
 MADV_WILLNEED, MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT = 3, 12, 20, 21
 SHARED_ANONYMOUS = 0x21  # MAP_SHARED_VALIDATE has the bit of MAP_SHARED too
 MAP_HUGETLB, MFD_HUGETLB = 0x40000, 4
@@ -50,46 +51,46 @@ def refuse(number: int) -> Code:
 
 
 def load_argument(index: int) -> Instruction:
-    # The low half: the kernel itself looks at no more of an ioctl request, a family or clone flags. Comparing all
-    # 64 bits is how filters were walked around.
+    # The low half, because the kernel itself reads no more of an ioctl request, a family or clone flags. Filters that
+    # compared all 64 bits were bypassed.
     return (LOAD, 0, 0, 16 + 8 * index)
 
 
 def one_of(index: int, values: tuple[int, ...], then: Code, otherwise: Code) -> Code:
-    """`then` where the argument is one of the values; both must end in an answer."""
+    """Return `then` if the argument is one of the values, else `otherwise`. Both must end in an answer."""
     last = len(values) - 1
     tests = tuple((EQUAL, last - place, int(place == last) * len(then), value) for place, value in enumerate(values))
     return (load_argument(index), *tests, *then, *otherwise)
 
 
 def socket_type(*types: int, refused: int = errno.EPERM) -> Code:
-    """Return code that goes on behind itself if argument 1 is one of the types, whatever flags it carries."""
+    """Return code that continues after itself if argument 1 is one of the types, whatever flags it carries."""
     last = len(types)
     tests = tuple((EQUAL, last - place, 0, value) for place, value in enumerate(types))
     return (load_argument(1), (AND, 0, 0, 0xF), *tests, *refuse(refused))
 
 
 def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
-    """Return the code that judges each call of the table BY_ARGUMENT, sockets excepted."""
+    """Return the code for each call of the table BY_ARGUMENT except sockets."""
     allow, eperm, ignored = answer(ALLOW), refuse(errno.EPERM), refuse(0)
-    # Leases and notices concern files that the host and other runs use as well. A large pipe takes pages from the
-    # share of the server's own user where no cgroup counts them.
+    # Leases and notices concern files that the host and other runs use too. A large pipe takes pages from the server
+    # user's share if no cgroup counts them.
     fcntl = (F_SETLEASE, F_NOTIFY) if cgroups else (F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ)
     return {
         "clone": (load_argument(0), (AND, 0, 0, NEW_NAMESPACES), (EQUAL, 0, 1, 0), *allow, *eperm),
-        # A datagram socket, paired or not, sends to any address: that of a socket of the host in a folder we mount.
+        # A datagram socket, paired or not, sends to any address, such as a host socket in a mounted folder.
         "socketpair": (*socket_type(STREAM, SEQUENCED), *one_of(0, (FAMILY_UNIX,), allow, eperm)),
-        # The memory of what waits in a socket is counted, or estimated, at the default size of its buffers.
+        # The memory of data in a socket is counted, or estimated, at the default buffer size.
         "setsockopt": socket_options(),
         "ioctl": one_of(1, TERMINAL_INJECTION, eperm, allow),
         "personality": one_of(0, HARMLESS_PERSONALITIES, allow, eperm),
         "fcntl": one_of(1, fcntl, eperm, allow),
         "madvise": one_of(2, (MADV_WILLNEED, MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT), ignored, allow),
         "prctl": one_of(0, (PR_SCHED_CORE, PR_SET_MEMORY_MERGE, PR_FUTEX_HASH), eperm, allow),
-        # Of itself only: pid 1 is the same uid, and would die of its limits.
+        # Only of the caller itself: pid 1 has the same uid, and its own limits could kill it.
         "prlimit64": one_of(0, (0,), allow, eperm),
         **of_all_but_pid_1(cgroups=cgroups),
-        # A descriptor on its way to the server is closed by the server, which takes as long as the code wants.
+        # The server closes a descriptor sent to it, which takes as long as the code wants.
         **dict.fromkeys(("sendmsg", "sendmmsg"), allow if rights else eperm),
         "mmap": without_flag(3, MAP_HUGETLB, allow if cgroups else mmap_that_a_watchdog_sees()),
         "memfd_create": without_flag(1, MFD_HUGETLB, allow) if cgroups else eperm,
@@ -129,23 +130,24 @@ def sockets(*, network: bool) -> dict[str, Code]:
 
 
 def of_all_but_pid_1(*, cgroups: bool) -> dict[str, Code]:
-    """When it runs is not for the code to say: a pid 1 that gets no processor cannot end, and takes nobody along."""
+    """Return code that protects the scheduling of pid 1: without processor time pid 1 cannot end, and cannot end the
+    others."""
     allow, eperm = answer(ALLOW), refuse(errno.EPERM)
     others = one_of(0, (1,), eperm, allow)
     second = one_of(1, (1,), eperm, allow)
     return {
         **dict.fromkeys(("sched_setscheduler", "sched_setparam", "sched_setattr"), others),
         "sched_setaffinity": others if cgroups else eperm,
-        # By uid is by pid 1's uid too.
+        # Setting by uid would include pid 1.
         "setpriority": one_of(0, (PRIO_USER,), eperm, second),
         "ioprio_set": one_of(0, (IOPRIO_WHO_USER,), eperm, second),
     }
 
 
 def mmap_that_a_watchdog_sees() -> Code:
-    """Return the code for mmap where no cgroup counts memory: no shared anonymous mapping.
+    """Return the code for mmap if no cgroup counts memory: no shared anonymous mapping.
 
-    Its pages would stay after it is unmapped, in no process that the watchdog sums.
+    Its pages would stay after unmapping, in no process that the watchdog sums.
     """
     shared = (load_argument(3), (AND, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS))
     return (*shared, *refuse(errno.EPERM), *answer(ALLOW))
@@ -173,7 +175,7 @@ def verdicts(
 
 
 def intervals(known: Mapping[int, Code], unknown: Code) -> list[tuple[int, Code]]:
-    """(first number, code) of each stretch of numbers with one verdict, from 0 up without a gap."""
+    """Return (first number, code) of each range of numbers with one verdict, from 0 up without a gap."""
     stretches: list[tuple[int, Code]] = []
     for number in range(max(known) + 2):
         code = known.get(number, unknown)
@@ -183,7 +185,7 @@ def intervals(known: Mapping[int, Code], unknown: Code) -> list[tuple[int, Code]
 
 
 def tree(stretches: list[tuple[int, Code]]) -> Code:
-    """Binary search by number: about seven comparisons a call instead of hundreds."""
+    """Return a binary search by number: about seven comparisons per call instead of hundreds."""
     if len(stretches) == 1:
         return stretches[0][1]
     middle = len(stretches) // 2
@@ -198,12 +200,12 @@ def tree(stretches: list[tuple[int, Code]]) -> Code:
 def program(
     machine: str, *, cgroups: bool, network: bool = False, also: tuple[str, ...] = (), rights: bool | None = None
 ) -> bytes:
-    """Return the filter as the kernel takes it: an array of struct sock_filter. Raises KeyError for another machine.
+    """Return the filter in the kernel's format: an array of struct sock_filter. Raise KeyError for another machine.
 
     - `cgroups`: whether a cgroup counts the memory of the run.
     - `network`: whether the run may use the network, and so open TCP sockets to its proxy.
-    - `also`: calls to allow while a place is being made ready. The whole filter is loaded on top of that one later.
-    - `rights`: whether code may try to send descriptors. By default it may where the channel itself refuses them.
+    - `also`: calls to allow during set-up. The complete filter is loaded on top of that one later.
+    - `rights`: whether code may try to send descriptors. By default it may if the channel itself refuses them.
     """
     kill = answer(KILL_PROCESS)
     head: Code = (

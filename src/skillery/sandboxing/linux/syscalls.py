@@ -1,8 +1,8 @@
-"""The system calls by name, with their numbers on x86_64 and aarch64, sorted by what a sandbox may do with them.
+"""System calls by name, with their numbers on x86_64 and aarch64, sorted by the verdict of the filter.
 
-One entry is `name:x86_64:aarch64`, `-` where that machine lacks the call. Sources: the kernel's own headers,
-arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h. A call that stands nowhere here is
-newer than this list and answers ENOSYS, as on a kernel that does not know it.
+One entry is `name:x86_64:aarch64`; `-` means that the machine does not have the call. Sources: the kernel's own
+headers, arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h. A call that is not listed is
+newer than this list and answers ENOSYS, as on a kernel without it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ landlock_add_rule:445:445 landlock_restrict_self:446:446 futex_waitv:449:449
 fchmodat2:452:452 futex_wake:454:454 futex_wait:455:455 futex_requeue:456:456 mseal:462:462
 """
 
-# Allowed or not by what their arguments say: see seccomp.py.
+# Allowed or refused by their arguments: see seccomp.py.
 BY_ARGUMENT = """
 memfd_create:319:279 mmap:9:222 madvise:28:233 ioctl:16:29 socket:41:198 connect:42:203 accept:43:202 bind:49:200
 listen:50:201 accept4:288:242 socketpair:53:199 setsockopt:54:208 clone:56:220 fcntl:72:25 personality:135:92
@@ -63,26 +63,26 @@ prctl:157:167 prlimit64:302:261 sendmsg:46:211 sendmmsg:307:269 setpriority:141:
 sched_setscheduler:144:119 sched_setattr:314:274 sched_setaffinity:203:122 ioprio_set:251:30
 """
 
-# Memory that no rlimit and no watchdog counts (vmsplice: pages that only a pipe still holds), and the way off the
-# processors a run was given: refused where no cgroup counts them.
+# Memory that no rlimit and no watchdog counts (vmsplice: pages that only a pipe holds), and calls that leave a run's
+# processors: refused if no cgroup counts them.
 ONLY_WITH_CGROUPS = """
 shmget:29:194 msgget:68:186 mq_open:240:180 vmsplice:278:75
 """
 
-# They answer 0 and do nothing. The folders of a run are memory, and all other files are the host's: flushing its disk
-# or moving its page cache would slow other processes down.
+# These answer 0 and do nothing. The folders of a run are memory, and all other files are the host's: flushing its
+# disk or moving its page cache would slow other processes down.
 IGNORED = """
 msync:26:227 fsync:74:82 fdatasync:75:83 readahead:187:213 fadvise64:221:223 sync_file_range:277:84
 """
 
-# They answer as a kernel that lacks them, so that callers fall back to what can be filtered, or to asking again:
-# inotify and cachestat tell what the host and other runs do with the files that all share.
+# These answer like a kernel without them, so that callers fall back to calls that can be filtered, or to polling:
+# inotify and cachestat reveal what the host and other runs do with shared files.
 ABSENT = """
 cachestat:451:451 io_uring_setup:425:425 io_uring_enter:426:426 io_uring_register:427:427 clone3:435:435
 inotify_init:253:- inotify_add_watch:254:27 inotify_rm_watch:255:28 inotify_init1:294:26
 """
 
-# They answer EPERM: the host's filesystems as a whole, other processes, namespaces, mounts, the kernel itself, its
+# These answer EPERM: the host's filesystems as a whole, other processes, namespaces, mounts, the kernel itself, its
 # keys, clocks and modules.
 FORBIDDEN = """
 sync:162:81 syncfs:306:267
@@ -109,7 +109,7 @@ MACHINES = ("x86_64", "aarch64")
 
 
 def numbers(table: str, machine: str) -> dict[str, int]:
-    """Name to number of every call of `table` that `machine` has."""
+    """Return the number of every call of `table` that `machine` has, by name."""
     column = MACHINES.index(machine) + 1
     entries = (entry.split(":") for entry in table.split())
     return {entry[0]: int(entry[column]) for entry in entries if entry[column] != "-"}

@@ -1,4 +1,4 @@
-"""Host uids for the runs of a server that is root: no two runs at a time share one."""
+"""Host uids for the runs of a server that is root: no two running runs share one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from skillery.errors import Busy
 
 
 class Uids:
-    """Handed out in turn, so that one that was just given back is the last to be used again."""
+    """A pool of uids in rotation: a uid that was just returned is the last to be used again."""
 
     def __init__(self, first: int, count: int) -> None:
         self._free = deque(range(first, first + count))
         self._free.rotate(-os.getpid())  # two servers on one machine are unlikely to meet
 
     def take(self) -> int:
-        """Raises Busy where none is left."""
+        """Return a uid. Raise Busy if none is left."""
         if not self._free:
             raise Busy("every host uid that the sandbox may use is taken by a run", retry_after_ms=1000)
         return self._free.popleft()

@@ -1,7 +1,7 @@
-"""Holding the memory of a process tree where no cgroup can: sum what it uses, many times a second.
+"""Memory limit of a process tree without a cgroup: sum its use many times a second.
 
-Weaker than a cgroup (a burst between two looks is held only by each process's address space), and named in `degraded`.
-What cannot be summed here the system call filter refuses.
+Weaker than a cgroup (only each process's address space limits a burst between two looks), and named in `degraded`.
+The system call filter refuses memory that cannot be summed here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 
 INTERVAL = 0.04
 NEAR = 0.5
-"""The part of the limit from which on shared pages are told apart: that takes the kernel as long as the run has
-mappings, which is as long as it likes."""
+"""The share of the limit above which shared pages are divided among processes: the kernel needs time in proportion to
+the run's mappings, which the run controls."""
 SLOW_WORK, SLOW = 0.1, 0.4
-"""Seconds of a look's own work, and in all, after which it is told apart no further."""
+"""Seconds of a look's own work, and in total, after which pages are no longer divided."""
 LOOKS = 3
 KIBIBYTE = 1024
 SOCKET_OPTIONS = 128 * KIBIBYTE
-"""What the kernel lets the options of one socket take (net.core.optmem_max)."""
+"""The kernel's limit for the options of one socket (net.core.optmem_max)."""
 
 
 def threads(pid: int) -> list[int]:
@@ -33,8 +33,11 @@ def threads(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Of all threads of a process. A thread that ends leaves its children to another, which may have been asked by
-    then: all are asked once more, a few times at most, for there may be no end of threads that end."""
+    """Return the children of all threads of a process.
+
+    A thread that ends leaves its children to another thread, which may have been read already: then all are read
+    again, a few times at most, because threads may end endlessly.
+    """
     found: dict[int, None] = {}
     for _ in range(LOOKS):
         has_ended = False
@@ -51,8 +54,10 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(root: int) -> Iterator[int]:
-    """One after the other, each asked for its own children when the next is wanted. Orphans of a run go to its pid 1,
-    so none escapes the tree."""
+    """Yield the descendants, and read the children of each when the next is requested.
+
+    Orphans of a run move to its pid 1, so none escapes the tree.
+    """
     left = children(root)
     while left:
         pid = left.pop()
@@ -61,7 +66,7 @@ def descendants(root: int) -> Iterator[int]:
 
 
 def fields(path: Path, wanted: tuple[str, ...]) -> int:
-    """The sum of some kB fields of a file of `Name: value kB` lines, in bytes; 0 where it may not be read."""
+    """Return the sum of some kB fields of a file of `Name: value kB` lines, in bytes; 0 if it cannot be read."""
     try:
         pairs = [line.partition(":") for line in path.read_text().splitlines()]
     except OSError:
@@ -70,42 +75,41 @@ def fields(path: Path, wanted: tuple[str, ...]) -> int:
 
 
 def memory_of(pid: int, thread_memory: Callable[[int], int]) -> int:
-    """Bytes that a process holds.
+    """Return the bytes that a process holds.
 
-    A process whose first thread has ended shows nothing under its own number, but under those of the others.
+    A process whose first thread has ended reports nothing under its own number, but under those of its other threads.
     """
     return next((held for held in map(thread_memory, threads(pid)) if held), 0)
 
 
 def rough_memory(thread: int) -> int:
-    """All that is mapped, whoever shares it, from counters: no walk through the mappings."""
+    """Return all mapped memory, including shared memory in full, from counters: no walk through the mappings."""
     return fields(Path(f"/proc/{thread}/status"), ("RssAnon", "RssShmem", "VmSwap", "VmPTE"))
 
 
 def shared_memory(thread: int) -> int:
-    """Shared pages by their share; where that may not be read, all of them."""
+    """Return memory with shared pages divided; in full if that cannot be read."""
     pages = fields(Path(f"/proc/{thread}/smaps_rollup"), ("Pss", "SwapPss"))
     return pages + fields(Path(f"/proc/{thread}/status"), ("VmPTE",)) if pages else rough_memory(thread)
 
 
 @cache
 def socket_bytes() -> int:
-    """The most that one socket holds for its run."""
+    """Return the most bytes that one socket holds."""
     return int(Path("/proc/sys/net/core/wmem_default").read_text()) + SOCKET_OPTIONS
 
 
 def socket_memory(pid: int) -> int:
-    """The most that the sockets of this process's network hold: no process shows what waits in them."""
+    """Return the most bytes that the sockets in the process's network hold; no process shows data waiting in them."""
     try:
         first = Path(f"/proc/{pid}/net/sockstat").read_text().split("\n", 1)[0]
         return int(first.split()[-1]) * socket_bytes()
     except (OSError, ValueError, IndexError):
-        return 0  # it has ended meanwhile
+        return 0  # the process has ended
 
 
 def tree_memory(root: int, thread_memory: Callable[[int], int] = shared_memory) -> Iterator[int]:
-    """What is held by all descendants of `root`, and by the sockets of its network, where it has one that is its own:
-    the sum so far, growing from process to process."""
+    """Yield the growing sum of the memory of all descendants of `root`, and of the sockets of its own network."""
     total = socket_memory(root)
     yield total
     for pid in descendants(root):
@@ -114,8 +118,10 @@ def tree_memory(root: int, thread_memory: Callable[[int], int] = shared_memory) 
 
 
 def over(root: int, limit: int) -> bool:
-    """Whether the descendants of `root` hold more than `limit` bytes. A look that they make slow counts pages in full
-    that they share."""
+    """Return whether the descendants of `root` hold more than `limit` bytes.
+
+    If they make a look slow, shared pages count in full.
+    """
     began, worked = time.monotonic(), time.thread_time()
     roughly = max(tree_memory(root, rough_memory))
     if roughly <= limit * NEAR:
@@ -129,11 +135,13 @@ def over(root: int, limit: int) -> bool:
 
 
 async def exceeds(root: int, limit: int) -> None:
-    """Returns when the descendants of `root` hold more than `limit` bytes. Looks from a thread of its own: no other
-    work, and no other run's slow look, comes before it."""
+    """Return when the descendants of `root` hold more than `limit` bytes.
+
+    The looks run in their own thread: no other work, and no slow look of another run, delays them.
+    """
     loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "watchdog")
     try:
-        while not await loop.run_in_executor(thread, over, root, limit):  # noqa: ASYNC110 - nobody tells us
+        while not await loop.run_in_executor(thread, over, root, limit):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(INTERVAL)
     finally:
         thread.shutdown(wait=False)

@@ -1,4 +1,4 @@
-"""Running Python code in another process, whatever holds that process in: the conversation with it, its log, its end.
+"""Running Python code in another process, in any sandbox: the dialogue with the process, its log and its end.
 
-`runtime/` is the other side: it runs inside and imports nothing of the server.
+`runtime/` is the other side: it runs inside the sandbox and imports nothing of the server.
 """

@@ -1,4 +1,4 @@
-"""The server's half of one run: hands over the job, answers what the code asks, ends with what became of it."""
+"""The server's side of one run: send the job, answer the code's requests, end with the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEAST_PAUSE = 0.002
 
 
 class Places(msgspec.Struct, frozen=True):
-    """Where things are, as the code sees them."""
+    """Paths in the sandbox, as the code sees them."""
 
     skills: str = "/skills"
     blobs: str = "/blobs"
@@ -35,11 +35,11 @@ class Places(msgspec.Struct, frozen=True):
     lock: str = "/workspace"
     code: str = "/run/code/run_code.py"
     own_processes: bool = True
-    """Whether the code is alone: every process that it could signal is one of its run."""
+    """Whether the run has its own pid namespace, so that the code can signal only processes of the run."""
 
 
 class NoHost:
-    """For a run that asks for nothing."""
+    """A host for a run that makes no requests."""
 
     async def begin_blob(self, kind: str, path: str | None = None) -> BlobWriter:
         raise TooLarge(f"this run writes no blobs, not even of kind {kind}")
@@ -52,7 +52,10 @@ class NoHost:
 
 
 def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:
-    """All that the process inside is told of its run, but the arguments. `environment` comes on top of its own."""
+    """Return all that the process inside needs about its run, except the arguments.
+
+    `environment` is added to the process's own.
+    """
     call = job.call
     program = program_of(job, places.skills)
     return {
@@ -82,7 +85,7 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
 
 
 class _Pace:
-    """Code that floods us waits; the other runs of this server do not."""
+    """Slows down code that floods the server, so that other runs do not wait."""
 
     def __init__(self, per_second: int) -> None:
         self._burst = min(BURST, per_second)
@@ -90,8 +93,11 @@ class _Pace:
         self._began = time.monotonic()
 
     async def after(self, number: int) -> None:
-        """After the message `number`, from 0: the last of a burst waits until the time of the burst is over, and gives
-        way to others even where that has been long ago."""
+        """Wait after the message `number`, counted from 0.
+
+        The last message of a burst waits until the time of the burst is over, and yields to other tasks even if that
+        was long ago.
+        """
         if number % self._burst < self._burst - 1:
             return
         remaining = self._began + self._interval - time.monotonic()
@@ -100,8 +106,8 @@ class _Pace:
 
 
 class Dialogue:
-    """One conversation. After `listen` exactly one of `result` and `failure` is set, or neither where the code ended
-    without a word."""
+    """One dialogue. After `listen`, exactly one of `result` and `failure` is set, or neither if the code ended
+    silently."""
 
     def __init__(self, channel: Channel, job: Job, host: RunHost) -> None:
         self._channel = channel
@@ -112,25 +118,25 @@ class Dialogue:
         self._blob_bytes = 0
         self._calls = 0
         self._ahead: asyncio.Future[Message | None] | None = None
-        """The next message, where it was listened for while a call was under way."""
+        """The next message, if it was received during a call."""
         self.heard = asyncio.Event()
-        """Set when the last byte of the result or failure is in: what follows is the host's own time."""
+        """Set when the last byte of the result or failure has arrived. Later work is the host's time."""
         self.summary: str | None = None
         self.result: bytes | None = None
         self.failure: Failure | None = None
 
     async def wait_ready(self) -> None:
-        """Until the code could start. Raises BrokenSetup."""
+        """Wait until the code can start. Raise BrokenSetup."""
         await wait_ready(self._channel)
 
     async def go(self) -> None:
-        """Copy the input files of the run to its workspace, then let the code start. Raises BrokenSetup."""
+        """Copy the input files to the workspace, then let the code start. Raise BrokenSetup."""
         if self._files:
             await send_files(self._channel, self._files)
         await self._channel.send({"op": "go"})
 
     async def listen(self) -> None:
-        """Answer until the code hands over its result or its failure, or is gone."""
+        """Answer requests until the code sends its result or failure, or ends."""
         pace = _Pace(self._limits.callbacks_per_second)
         try:
             for number in itertools.count():
@@ -220,7 +226,7 @@ class Dialogue:
     async def _read_blob(self, blob_id: str) -> None:
         try:
             size, pieces = await self._blob(blob_id)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        except Exception as error:  # noqa: BLE001 - any error is the answer
             await self._refuse(error)
             return
         await self._channel.send_pieces({}, size, pieces)
@@ -244,7 +250,7 @@ class Dialogue:
         try:
             await asyncio.wait({call, self._ahead}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not call.done():  # nobody waits for it any more: the code has gone on or is gone
+            if not call.done():  # the code no longer waits, or has ended
                 call.cancel()
                 await asyncio.wait({call})
         if call.cancelled():
@@ -281,13 +287,13 @@ class Dialogue:
 
 
 MANY_SLOW_NUMBERS = 100
-"""A result with more of them is not decoded."""
+"""The most such numbers in a result that is decoded."""
 
 
 def normal_json(body: bytes) -> bytes:
-    """The same value in the compact form. Raises where it is not JSON.
+    """Return the value in the compact form. Raise if it is not JSON.
 
-    A big one is checked as text: millions of small values would take seconds in which nobody else is served.
+    A large value is checked as text: decoding millions of small values would block the server for seconds.
     """
     if len(body) > BIG_TEXT or slow_numbers(body) > MANY_SLOW_NUMBERS:
         return msgspec.json.format(str(body, "utf-8"), indent=-1).encode()

@@ -1,4 +1,4 @@
-"""Which languages there are where runs run, found out by running something in each."""
+"""The languages available to runs, determined by a run in each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from skillery.backends import CodeCall, Job, Language, Limits, Outcome, Probe
 
 RunJobs = Callable[[Sequence[Job]], Coroutine[Any, Any, list[Outcome]]]
-# Each answers [where its interpreter is, its version].
+# Each returns [path of its interpreter, its version].
 WHO_ARE_YOU: dict[Language, str] = {
     "python": "import sys, platform\ndef main(args): return [sys.executable, platform.python_version()]",
     "javascript": "export const main = () => [process.execPath, process.versions.node];",
@@ -30,7 +30,7 @@ JOBS = [
 
 
 def run_apart(run_jobs: RunJobs, jobs: Sequence[Job]) -> list[Outcome]:
-    """In an event loop of its own thread; fewer than there are jobs where it raised."""
+    """Run the jobs in an event loop of a new thread. Return fewer outcomes than jobs if that raised."""
     outcomes: list[Outcome] = []
     thread = threading.Thread(target=lambda: outcomes.extend(asyncio.run(run_jobs(jobs))))
     thread.start()
@@ -39,7 +39,7 @@ def run_apart(run_jobs: RunJobs, jobs: Sequence[Job]) -> list[Outcome]:
 
 
 def language_probes(outcomes: Sequence[Outcome]) -> list[Probe]:
-    """What the outcomes of JOBS say."""
+    """Return the probes for the outcomes of JOBS."""
     return [
         language_probe(language, outcome)
         for language, outcome in zip(WHO_ARE_YOU, [*outcomes, *[None] * len(JOBS)], strict=False)

@@ -1,4 +1,4 @@
-"""The log of a run: its pipe is always drained, the head and the tail are kept, the rest is counted."""
+"""The log of a run. Its pipe is always drained; head and tail are kept, the rest is counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PIPE_BYTES = 1 << 20
 
 
 class KeptLog:
-    """At most `limit` bytes in memory, however much comes."""
+    """Keeps at most `limit` bytes in memory."""
 
     def __init__(self, limit: int) -> None:
         self._half = limit // 2
@@ -49,7 +49,7 @@ class KeptLog:
 
 
 class LogPipe:
-    """The reading end of what the code prints."""
+    """The read end of the code's output."""
 
     def __init__(self, limit: int = 0) -> None:
         """`limit` in bytes; see `keep`."""
@@ -74,11 +74,11 @@ class LogPipe:
         self._ended.set_result(None)
 
     def keep(self, limit: int) -> None:
-        """So many bytes, from here on."""
+        """Discard the log so far, and keep up to `limit` bytes from now on."""
         self._kept = KeptLog(limit)
 
     def note(self, line: str) -> None:
-        """A line of the host's own, after all that the code has printed until now."""
+        """Add a line of the host after all output until now."""
         if not self._ended.done():
             self._drain()
         self._kept.add(line.encode("utf-8", "replace") + b"\n")
@@ -89,7 +89,7 @@ class LogPipe:
             self.write_end = -1
 
     async def finish(self, patience: float) -> Log:
-        """All of it, once everybody who could write is gone; after `patience` seconds what there is."""
+        """Return the log when all writers have ended, or after `patience` seconds."""
         self.close_write_end()
         await asyncio.wait({self._ended}, timeout=patience)
         return self._kept.finish()
@@ -102,7 +102,10 @@ class LogPipe:
 
 
 def widen(pipe: int) -> None:
-    """A bigger pipe means fewer wake-ups under a flood; an ordinary user may have used up the allowance."""
+    """Enlarge the pipe, which means fewer wake-ups in a flood.
+
+    This may fail if an ordinary user has used up the allowance.
+    """
     try:
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:

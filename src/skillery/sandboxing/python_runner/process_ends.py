@@ -1,4 +1,4 @@
-"""How a run's process ended, in words; and ending it whole."""
+"""The end of a run's process in words, and an end that cancellation cannot interrupt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skillery.backends import Failure, FailureType, Outcome
 
 
 def ended_early(status: int) -> Failure:
-    """The code's process is gone and left no result. `status` is what wait() says."""
+    """Return the failure of a process that ended without a result. `status` comes from wait()."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGXCPU:
@@ -24,7 +24,7 @@ def ended_early(status: int) -> Failure:
 
 
 async def finish_whole(ending: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """Await `ending` to its end. Being cancelled, even twice, must not leave half of a run behind."""
+    """Await `ending` completely. A cancellation, even a second one, must not leave half of a run behind."""
     task = asyncio.ensure_future(ending)
     cancelled = False
     while not task.done():

@@ -1,4 +1,4 @@
-"""What the process inside is told of a program that is not a function in Python."""
+"""The description of a program other than a Python function, for the process inside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from skillery.backends import CodeCall, HandlerCall, Job, ScriptCall
 
 
 def program_of(job: Job, skills: str) -> dict[str, Any] | None:
-    """None where the run calls a function in Python. `skills` is the folder of the mounted skills, seen from inside."""
+    """Return the description; None if the run calls a Python function.
+
+    `skills` is the folder of mounted skills, as seen inside.
+    """
     call = job.call
     told: dict[str, Any]
     match call:

@@ -1,4 +1,4 @@
-"""How a run goes once its code may start, whatever holds it in: it is listened to, stopped at a limit, and ends."""
+"""A run from the start of its code, in any sandbox: dialogue, limits, and outcome."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from skillery.sandboxing.python_runner.process_ends import ended_early, finish_w
 
 
 class RunSession:
-    """`follow`, where the code could start; then `outcome`, with what is known of the end."""
+    """Call `follow` when the code can start, then `outcome` after the end."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._dialogue: Dialogue | None = None
         self._duration_ms = 0.0
         self.stopped: Failure | None = None
-        """Why it was ended, or did not start."""
+        """Why the run was stopped, or did not start."""
         self.status: int | None = None
-        """The wait status of the code's process, where it ended before it had said how it went."""
+        """The wait status of the code's process, if it ended without a result."""
 
     async def follow(
         self,
@@ -30,10 +30,11 @@ class RunSession:
         ended: Callable[[], Awaitable[int | None]],
         exceeds: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Until the code has ended, or a limit has ended it: the wall clock, or memory, where `exceeds` returns. The
-        clock stops when the last byte of the result is in; checking it is not the code's time.
+        """Wait until the code has ended, or a limit has ended it: the wall clock, or memory if `exceeds` returns.
 
-        `ended` waits for the end of the code's process, and answers its wait status where it is known.
+        The clock stops at the last byte of the result, because its check is not the code's time.
+
+        `ended` waits for the end of the code's process, and returns its wait status if it is known.
         """
         self._dialogue = dialogue
         started = time.monotonic()
@@ -63,7 +64,7 @@ class RunSession:
     async def _listen(self, dialogue: Dialogue, ended: Callable[[], Awaitable[int | None]]) -> None:
         await dialogue.listen()
         if dialogue.result is None and dialogue.failure is None:
-            # It closed the channel, or has ended: only the end counts.
+            # The code closed the channel or has ended. In both cases only the end of the process counts.
             self.status = await ended()
 
     def _too_much_memory(self) -> Failure:
@@ -106,7 +107,7 @@ class RunSession:
 
 
 class LiveRun(Protocol):
-    """One job in a sandbox: `live`, then `end`, also after an error."""
+    """One job. Call `live`, then always `end`."""
 
     async def live(self) -> None: ...
 
@@ -114,7 +115,7 @@ class LiveRun(Protocol):
 
 
 async def run_whole(run: LiveRun) -> Outcome:
-    """Being cancelled must not leave half of a run behind."""
+    """Run a job to its end. A cancellation must not leave half of a run behind."""
     try:
         await run.live()
     except BaseException:

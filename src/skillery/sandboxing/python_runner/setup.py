@@ -1,4 +1,4 @@
-"""The last steps before the code of a run starts: wait until the place is ready, copy its input files."""
+"""The last steps before the code starts: wait until the sandbox is ready, copy the input files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ BYTES_PER_SECOND = 10 << 20
 
 
 class BrokenSetup(Exception):
-    """The place could not be made ready; the message is for the caller. `explained` is what the place itself said."""
+    """Raised if the sandbox could not be prepared.
+
+    The message is for the caller; `explained` means that it came from the sandbox.
+    """
 
     def __init__(self, message: str, *, explained: bool = False) -> None:
         super().__init__(message)
@@ -23,10 +26,10 @@ class BrokenSetup(Exception):
 
 
 async def wait_ready(channel: Channel) -> None:
-    """Until the place at the other end is ready for code. Raises BrokenSetup."""
+    """Wait until the sandbox is ready for code. Raise BrokenSetup."""
     try:
         message = await channel.receive()
-    except ChannelAbused:  # it was killed in the middle of a word
+    except ChannelAbused:  # the process was killed during a message
         message = None
     if message is None:
         raise BrokenSetup("the sandbox ended while it was being set up")
@@ -35,19 +38,21 @@ async def wait_ready(channel: Channel) -> None:
 
 
 def copy_seconds(files: Sequence[InputFile]) -> float:
-    """Return how much longer set-up may take because of these files."""
+    """Return the additional seconds that set-up may take because of these files."""
     return sum(file.size_bytes for file in files) / BYTES_PER_SECOND
 
 
 async def send_files(channel: Channel, files: Sequence[InputFile]) -> None:
-    """Stream the content of each file to the runtime, which writes it to the workspace. Raise BrokenSetup if one could
-    not be read or written."""
+    """Stream the content of each file to the runtime, which writes it to the workspace.
+
+    Raise BrokenSetup if a file could not be read or written.
+    """
     try:
         for file in files:
             with await asyncio.to_thread(file.source.open, "rb") as stream:
                 await channel.send_pieces({}, file.size_bytes, _pieces(stream, file.size_bytes))
     except (OSError, EOFError):
-        channel.close()  # the runtime waits for bytes that will not come: this ends it
+        channel.close()  # end the runtime, which waits for the missing bytes
         message = f"the content of the input file '{file.path}' is no longer there; upload it again"
         raise BrokenSetup(message, explained=True) from None
     await wait_ready(channel)

@@ -1,5 +1,7 @@
-"""The server's end of the channel. Whatever arrives was written by code that nobody trusts: every size is bounded
-before a byte of it is read, nothing is unpickled."""
+"""The server's end of the channel.
+
+All input comes from untrusted code: every size is checked before a byte is read, and nothing is unpickled.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,14 @@ PIECE = 256 * 1024
 
 
 SO_PASSRIGHTS = 83
-"""Linux 6.16: off, whoever sends a descriptor to this socket gets EPERM."""
+"""Linux 6.16: if off, sending a descriptor to this socket fails with EPERM."""
 
 
 def refuse_descriptors(end: socket.socket) -> bool:
-    """False where this kernel cannot: then a sandbox has to see to it that none is sent. A descriptor that arrives is
-    closed by whoever reads, and closing one can take as long as its sender wants (SO_LINGER)."""
+    """Refuse descriptors on this socket. Return False if the kernel cannot, and the sandbox must prevent them.
+
+    The reader must close a received descriptor, and closing one can take as long as its sender wants (SO_LINGER).
+    """
     try:
         end.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
     except OSError:
@@ -40,11 +44,11 @@ def can_refuse_descriptors() -> bool:
 
 
 class ChannelAbused(Exception):
-    """What came is no message."""
+    """Raised for input that is not a valid message."""
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A header as code may send it, and how many bytes of body follow."""
+    """A header from the code, and the size of the body that follows."""
 
     op: str
     body: int = 0
@@ -64,7 +68,7 @@ async def one_piece(content: bytes) -> AsyncIterator[bytes]:
 
 
 class Channel:
-    """Messages with the process inside."""
+    """Messages to and from the process inside."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -72,7 +76,7 @@ class Channel:
 
     @classmethod
     async def over(cls, end: socket.socket) -> Channel:
-        """Takes the socket over; it is closed where this is cancelled. No descriptors come over it any more."""
+        """Return a channel that owns the socket and accepts no descriptors. A cancellation closes the socket."""
         refuse_descriptors(end)
         end.setblocking(False)
         try:
@@ -82,7 +86,7 @@ class Channel:
             raise
 
     async def receive(self) -> Message | None:
-        """The next header, None at the end. Raises ChannelAbused. The body must be read before the next one."""
+        """Return the next header, None at the end. Raise ChannelAbused. Its body must be read before the next call."""
         try:
             header_size, body = HEAD.unpack(await self._reader.readexactly(HEAD.size))
             if header_size > MAX_HEADER:
@@ -100,7 +104,7 @@ class Channel:
             raise ChannelAbused("a header that is not JSON of the known shape") from None
 
     async def pieces(self, size: int) -> AsyncIterator[bytes]:
-        """The body, in pieces of at most 256 KiB."""
+        """Yield the body in pieces of at most 256 KiB."""
         while size:
             piece = await self._reader.read(min(size, PIECE))
             if not piece:
@@ -109,22 +113,22 @@ class Channel:
             yield piece
 
     async def body(self, size: int) -> bytes:
-        """A whole body; the caller has looked at its size."""
+        """Return a complete body, whose size the caller has checked."""
         return b"".join([piece async for piece in self.pieces(size)])
 
     async def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
         await self.send_pieces(header, len(body), one_piece(body))
 
     async def send_pieces(self, header: Mapping[str, Any], size: int, pieces: AsyncIterator[bytes]) -> None:
-        """Send a header and a body of `size` bytes. The next piece is asked for when the one before has been taken."""
+        """Send a header and a body of `size` bytes. Each piece is requested after the one before was sent."""
         encoded = json.dumps(header).encode()
         try:
             await self._write(HEAD.pack(len(encoded), size) + encoded)
             async for piece in pieces:
-                for start in range(0, len(piece), PIECE):  # in pieces, so that there is never a second copy of it
+                for start in range(0, len(piece), PIECE):  # in pieces, to avoid a second copy in memory
                     await self._write(memoryview(piece)[start : start + PIECE])
         except ConnectionError:
-            return  # it has ended; the reader will see that
+            return  # the process has ended, which the reader will notice
 
     async def _write(self, piece: bytes | memoryview) -> None:
         if self._writer.is_closing():

@@ -1,23 +1,4 @@
-"""What every sandbox must do and withstand. A plugin's tests subclass SandboxContract and give it their backend:
-
-    class TestMySandbox(SandboxContract):
-        @pytest.fixture
-        async def sandbox(self):
-            sandbox = MySandbox()
-            await sandbox.start()
-            yield sandbox
-            await sandbox.close()
-
-        @pytest.fixture
-        def open_with(self):  # only where runs can be allowed to use the network
-            async def open_with(hosts, allow_private):
-                sandbox = MySandbox(hosts=hosts, allow_private=allow_private)
-                await sandbox.start()
-                return sandbox
-            return open_with
-
-`SandboxFunctions` is the part that a backend without isolation can pass, `SandboxIsolation` the part that it cannot.
-"""
+"""The contract of a sandbox. A plugin's tests subclass SandboxContract and provide their backend:"""
 
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.between_runs import BetweenRunsCases
@@ -56,7 +37,7 @@ class SandboxFunctions(
     FileCases,
     OutputCases,
 ):
-    """What the code gets and what comes back."""
+    """Behaviour of the code in a run, and the outcome of the run."""
 
 
 class SandboxIsolation(
@@ -76,12 +57,14 @@ class SandboxIsolation(
     FileLimitCases,
     LanguageIsolation,
 ):
-    """What the code cannot get, use up or reach. Not for a backend that isolates nothing: some cases would harm the
-    machine."""
+    """Isolation: resources that the code cannot get, exhaust or reach.
+
+    Do not run these cases against a backend without isolation: some would harm the machine.
+    """
 
 
 class SandboxContract(SandboxFunctions, SandboxIsolation):
-    """All of it."""
+    """The complete contract: functions and isolation."""
 
 
 __all__ = ["MemoryHost", "SandboxContract", "SandboxFunctions", "SandboxIsolation", "Trial"]

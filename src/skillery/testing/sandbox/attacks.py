@@ -1,4 +1,4 @@
-"""Ways out that have worked elsewhere. Each is tried for real and must be refused by an errno."""
+"""Escapes that have worked elsewhere. The cases try each, and expect an errno."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.trial import Trial, failure_type
 
 REFUSED = {errno.EPERM, errno.EACCES, errno.ENOSYS}
-# number on x86_64, on aarch64, arguments
+# number on x86_64, number on aarch64, arguments
 CALLS: dict[str, tuple[int, int, str]] = {
     "unshare": (272, 97, "0x10000000"),
     "setns": (308, 268, "0, 0"),
@@ -89,26 +89,26 @@ def main(args):
 """
         assert await trial.value(code) is True
 
-    async def test_calls_by_another_door_end_the_process(self, trial: Trial) -> None:
+    async def test_calls_by_the_x32_interface_end_the_process(self, trial: Trial) -> None:
         if platform.machine() != "x86_64":
-            pytest.skip("the x32 door is in x86_64 only")
+            pytest.skip("the x32 interface exists only on x86_64")
         outcome = await trial.code(f"{SYSCALL}\ndef main(args): syscall(0x40000000 + 39)")
         assert outcome.failure is not None
         assert outcome.failure.type == "ProcessKilled"
 
-    async def test_the_door_of_32_bit_programs_ends_the_process(self, trial: Trial) -> None:
-        """There the same numbers mean other calls: 20 is getpid, and writev where the filter counts."""
+    async def test_calls_by_the_32_bit_interface_end_the_process(self, trial: Trial) -> None:
+        """The same numbers are other calls in 32-bit mode: 20 is getpid there, and writev for the filter."""
         if platform.machine() != "x86_64":
-            pytest.skip("int 0x80 is of x86_64 only")
+            pytest.skip("int 0x80 exists only on x86_64")
         code = """
         import ctypes, mmap
         def main(args):
             page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7)  # rwx
-            page.write(b'\\xb8\\x14\\x00\\x00\\x00' + (b'\\xcd\\x80' if args['door'] else b'\\x90\\x90') + b'\\xc3')
+            page.write(b'\\xb8\\x14\\x00\\x00\\x00' + (b'\\xcd\\x80' if args['int80'] else b'\\x90\\x90') + b'\\xc3')
             return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
         """
-        assert await trial.value(code, {"door": False}) == 20  # code of its own making runs
-        outcome = await trial.code(code, {"door": True})
+        assert await trial.value(code, {"int80": False}) == 20  # generated code runs
+        outcome = await trial.code(code, {"int80": True})
         assert outcome.failure is not None
         assert outcome.failure.type == "ProcessKilled"
 
@@ -121,7 +121,7 @@ def main(args):
 
 
 class EscapeCases(SandboxCases):
-    async def test_signals_reach_nobody_outside(self, trial: Trial) -> None:
+    async def test_signals_reach_no_process_outside(self, trial: Trial) -> None:
         code = """
         import os, signal
         def tried(pid, number):
@@ -135,7 +135,7 @@ class EscapeCases(SandboxCases):
         """
         assert await trial.value(code, {"server": os.getpid()}) == "still here"
 
-    async def test_signals_of_files_reach_nobody_outside(self, trial: Trial) -> None:
+    async def test_signals_of_files_reach_no_process_outside(self, trial: Trial) -> None:
         seen: list[int] = []
         before = signal.signal(signal.SIGURG, lambda number, _: seen.append(number))
         code = """
@@ -194,7 +194,7 @@ class EscapeCases(SandboxCases):
         """
         assert await trial.value(code) == [True] * 8
 
-    async def test_when_pid_1_runs_is_not_for_the_code_to_say(self, trial: Trial) -> None:
+    async def test_the_code_cannot_change_the_scheduling_of_pid_1(self, trial: Trial) -> None:
         code = """
         import ctypes, os
         libc = ctypes.CDLL(None, use_errno=True)
@@ -248,7 +248,7 @@ class EscapeCases(SandboxCases):
         NAMES = ('mem', 'environ', 'maps', 'root/etc/passwd', 'fd/0')
         def main(args): return [opened(f'/proc/1/{name}') for name in NAMES]
         """
-        for _ in range(20):  # it may come to that only after the code has begun
+        for _ in range(20):  # the protection may be set only after the code has begun
             assert await trial.value(code) == [False] * 5
 
     async def test_devices_cannot_be_made(self, trial: Trial) -> None:

@@ -1,4 +1,4 @@
-"""What a run can leave for later runs in the interpreter, in folders, or in objects of the kernel."""
+"""Traces of a run in the interpreter, in folders or in kernel objects that a later run could see."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skillery.testing.sandbox.base import OpenWith, SandboxCases
 from skillery.testing.sandbox.trial import Trial
 
 RUNS, LOOKS_BEFORE = 8, 3
-"""RUNS is more than a backend prepares, so that a place or a namespace that is used again is among them."""
+"""More runs than a backend prepares in advance, so that some reuse a folder or a namespace."""
 FLUSHES = 20_000
 LEAVE = """
 import ctypes, fcntl, json, os, random, resource, signal, socket, struct
@@ -101,7 +101,7 @@ class BetweenRunsCases(SandboxCases):
         self, open_with: OpenWith | None, tmp_path: Path
     ) -> None:
         if open_with is None:
-            pytest.skip("this backend gives no run a network: it overrides no `open_with`")
+            pytest.skip("runs of this backend have no network: `open_with` is not overridden")
         sandbox = await open_with({}, ())
         try:
             await check_nothing_is_left(Trial(sandbox, tmp_path), network=("http://api.test",))
@@ -109,7 +109,7 @@ class BetweenRunsCases(SandboxCases):
             await sandbox.close()
 
     async def test_the_disk_of_the_host_cannot_be_flushed(self, trial: Trial) -> None:
-        """A flush of any file waits for the whole disk, which other processes are writing to."""
+        """A flush of any file waits for the whole disk, including the writes of other processes."""
         code = """
         import ctypes, mmap, os
         libc = ctypes.CDLL(None, use_errno=True)
@@ -138,7 +138,7 @@ class BetweenRunsCases(SandboxCases):
 
 
 async def check_nothing_is_left(trial: Trial, **options: Any) -> None:
-    """Look, let several runs leave all they can, look again: both looks find the same."""
+    """Observe, let several runs leave all possible traces, and observe again: both observations must be equal."""
     calls = CALLS[platform.machine()]
 
     async def look(times: int) -> list[Any]:
@@ -154,7 +154,7 @@ async def check_nothing_is_left(trial: Trial, **options: Any) -> None:
 
 
 def differences(before: list[Any], after: Any) -> dict[str, Any]:
-    """Return the files of the network that no earlier look found as this one does."""
+    """Return the network files whose content no earlier observation contained."""
     return {
         path: text
         for path, text in after["network"].items()
@@ -163,6 +163,6 @@ def differences(before: list[Any], after: Any) -> dict[str, Any]:
 
 
 def flushes_of_all_disks() -> int:
-    """Return how many flushes the disks of this machine have completed, 0 where the kernel does not say."""
+    """Return the number of completed flushes of all disks; 0 if the kernel does not report them."""
     lines = [line.split() for line in Path("/proc/diskstats").read_text().splitlines()]
     return sum(int(line[18]) for line in lines if len(line) > 18)

@@ -1,4 +1,4 @@
-"""What code asks of its host: blobs in and out, lines for the log, in order and within bounds."""
+"""Requests of code to its host: blobs and log lines, in order and within limits."""
 
 from __future__ import annotations
 

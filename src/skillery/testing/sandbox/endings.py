@@ -1,4 +1,4 @@
-"""What is left when a run has ended: one outcome and nothing else, whatever it made of its last moments."""
+"""The end of a run: one outcome and nothing else, whatever the code does last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skillery.backends import Limits
 from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.trial import Trial, failure_type, log_of, value_of
 
-LAST_MOMENTS = {
+LAST_ACTS = {
     "an exit handler that raises": "atexit.register(lambda: 1 / 0)",
     "an exit handler that hangs": "atexit.register(lambda: time.sleep(1e6))",
     "an exit handler that leaves": "atexit.register(lambda: os._exit(7))",
@@ -40,13 +40,13 @@ def main(args):
 
 
 class EndingCases(SandboxCases):
-    @pytest.mark.parametrize("moment", LAST_MOMENTS)
-    async def test_a_result_is_a_result_whatever_was_to_come_after_it(self, trial: Trial, moment: str) -> None:
+    @pytest.mark.parametrize("act", LAST_ACTS)
+    async def test_a_result_is_a_result_whatever_was_to_come_after_it(self, trial: Trial, act: str) -> None:
         code = f"""
         import atexit, os, sys, threading, time
         kept = []
         def main(args):
-            {LAST_MOMENTS[moment]}
+            {LAST_ACTS[act]}
             return 'done'
         """
         assert await trial.value(code) == "done"
@@ -57,15 +57,15 @@ class EndingCases(SandboxCases):
         outcome = await trial.code(code, {"s": sleep}, limits=Limits(timeout_ms=100))
         assert (outcome.result, failure_type(outcome)) in {(b"1", None), (None, "TimeoutError")}
 
-    async def test_whatever_lies_in_its_folders_goes_with_it(self, trial: Trial) -> None:
-        """Nobody has to read the names or to walk the folders; `whole` sees what is left."""
+    async def test_the_files_of_a_run_are_removed_with_it(self, trial: Trial) -> None:
+        """The host need not read the names or walk the folders. The fixture `whole` checks for leftovers."""
         assert await trial.value(LITTER) > 100
         assert (
             await trial.value("import os\ndef main(args): return [*os.listdir('/workspace'), *os.listdir('/tmp')]")
             == []
         )
 
-    async def test_importing_writes_nothing_beside_a_skill(self, trial: Trial) -> None:
+    async def test_importing_writes_nothing_next_to_a_skill(self, trial: Trial) -> None:
         files = {"code/main.py": "import more\ndef main(args): return more.X", "code/more.py": "X = 1"}
         skill = trial.skill("mine", files)
         assert value_of(await trial.execute(skill)) == 1

@@ -1,4 +1,4 @@
-"""Files that a run is given in its workspace."""
+"""Input files of a run in its workspace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main(args):
             found[str(path)] = [path.read_text(), seen.st_uid == os.getuid(), oct(seen.st_mode & 0o777)]
             path.write_text("changed")
             path.rename(str(path) + ".old")
-            open(str(path.parent / "beside"), "w").close()
+            open(str(path.parent / "sibling"), "w").close()
     return found
 """
 IN_BASH = "cat in/a.txt; ./tool.sh; echo more >> in/a.txt; mkdir out; mv in/a.txt out/b.txt"

@@ -1,4 +1,4 @@
-"""How skills are mounted and imported, and that nothing of the server or of the workspace can be."""
+"""Mounting and importing of skills. Modules of the server or of the workspace cannot be imported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STUB = {
     "code/main.py": """
         import os
         from subprocess import check_output
-        from .beside import taken, check_output as again
+        from .sibling import taken, check_output as again
         print('ran')
         VALUE = 1
         class Thing: pass
@@ -40,10 +40,10 @@ STUB = {
         if VALUE:
             def within(): return 'within'
     """,
-    "code/beside.py": "from subprocess import check_output\ndef taken(): return 'taken'\ndef not_taken(): pass",
+    "code/sibling.py": "from subprocess import check_output\ndef taken(): return 'taken'\ndef not_taken(): pass",
 }
 OFFERED = ["f", "g", "renamed", "taken", "within"]
-NOT_OFFERED = ["VALUE", "Thing", "_hidden", "os", "check_output", "again", "not_taken", "beside", "print", "nothing"]
+NOT_OFFERED = ["VALUE", "Thing", "_hidden", "os", "check_output", "again", "not_taken", "sibling", "print", "nothing"]
 
 
 class ImportCases(SandboxCases):
@@ -117,7 +117,7 @@ class ImportCases(SandboxCases):
         assert "raise KeyError('nothing')" in outcome.failure.traceback
 
     async def test_a_skill_whose_name_is_unknown_cannot_be_imported(self, trial: Trial) -> None:
-        outcome = await trial.code("import skills.nobody.knows\ndef main(args): pass")
+        outcome = await trial.code("import skills.unknown.name\ndef main(args): pass")
         assert failure_type(outcome) == "ModuleNotFoundError"
 
     @pytest.mark.parametrize("module", ["skillery", "msgspec", "pluggy", "litestar", "cell", "_run", "site_packages"])
@@ -155,7 +155,7 @@ class ImportCases(SandboxCases):
 
 
 class StubCases(SandboxCases):
-    """Skills with permissions of their own, mounted where those permissions are not."""
+    """Stubs: mounted skills whose permissions the run does not have."""
 
     async def test_a_stub_asks_the_host_and_runs_nothing_of_the_skill(self, trial: Trial) -> None:
         trial.host.callable["sales.mail-it", "f"] = lambda *args, **kwargs: [args, kwargs, None, "ä\U0001f600", 10**30]
@@ -164,15 +164,15 @@ class StubCases(SandboxCases):
         from skills.sales.mail_it import f
         def main(args):
             try:
-                import beside
+                import sibling
             except ModuleNotFoundError:
-                beside = None
-            return [f(1, [2.5], b={'c': None}), mail.f is f, [f.__name__, f.__doc__, f.__module__], beside]
+                sibling = None
+            return [f(1, [2.5], b={'c': None}), mail.f is f, [f.__name__, f.__doc__, f.__module__], sibling]
         """
         outcome = await trial.code(code, skills=(trial.skill("sales.mail-it", STUB, stub=True),))
-        answer, same, named, beside = value_of(outcome)
+        answer, same, named, sibling = value_of(outcome)
         assert answer == [[1, [2.5]], {"b": {"c": None}}, None, "ä\U0001f600", 10**30]
-        assert (same, named, beside) == (True, ["f", "Does it.", "skills.sales.mail_it"], None)
+        assert (same, named, sibling) == (True, ["f", "Does it.", "skills.sales.mail_it"], None)
         assert log_of(outcome) == ""
 
     async def test_an_async_function_of_a_stub_is_awaited(self, trial: Trial) -> None:
@@ -209,8 +209,8 @@ class StubCases(SandboxCases):
         "line",
         [
             "from skills.mail import VALUE",
-            "from skills.mail import beside",
-            "import skills.mail.beside",
+            "from skills.mail import sibling",
+            "import skills.mail.sibling",
             "import skills.mail; skills.mail.Thing",
         ],
     )

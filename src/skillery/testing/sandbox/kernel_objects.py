@@ -1,4 +1,4 @@
-"""What code can make of the kernel's own memory, and of memory that belongs to no process."""
+"""Kernel memory, and memory that belongs to no process."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def main(args):
 """
 ATTEMPTS = 3
 ALLOWANCE_MB = 256
-"""For the run's processes themselves, and for other programs of this machine."""
+"""Allowance for the run's processes and for other programs of this machine."""
 SHARED = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -83,8 +83,10 @@ libc.shmat.restype = ctypes.c_void_p
 class KernelObjectCases(SandboxCases):
     @pytest.mark.parametrize("kind", OBJECTS)
     async def test_what_the_kernel_keeps_for_the_code_has_a_bound(self, trial: Trial, kind: str) -> None:
-        """The code meets an error, or the limit of its memory, or has had its fill. The machine loses no more memory
-        than the run may use."""
+        """The code gets an error, exceeds its memory limit, or reaches its own limit.
+
+        The machine loses no more memory than the run may use.
+        """
         await check_bound(trial, kind)
 
     @pytest.mark.parametrize("kind", ["sockets", "datagrams to itself"])
@@ -92,7 +94,7 @@ class KernelObjectCases(SandboxCases):
         self, open_with: OpenWith | None, tmp_path: Path, kind: str
     ) -> None:
         if open_with is None:
-            pytest.skip("this backend gives no run a network: it overrides no `open_with`")
+            pytest.skip("runs of this backend have no network: `open_with` is not overridden")
         sandbox = await open_with({}, ())
         try:
             await check_bound(Trial(sandbox, tmp_path), kind, network=("http://api.test",))
@@ -135,7 +137,7 @@ def main(args):
 
 
 async def check_bound(trial: Trial, kind: str, **options: Any) -> None:
-    """Other programs of the machine use memory too: only what is missing every time counts."""
+    """Repeat the measurement, because other programs use memory too: only memory that is missing each time counts."""
     for _ in range(ATTEMPTS):
         missing = asyncio.ensure_future(most_memory_missing())
         outcome = await trial.code(CODE.replace("__MAKE__", OBJECTS[kind]), limits=SMALL, **options)
@@ -148,7 +150,7 @@ async def check_bound(trial: Trial, kind: str, **options: Any) -> None:
 
 
 async def most_memory_missing() -> int:
-    """Return, when cancelled, by how many MiB the available memory of this machine had fallen at the most."""
+    """Return, when cancelled, the largest fall of this machine's available memory in MiB."""
     first = least = available_mb()
     try:
         while True:

@@ -1,4 +1,4 @@
-"""The walls around a program that is no Python: the same ones, looked at from inside it."""
+"""Isolation of programs in other languages than Python, checked from inside."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPEN = "for n in {0..255}; do [ -e /proc/$$/fd/$n ] && printf '%s ' $n; done; tr
 
 
 class LanguageIsolation(SandboxCases):
-    """The walls around a program that is no Python are the same ones."""
+    """Programs in other languages have the same isolation."""
 
     async def test_a_shell_has_no_capability_and_gains_none(self, trial: Trial) -> None:
         lines = value_of(await shell(trial, STATUS)).splitlines()

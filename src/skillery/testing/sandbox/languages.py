@@ -1,5 +1,4 @@
-"""Other languages than Python: what their code gets and what comes back. Without Node.js on this host the cases that
-need it are skipped, and say so."""
+"""Results of code in JavaScript and bash. Cases that need Node.js are skipped if the host does not have it."""
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.trial import Trial, failure_type, log_of, value_of
 
 INPUT = "blob:3kf9-_aZ"
-with_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js on this host")
+with_node = pytest.mark.skipif(shutil.which("node") is None, reason="this host has no Node.js")
 BIG = "ü" * 100_000
-"""200 KB: more than the kernel takes as one argument."""
+"""200 KB, more than the kernel accepts as one argument."""
 
 THROWN = {
     "its own class": ("class Odd extends Error {}; throw new Odd('boo')", "Odd", "boo"),

@@ -1,4 +1,4 @@
-"""Where things lie in a sandbox: the same absolute paths everywhere."""
+"""Paths in a sandbox, which are the same for every backend."""
 
 from __future__ import annotations
 

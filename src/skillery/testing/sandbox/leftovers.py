@@ -1,4 +1,4 @@
-"""What a run may have left behind on this machine."""
+"""Leftovers of a run on this machine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ PATIENCE = 5.0
 
 
 class Traces(msgspec.Struct, frozen=True):
-    """What there is now: descendants of this process, its descriptors, the mounts it sees, temporary files of ours, and
-    cgroups that are named after this process or hold one of the descendants."""
+    """A snapshot: descendants of this process, its descriptors, visible mounts, temporary files of runs, and cgroups.
+
+    The cgroups are those with this process's id in their name, and those that contain a descendant.
+    """
 
     processes: frozenset[int]
     descriptors: int
@@ -26,26 +28,29 @@ class Traces(msgspec.Struct, frozen=True):
 
 
 def descendants(pid: int, others: frozenset[int] = frozenset()) -> set[int]:
-    """Without those of `others`, and what is theirs."""
+    """Return the descendants of a process, without those in `others` and their descendants."""
     found: set[int] = set()
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             for child in {int(one) for one in path.read_text().split()} - others:
                 found |= {child, *descendants(child, others)}
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     return found
 
 
 def hierarchies() -> list[Path]:
-    """Where cgroups are mounted, of either version."""
+    """Return the mount points of cgroups, of both versions."""
     mounts = (line.split(" - ") for line in Path("/proc/self/mountinfo").read_text().splitlines())
     return [Path(left.split()[4]) for left, right in mounts if right.split()[0] in {"cgroup", "cgroup2"}]
 
 
 def cgroups(processes: frozenset[int]) -> frozenset[str]:
-    """Those made by this process, as far as it can be known: its number is in their name, or in that of one above,
-    which is not one that we are in."""
+    """Return the cgroups that this process probably created.
+
+    Their name, or that of a parent, contains this process's id; or a process in `processes` is a member. The cgroups
+    of this process and its parent do not count.
+    """
     ours = re.compile(rf"(?<![0-9a-z]){os.getpid()}(?![0-9a-z])")
     found = {str(group) for point in hierarchies() for group in folders_below(point) if ours.search(str(group))}
     return frozenset(found | groups_of(processes) - groups_of(frozenset({os.getpid(), os.getppid()})))
@@ -59,21 +64,21 @@ def folders_below(folder: Path) -> list[Path]:
 
 
 def groups_of(processes: frozenset[int]) -> set[str]:
-    """As /proc names them: `4:memory:/path`."""
+    """Return the cgroups of processes in the form of /proc: `4:memory:/path`."""
     found: set[str] = set()
     for pid in processes:
         try:
             groups = set(Path(f"/proc/{pid}/cgroup").read_text().splitlines())
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
-            continue  # it has ended meanwhile
-        if state not in "ZX":  # the dead are counted to the topmost group, and hold none
+            continue  # the process has ended
+        if state not in "ZX":  # the kernel moves dead processes to the root group
             found |= groups
     return found
 
 
 def traces(others: frozenset[int] = frozenset()) -> Traces:
-    """`others` are processes that have nothing to do with it, nor have their children."""
+    """Return a snapshot without the processes in `others` and their descendants."""
     processes = frozenset(descendants(os.getpid(), others))
     return Traces(
         processes=processes,
@@ -86,7 +91,7 @@ def traces(others: frozenset[int] = frozenset()) -> Traces:
 
 def surplus(before: Traces, now: Traces) -> list[str]:
     found = []
-    # By number: a backend may keep some ready, and replaces those that were used.
+    # Compare numbers: a backend may keep prepared processes, and replaces the used ones.
     if len(now.processes) > len(before.processes):
         found.append(f"processes {sorted(now.processes - before.processes)}")
     if now.descriptors > before.descriptors:
@@ -97,18 +102,18 @@ def surplus(before: Traces, now: Traces) -> list[str]:
 
 
 def surplus_when_closed(before: Traces, now: Traces) -> list[str]:
-    """A backend that has been closed keeps nothing ready any more."""
+    """Return the leftovers after a backend was closed, which must keep no prepared processes."""
     named = (("process", before.processes, now.processes), ("cgroup", before.groups, now.groups))
     found = [f"{kind} {one}" for kind, old, new in named for one in sorted(map(str, new - old))]
     return found + [one for one in surplus(before, now) if not one.startswith("processes")]
 
 
 async def assert_none_since(before: Traces, *, closed: bool = False) -> None:
-    """Closing may need a turn of the event loop; nothing is given longer than a moment."""
+    """Raise AssertionError if leftovers remain after PATIENCE seconds. Closing may need a turn of the event loop."""
     left_over = surplus_when_closed if closed else surplus
-    # What was there before the backend was opened is not of it: servers of other tests see to their own meanwhile.
+    # Processes from before the backend was opened belong to servers of other tests, which may change them now.
     others = before.processes if closed else frozenset()
     deadline = time.monotonic() + PATIENCE
-    while (left := left_over(before, traces(others))) and time.monotonic() < deadline:  # noqa: ASYNC110 - nobody tells us
+    while (left := left_over(before, traces(others))) and time.monotonic() < deadline:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.02)
     assert not left, f"left behind: {', '.join(left)}"

@@ -1,4 +1,4 @@
-"""What a run may use, for all its processes together."""
+"""Limits of a run, for all its processes together."""
 
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations

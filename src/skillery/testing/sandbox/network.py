@@ -1,6 +1,6 @@
-"""Whom the code can reach: nobody without a list, and with one what it names. Who is refused sees not one byte."""
+"""Network access: none without a list, and with a list only the named hosts. A refused server receives no byte."""
 
-# ruff: noqa: S104 - nobody binds to these addresses
+# ruff: noqa: S104 - no server binds to these addresses
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LOOKALIKES = (
     "a_b.api.test",
     "a" * 64 + ".api.test",
 )
-"""None of them is below `api.test`, or is no name at all."""
+"""Names that are not below `api.test`, or are not valid."""
 ADDRESSES = (
     "127.0.0.1",
     "127.0.0.1.",
@@ -79,8 +79,8 @@ HOSTS: dict[str, tuple[str, ...]] = {
     **{name.removesuffix("."): HERE for name in (*LOOKALIKES, *ADDRESSES) if name.isascii() and name.isprintable()},
     **dict.fromkeys(("a.api.test", "b.api.test", "other.test", "evil.test"), HERE),
 }
-# What is sent by hand, {port} being the allowed one and {other} another, and lies about where it wants to go.
-HALF_TRUTHS = {
+# Requests written by hand, with contradictory targets. {port} is the allowed port, {other} is another port.
+CONTRADICTIONS = {
     "another port": "GET http://a.api.test:{other}/ HTTP/1.1\r\nHost: a.api.test:{other}\r\n\r\n",
     "no port": "GET http://a.api.test/ HTTP/1.1\r\nHost: a.api.test\r\n\r\n",
     "another scheme": "CONNECT a.api.test:{port} HTTP/1.1\r\nHost: a.api.test:{port}\r\n\r\n",
@@ -101,12 +101,12 @@ HALF_TRUTHS = {
 }
 TALK = """
 import os, socket, ssl, urllib.error, urllib.parse, urllib.request
-def door():
+def proxy():
     found = urllib.parse.urlsplit(os.environ.get('http_proxy', ''))
     return found.hostname, found.port
 def say(text):  # and all that comes back
     got = b''
-    with socket.create_connection(door(), 5) as one:
+    with socket.create_connection(proxy(), 5) as one:
         try:
             one.sendall(text.encode())
             while piece := one.recv(65536): got += piece
@@ -116,7 +116,7 @@ def get(host, port): return say(f'GET http://{host}:{port}/x HTTP/1.1\\r\\nHost:
 def tunnel(host, port, name, ca):  # a request over TLS; what came of it
     context = ssl.create_default_context(cadata=ca)
     context.check_hostname = False
-    with socket.create_connection(door(), 5) as one:
+    with socket.create_connection(proxy(), 5) as one:
         try:
             one.sendall(f'CONNECT {host}:{port} HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n'.encode())
             answer = one.recv(4096)
@@ -129,7 +129,7 @@ def tried(act):
     try: return act()
     except OSError as error: return type(error).__name__
 """
-TELL_ALL = """
+PROBES = """
 import os, socket, urllib.request
 def tried(act):
     try: act()
@@ -167,7 +167,7 @@ def unreachable(port):
 
 @contextlib.contextmanager
 def everything_at_one_port() -> Iterator[tuple[int, list[socket.socket]]]:
-    """Servers of this machine that answer nobody: TCP and UDP, on loopback addresses of both versions."""
+    """Yield a port and servers on it that never answer: TCP and UDP, on the IPv4 and IPv6 loopback addresses."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         port: int = first.getsockname()[1]
@@ -187,7 +187,7 @@ def everything_at_one_port() -> Iterator[tuple[int, list[socket.socket]]]:
 
 
 def visited(servers: list[socket.socket]) -> list[str]:
-    """Those of them that somebody has reached."""
+    """Return the servers that received a connection or a datagram."""
     found = []
     for server in servers:
         server.setblocking(False)
@@ -203,16 +203,16 @@ def visited(servers: list[socket.socket]) -> list[str]:
 
 
 class NetworkCases(SandboxCases):
-    """Runs without a list."""
+    """Runs without a network list."""
 
     async def test_the_host_cannot_be_reached(self, trial: Trial) -> None:
         with everything_at_one_port() as (port, servers):
-            code = f"{TELL_ALL}\ndef main(args): return unreachable(args['port'])"
+            code = f"{PROBES}\ndef main(args): return unreachable(args['port'])"
             assert await trial.value(code, {"port": port}) == []
             assert visited(servers) == []
 
     async def test_no_socket_gets_a_name(self, trial: Trial) -> None:
-        """A name of the channel to the server would be one of the host: the channel was made there."""
+        """The server created the channel, so a name for the channel would be a name on the host."""
         code = """
         import os, socket
         def named(one, name):
@@ -231,7 +231,7 @@ class NetworkCases(SandboxCases):
         assert await trial.value(code, f"\0skillery-{os.getpid()}-") == []
 
     async def test_sockets_of_the_host_cannot_be_reached_by_name(self, trial: Trial, tmp_path: Path) -> None:
-        """Neither abstract ones nor those that lie in a folder which is mounted; nor through a pair."""
+        """Neither abstract sockets nor sockets in a mounted folder can be reached, nor through a pair."""
         skill = trial.skill("talks", {"code/main.py": "def main(args): pass"})
         code = """
         import socket
@@ -286,21 +286,24 @@ class NetworkCases(SandboxCases):
 
 
 class AllowedNetworkCases(SandboxCases):
-    """Runs with a list. All names lead to servers on loopback, also those that are refused: whatever is let through by
-    mistake arrives, and is seen."""
+    """Runs with a network list.
+
+    All names lead to servers on loopback, including refused names, so that a request that is let through by mistake
+    arrives and is seen.
+    """
 
     @pytest.fixture
     async def reaching(self, open_with: OpenWith | None, tmp_path: Path) -> AsyncIterator[Trial]:
-        """A backend for which the names are known and loopback may be dialled."""
+        """Yield a Trial for a backend that knows the names and may dial loopback."""
         async with opened(open_with, HOSTS, HERE, tmp_path) as trial:
             yield trial
 
     @pytest.fixture
     async def by_hand(self, reaching: Trial) -> Trial:
-        """The same, where the way out is a proxy that can be spoken to."""
-        found = await reaching.value(f"{TALK}\ndef main(args): return door()[1]", network=("http://a.api.test",))
+        """Return the same Trial, if the backend gives access through an HTTP proxy."""
+        found = await reaching.value(f"{TALK}\ndef main(args): return proxy()[1]", network=("http://a.api.test",))
         if found is None:
-            pytest.skip("the way out of this backend is no HTTP proxy: nothing can be sent to it by hand")
+            pytest.skip("this backend has no HTTP proxy that a case could call directly")
         return reaching
 
     @pytest.fixture
@@ -356,11 +359,11 @@ def main(args):
         with upstream() as other:
             texts = [
                 text.replace("{port}", str(plain.port)).replace("{other}", str(other.port))
-                for text in HALF_TRUTHS.values()
+                for text in CONTRADICTIONS.values()
             ]
             code = f"{TALK}\ndef main(args): return [say(text) for text in args['texts']]"
             outcome = await by_hand.code(code, {"texts": texts}, network=(f"http://a.api.test:{plain.port}",))
-            assert refused(outcome, plain, other) == len(HALF_TRUTHS)
+            assert refused(outcome, plain, other) == len(CONTRADICTIONS)
         await self.is_reached(by_hand, plain)
 
     async def test_in_a_tunnel_goes_nothing_but_tls_for_its_host(self, by_hand: Trial, plain: Upstream) -> None:
@@ -373,13 +376,13 @@ def main(args):
 """
         outcome = await by_hand.code(code, {"ca": ca_pem()}, network=(f"https://*.api.test:{plain.port}",))
         assert refused(outcome) == 5
-        assert plain.received == b""  # it shows every byte: a connection to it may have been made, and nothing more
+        assert plain.received == b""  # a connection is allowed here, but no byte
 
     @pytest.mark.parametrize("way", INSIDE)
     async def test_a_name_that_leads_inside_is_refused(
         self, open_with: OpenWith | None, plain: Upstream, way: str, tmp_path: Path
     ) -> None:
-        """Unless the operator allows it; nobody has here. One such address among others is enough."""
+        """One private address among several is enough to refuse a name, unless the operator allows it."""
         async with opened(open_with, {"api.test": INSIDE[way]}, (), tmp_path) as trial:
             code = f"""{TALK}
 def main(args):
@@ -405,13 +408,13 @@ def main(args):
 
     async def test_there_is_no_other_way_than_the_one_that_was_given(self, reaching: Trial) -> None:
         with everything_at_one_port() as (port, servers):
-            code = f"{TELL_ALL}\ndef main(args): return unreachable(args['port'])"
+            code = f"{PROBES}\ndef main(args): return unreachable(args['port'])"
             found = await reaching.value(code, {"port": port}, network=(f"http://a.api.test:{port}",))
             assert found == []
             assert visited(servers) == []
 
-    async def test_nobody_else_can_be_served_by_the_code(self, by_hand: Trial) -> None:
-        """The way out is for the host to accept on; no other port can be had beside it."""
+    async def test_the_code_cannot_listen_on_a_port(self, by_hand: Trial) -> None:
+        """The code cannot listen on the port of the proxy, nor on any other port."""
         code = f"""{TALK}
 def bound(port):
     with socket.socket() as one:
@@ -420,19 +423,19 @@ def bound(port):
         one.bind(('127.0.0.1', port))
         one.listen()
 def main(args):
-    return [tried(lambda: bound(port)) for port in (door()[1], 8080)]
+    return [tried(lambda: bound(port)) for port in (proxy()[1], 8080)]
 """
         assert None not in await by_hand.value(code, network=("http://a.api.test",))
 
     async def test_runs_at_the_same_time_have_lists_of_their_own(self, by_hand: Trial, plain: Upstream) -> None:
         code = f"""{TALK}
 def main(args):
-    if not door()[1]: return 'no way out'
+    if not proxy()[1]: return 'no proxy'
     return [' 200 ' in get(host, {plain.port})[:16] for host in ('a.api.test', 'b.api.test')]
 """
         lists = ((f"http://a.api.test:{plain.port}",), (f"http://b.api.test:{plain.port}",), ())
         found = await asyncio.gather(*(by_hand.value(code, network=network) for network in lists))
-        assert found == [[True, False], [False, True], "no way out"]
+        assert found == [[True, False], [False, True], "no proxy"]
         assert plain.connections == 2
 
     async def test_connections_that_never_end_end_with_the_run(self, by_hand: Trial) -> None:
@@ -442,7 +445,7 @@ import time
 def main(args):
     kept = []
     for number in range(300):
-        one = socket.create_connection(door(), 5)
+        one = socket.create_connection(proxy(), 5)
         one.setblocking(False)
         try: one.send(b'GET http://a.api.test:{endless.port}/ HTTP/1.1\\r\\nHost: a.api.test:{endless.port}\\r\\n'
                       + b'\\r\\n' * (number % 2))
@@ -456,7 +459,7 @@ def main(args):
             assert endless.connections < 300
 
     async def is_reached(self, trial: Trial, server: Upstream) -> None:
-        """Nothing was refused because nothing works."""
+        """Check that an allowed request works, so that refusals are not caused by a broken network."""
         code = f"{TALK}\ndef main(args): return get('a.api.test', {server.port})"
         assert " 200 " in (await trial.value(code, network=(f"http://*.api.test:{server.port}",)))[:16]
 
@@ -466,7 +469,7 @@ async def opened(
     open_with: OpenWith | None, hosts: dict[str, tuple[str, ...]], allow_private: tuple[str, ...], folder: Path
 ) -> AsyncIterator[Trial]:
     if open_with is None:
-        pytest.skip("this backend gives no run a network: it overrides no `open_with`")
+        pytest.skip("runs of this backend have no network: `open_with` is not overridden")
     sandbox = await open_with(hosts, allow_private)
     try:
         trial = Trial(sandbox, folder)
@@ -477,7 +480,7 @@ async def opened(
 
 
 def refused(outcome: Outcome, *servers: Upstream) -> int:
-    """How many tries there were; none of them was let through, answered well, or seen by anybody."""
+    """Return the number of attempts. Check that none was allowed, answered with 200, or received by a server."""
     tries: list[str] = value_of(outcome)
     assert [text for text in tries if text.startswith("HTTP/1.1 200 OK")] == []
     assert [use for use in outcome.network if use.allowed or use.bytes_in or use.bytes_out] == []

@@ -1,4 +1,4 @@
-"""Installed packages: where they lie, what finds them, and that nobody can change them."""
+"""Installed packages: their paths, their import order, and their protection against changes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class PackageCases(SandboxCases):
         assert found[:3] == ["2.0", 1, "package"]
         assert found[3].endswith(f"/packages/{mount.lock}/frames/__init__.py")
 
-    async def test_several_environments_stand_beside_each_other(self, trial: Trial) -> None:
+    async def test_several_environments_can_be_mounted_together(self, trial: Trial) -> None:
         first = trial.packages({"one.py": "X = 1"})
         second = trial.packages({"two.py": "import one\nX = one.X + 1"})
         assert await trial.value("import two\ndef main(args): return two.X", packages=(first, second)) == 2
 
-    async def test_it_is_all_the_same_to_the_code_who_imported_preloaded_modules_first(self, trial: Trial) -> None:
+    async def test_preloaded_modules_do_not_change_the_code(self, trial: Trial) -> None:
         files = FRAMES | {"state.py": "import os, random\nSEEN = []\nrandom.seed(1)\nopen('/tmp/state', 'w').close()"}
         mount = trial.packages(files)
         code = """
@@ -74,11 +74,11 @@ class PackageCases(SandboxCases):
         files = {
             "tools/function.py": "import frames\ndef handler(args): return frames.VERSION",
             "tools/program.py": """
-                import sys, frames, beside
+                import sys, frames, sibling
                 if __name__ == '__main__':
-                    print(frames.VERSION, beside.X, sys.argv[1][0], sys.argv[0].endswith('program.py'))
+                    print(frames.VERSION, sibling.X, sys.argv[1][0], sys.argv[0].endswith('program.py'))
             """,
-            "tools/beside.py": "X = 'x'",
+            "tools/sibling.py": "X = 'x'",
         }
         skill = trial.skill("tooled", files, entrypoint=None)
         for path, expected in (("tools/function.py", "2.0"), ("tools/program.py", "2.0 x { True")):

@@ -1,4 +1,4 @@
-"""What the code sees of itself and of the host: looked at from inside."""
+"""The view of the code on itself and on the host."""
 
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
@@ -15,7 +15,7 @@ STATUS = "{line.partition(':')[0]: line.partition(':')[2].strip() for line in op
 
 
 class PostureCases(SandboxCases):
-    async def test_the_code_is_nobody(self, trial: Trial) -> None:
+    async def test_the_code_is_unprivileged(self, trial: Trial) -> None:
         code = (
             "import os\ndef main(args): return [os.getresuid(), os.getresgid(), os.getpid() == 1, os.umask(0) & 0o022]"
         )
@@ -26,7 +26,7 @@ class PostureCases(SandboxCases):
 
     async def test_no_group_of_the_server_is_left(self, trial: Trial) -> None:
         code = "import os\ndef main(args): return os.getgroups()"
-        assert set(await trial.value(code)) <= {1000, 65534}  # an ordinary user's groups arrive unmapped
+        assert set(await trial.value(code)) <= {1000, 65534}  # an ordinary user's groups are not mapped
 
     async def test_no_capability_is_left_and_none_can_be_gained(self, trial: Trial) -> None:
         status = await trial.value(f"def main(args): return {STATUS}")

@@ -1,4 +1,4 @@
-"""Handlers of tools and scripts of a skill: how each is started, what it gets, and what comes back."""
+"""Handlers of tools and scripts of a skill: start, input and result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skillery.testing.sandbox.trial import QUICK, Trial, failure_type, log_of, v
 
 class HandlerCases(SandboxCases):
     async def handled(self, trial: Trial, path: str, content: str, args: Any = None) -> Outcome:
-        skill = trial.skill("acme.tool", {path: content, "scripts/beside.py": "HERE = 'beside'"}, entrypoint=None)
+        skill = trial.skill("acme.tool", {path: content, "scripts/sibling.py": "HERE = 'sibling'"}, entrypoint=None)
         return await trial.call(HandlerCall("acme.tool", path), args, skills=(skill,))
 
     @with_node
@@ -39,13 +39,13 @@ class HandlerCases(SandboxCases):
 
     async def test_a_handler_in_python_is_called_and_its_program_part_is_not(self, trial: Trial) -> None:
         code = """
-        import beside
+        import sibling
         if True:
-            async def handler(args): print('called'); return [args['a'], beside.HERE, __name__]
+            async def handler(args): print('called'); return [args['a'], sibling.HERE, __name__]
         if __name__ == '__main__': print('as a program')
         """
         outcome = await self.handled(trial, "scripts/t.py", code, {"a": 1})
-        assert (value_of(outcome), log_of(outcome)) == ([1, "beside", "skill_handler"], "called\n")
+        assert (value_of(outcome), log_of(outcome)) == ([1, "sibling", "skill_handler"], "called\n")
 
     async def test_a_handler_in_python_that_raises_is_a_failure_with_its_frames(self, trial: Trial) -> None:
         outcome = await self.handled(trial, "scripts/t.py", "def handler(args): return args['none']")
@@ -55,13 +55,13 @@ class HandlerCases(SandboxCases):
 
     async def test_python_without_a_handler_is_a_program(self, trial: Trial) -> None:
         code = """
-        import beside, json, sys
-        def main(args): handler = 1; return [__name__, args == json.loads(sys.argv[1]), args['a'], beside.HERE]
+        import sibling, json, sys
+        def main(args): handler = 1; return [__name__, args == json.loads(sys.argv[1]), args['a'], sibling.HERE]
         print('noted', file=sys.stderr)
         print(json.dumps(main(json.load(sys.stdin))))
         """
         outcome = await self.handled(trial, "scripts/t.py", code, {"a": 1})
-        assert (value_of(outcome), log_of(outcome)) == (["__main__", True, 1, "beside"], "noted\n")
+        assert (value_of(outcome), log_of(outcome)) == (["__main__", True, 1, "sibling"], "noted\n")
 
     async def test_shell_and_other_programs_get_stdin_and_one_argument(self, trial: Trial) -> None:
         outcome = await self.handled(trial, "scripts/t.sh", '[ "$(cat)" = "$1" ] && echo "$#$1"', {"a": "b c"})
@@ -82,7 +82,7 @@ class HandlerCases(SandboxCases):
         assert await seen(longest - around) == [1, longest]
         assert await seen(longest - around + 1) == [0, longest + 1]
 
-    async def test_the_working_folder_is_ours_to_say(self, trial: Trial) -> None:
+    async def test_the_host_sets_the_working_folder(self, trial: Trial) -> None:
         code = "import os\ndef handler(args): return [args['__workDir'], os.getcwd()]"
         told, real = value_of(await self.handled(trial, "scripts/t.py", code, {"__workDir": "/etc"}))
         assert told == real != "/etc"
@@ -204,10 +204,10 @@ class ScriptCases(SandboxCases):
             "scripts/show.py": """
                 import json, os, sys
                 from scripts.inner import HERE as inner
-                import shared, inner as beside
+                import shared, inner as sibling
                 names = ("SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "CLAUDE_SKILL_ROOT")
                 root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-                print(json.dumps([inner, shared.HERE, beside.HERE, [os.environ[name] for name in names] == [root] * 4,
+                print(json.dumps([inner, shared.HERE, sibling.HERE, [os.environ[name] for name in names] == [root] * 4,
                                   os.getcwd() == os.environ["HOME"], __name__, sys.argv[1:]]))
             """,
         }
@@ -243,11 +243,11 @@ class ScriptCases(SandboxCases):
         files = {
             "scripts/package.py": """
                 import os, sys
-                from . import beside
-                from scripts import beside as same
-                print(__name__, __package__, beside is same, sys.argv[1:], os.path.basename(sys.argv[0]))
+                from . import sibling
+                from scripts import sibling as same
+                print(__name__, __package__, sibling is same, sys.argv[1:], os.path.basename(sys.argv[0]))
             """,
-            "scripts/beside.py": "",
+            "scripts/sibling.py": "",
             "tool/__main__.py": "import sys; print('tool', sys.argv[1:]); 1 / 0",
             "tool/__init__.py": "",
         }
@@ -262,11 +262,11 @@ class ScriptCases(SandboxCases):
         assert "_start" not in found["stderr"]
 
     async def test_a_script_can_start_in_its_skill(self, trial: Trial) -> None:
-        files = {"s.sh": 'cat data.txt; pwd; echo x > "$HOME/out/a.txt"', "data.txt": "beside\n"}
+        files = {"s.sh": 'cat data.txt; pwd; echo x > "$HOME/out/a.txt"', "data.txt": "sibling\n"}
         skill = trial.skill("acme.script", files, entrypoint=None)
         call = ScriptCall("acme.script", "s.sh", environment={"T": "../../workspace/out/x"}, in_skill=True)
         found = value_of(await trial.call(call, skills=(skill,)))
-        assert (found["stdout"].startswith("beside\n"), [file["path"] for file in found["files"]]) == (True, ["a.txt"])
+        assert (found["stdout"].startswith("sibling\n"), [file["path"] for file in found["files"]]) == (True, ["a.txt"])
         assert found["stdout"].endswith("/acme.script\n")
 
     async def test_a_script_that_raises_shows_its_own_frames_alone(self, trial: Trial) -> None:

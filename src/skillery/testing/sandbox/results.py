@@ -1,4 +1,4 @@
-"""Arguments in, JSON out, and every way in which a run fails."""
+"""Arguments, results, and all failures of a run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ResultCases(SandboxCases):
         assert failure_type(await trial.code(code)) == "KeyboardInterrupt"
 
     async def test_the_code_signals_itself_as_any_process_does(self, trial: Trial) -> None:
-        """And the C library's own record of the thread is of this process."""
+        """The C library's record of the thread must belong to this process, too."""
         code = """
         import os, signal, threading, time
         def main(args):

@@ -1,4 +1,4 @@
-"""Values that a run is given, and that nobody else may see."""
+"""Secrets of a run, which no other process may see."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def main(args):
 
 
 def value() -> tuple[str, str, str]:
-    """A value nobody has seen, and its halves."""
+    """Return a fresh value and its two halves."""
     first, second = secrets.token_hex(16), secrets.token_hex(16)
     return first + second, first, second
 
 
 class SecretCases(SandboxCases):
     async def test_a_value_is_in_the_environment_of_its_run_and_would_be_found(self, trial: Trial) -> None:
-        """What the others of these cases rely on."""
+        """The other cases rely on this search."""
         whole, first, second = value()
         found = await trial.value(LOOK, {"first": first, "second": second}, environment={"API_KEY": whole})
         assert found == [True, False, True]
@@ -108,11 +108,11 @@ class SecretCases(SandboxCases):
 
 
 def shown(pid: int) -> list[str]:
-    """What anybody with the right to look sees of a process without touching its memory."""
+    """Return what other processes can read of a process without access to its memory."""
     found = []
     for name in ("cmdline", "environ"):
         try:
             found.append(Path(f"/proc/{pid}/{name}").read_text(errors="replace"))
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     return found

@@ -1,4 +1,4 @@
-"""What the cases work with: a host that keeps blobs in memory, and short ways to run code and skills."""
+"""Tools of the cases: a host that keeps blobs in memory, and shortcuts to run code and skills."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class MemoryBlobWriter:
 
 
 class MemoryHost:
-    """A RunHost that remembers what a run wrote."""
+    """A RunHost that stores the blobs of a run."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
         self.kinds: dict[str, str] = {}
         self.paths: dict[str, str] = {}
-        """The ids of those that have one, by their path."""
+        """Blob ids by path, for blobs that have a path."""
         self.aborted = 0
         self.callable: dict[tuple[str, str], Callable[..., Any]] = {}
-        """What `call_skill` calls, by skill and function. A SkilleryError that it raises goes to the code."""
+        """Functions for `call_skill`, by skill and function. A SkilleryError from one of them goes to the code."""
 
     async def begin_blob(self, kind: str, path: str | None = None) -> MemoryBlobWriter:
         return MemoryBlobWriter(self, kind, path)
@@ -83,7 +83,7 @@ class MemoryHost:
 
 
 class Trial:
-    """A sandbox under test, and a folder for what it is given."""
+    """A sandbox under test, and a folder for its input."""
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
         self.sandbox = sandbox
@@ -93,7 +93,7 @@ class Trial:
     def skill(
         self, name: str, files: Mapping[str, str], entrypoint: str | None = "code/main.py", *, stub: bool = False
     ) -> SkillMount:
-        """A skill of these files (path to text) to mount."""
+        """Return a mount for a skill with these files (path to text)."""
         folder = self._folder / "skills" / name
         for path, text in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ class Trial:
         return SkillMount(name=name, folder=folder, entrypoint=entrypoint, stub=stub)
 
     def packages(self, files: Mapping[str, str]) -> PackageMount:
-        """Installed packages of these files."""
+        """Return a mount for packages with these files."""
         lock = secrets.token_hex(32)
         folder = self._folder / "packages" / lock
         for path, text in files.items():
@@ -115,7 +115,7 @@ class Trial:
         return BlobMount(blob_id=blob_id, path=path)
 
     def file(self, path: str, content: bytes, *, executable: bool = False) -> InputFile:
-        """An input file of this content, for `files`."""
+        """Return an input file with this content, for `files`."""
         source = self._folder / f"file-{secrets.token_hex(4)}"
         source.write_bytes(content)
         return InputFile(path, source, len(content), executable)
@@ -136,7 +136,7 @@ class Trial:
         preload: tuple[str, ...] = (),
         files: tuple[InputFile, ...] = (),
     ) -> Outcome:
-        """Run `code` (indented as you like), as run_code does."""
+        """Run `code` like run_code. Any common indentation is removed."""
         call = CodeCall(textwrap.dedent(code), function, language)
         return await self.call(
             call,
@@ -154,11 +154,11 @@ class Trial:
     async def execute(
         self, skill: SkillMount, args: Any = None, *others: SkillMount, function: str = "main", limits: Limits = QUICK
     ) -> Outcome:
-        """Run a skill, as execute_skill does, beside `others`."""
+        """Run a skill like execute_skill, with `others` mounted."""
         return await self.call(SkillCall(skill.name, function), args, skills=(skill, *others), limits=limits)
 
     async def ask(self, skill: SkillMount, function: str, *args: Any, **kwargs: Any) -> Outcome:
-        """Call a function of a skill as others do that mount it as a stub."""
+        """Call a function of a skill in the way of a stub."""
         call = SkillCall(skill.name, function, spread=True)
         return await self.call(call, {"args": args, "kwargs": kwargs}, skills=(skill,))
 
@@ -184,11 +184,11 @@ class Trial:
         return await self.sandbox.run(job, self.host)
 
     async def value(self, code: str, args: Any = None, **options: Any) -> Any:
-        """What `code` returns; fails the test where it does not."""
+        """Return the value of `code`. The test fails if the run fails."""
         return value_of(await self.code(code, args, **options))
 
     async def is_well(self) -> None:
-        """After whatever has happened, the next run works, and finds nothing of another."""
+        """Check that the next run works and sees nothing of other runs."""
         code = "import os\ndef main(args): return [args['x'], os.listdir(), 'API_KEY' in os.environ]"
         assert await self.value(code, {"x": 1}) == [1, [], False]
 

@@ -1,2 +1,5 @@
-"""Two small programs around `bwrap`, on the bare interpreter: `launcher` ends by becoming it, `prologue` is what it
-starts. They import the standard library and the folder that `skillery.sandboxing.INSIDE` names, as `cell`."""
+"""Two small programs around `bwrap`, for the bare interpreter.
+
+`launcher` becomes bwrap by exec, and bwrap starts `prologue`. Both import the standard library and, as `cell`, the
+folder `skillery.sandboxing.INSIDE`.
+"""

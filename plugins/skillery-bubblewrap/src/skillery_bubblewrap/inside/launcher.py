@@ -1,10 +1,12 @@
-"""What becomes `bwrap`: joins the cgroups of the run, and where the server is root, puts what the run is given where
-another uid can open it, and becomes that uid. Told by one JSON object in a descriptor; nothing in it is code or args.
+"""The process that becomes `bwrap`.
+
+The launcher joins the cgroups of the run. If the server is root, the launcher also mounts the run's files for another
+uid, and becomes that uid. The order is one JSON object in a descriptor; it contains neither code nor args.
 
 `python launcher.py PARENT_OF_CELL DESCRIPTOR`
 """
 
-# ruff: noqa: PTH102, PTH112 - importing pathlib would cost every run milliseconds
+# ruff: noqa: PTH102, PTH112 - importing pathlib costs every run milliseconds
 from __future__ import annotations
 
 import json
@@ -23,15 +25,17 @@ else:
 
 
 def join_groups(doors: list[int]) -> None:
-    """bwrap's view of cgroups begins there, and what it uses counts."""
+    """Join the cgroups before the exec: bwrap's view of cgroups begins there, and its usage counts."""
     for door in doors:
         os.write(door, b"0")
         os.close(door)
 
 
 def lay_out(stage: str, binds: list[dict[str, Any]], uid: int) -> None:
-    """Each source at its place below `stage`, in mounts of our own: folders that only root may enter are passed by,
-    and what only root may read is shown as the run's own."""
+    """Mount each source below `stage`, in a private mount namespace.
+
+    The mounts bypass parent folders that only root may enter, and map files that only root may read to the run's uid.
+    """
     kernel.unshare(kernel.NEWNS)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     size = f"mode=0755,size=1m,nr_inodes={len(binds) + 16}"
@@ -57,7 +61,7 @@ def become(uid: int) -> None:
 
 
 def start(order: dict[str, Any]) -> None:
-    """Never returns."""
+    """Become bwrap. Return only if the server has ended."""
     join_groups(order["doors"])
     program = os.open(order["program"], os.O_RDONLY)
     if order["affinity"]:
@@ -67,7 +71,7 @@ def start(order: dict[str, Any]) -> None:
         become(order["uid"])
     kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == order["parent"]:
-        os.execve(program, order["command"], {})  # noqa: S606 - a shell is the last thing wanted here
+        os.execve(program, order["command"], {})  # noqa: S606 - no shell
 
 
 def main(descriptor: int) -> None:
@@ -77,10 +81,10 @@ def main(descriptor: int) -> None:
         start(order)
     except kernel.SetupError as error:
         message = str(error)
-    except OSError as error:  # without its path, which is the host's business
+    except OSError as error:  # without the path of the host
         message = f"set-up: {os.strerror(error.errno or 0)}"
     else:
-        message = "set-up: the server has gone"
+        message = "set-up: the server has ended"
     os.write(order["status"], json.dumps({"message": message}).encode() + b"\n")
 
 

@@ -1,7 +1,9 @@
-"""The first program in the place that bwrap has made. It does what bwrap does not, gives up what it was left for that,
-looks at itself, and only then reads the first byte of a user and becomes the run.
+"""The first program in the sandbox that bwrap has made.
 
-`python prologue.py DESCRIPTOR`, where the descriptor holds one JSON object.
+The prologue does what bwrap does not, drops the rights it needs for that, checks its own state, and only then reads
+the first byte of the user and becomes the run.
+
+`python prologue.py DESCRIPTOR`; the descriptor holds one JSON object.
 """
 
 # ruff: noqa: S108 - the paths are those of the sandbox
@@ -33,7 +35,7 @@ NO_ADDRESS = struct.pack("=HH4s16x", socket.AF_INET, 0, bytes(4))
 
 
 def finish_mounts(limits: dict[str, Any]) -> None:
-    """bwrap holds the size of a tmpfs, not the number of its files, and its /proc shows more than this run."""
+    """Limit the number of files, because bwrap limits only sizes, and mount a /proc that shows only this run."""
     own = (
         ("/workspace", TMPFS, limits["disk_bytes"], limits["disk_files"] + 1),
         ("/tmp", TMPFS, limits["tmp_bytes"], 4096),
@@ -45,7 +47,7 @@ def finish_mounts(limits: dict[str, Any]) -> None:
 
 
 def take_lo_down() -> None:
-    """bwrap brings it up, and its address stays when it is down: a run without network has none."""
+    """Take `lo` down and remove its address: bwrap brings it up, and the address stays when it is down."""
     request = bytearray(b"lo".ljust(16, b"\0") + bytes(24))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket.fileno(), GET_FLAGS, request)
@@ -55,19 +57,22 @@ def take_lo_down() -> None:
 
 
 def arrange_descriptors(channel: int, log: int) -> None:
-    """0 is /dev/null, 1 and 2 the log, 3 the channel."""
+    """Set 0 to /dev/null, 1 and 2 to the log, 3 to the channel."""
     wanted = ((os.open("/dev/null", os.O_RDWR), 0), (log, 1), (log, 2), (channel, CHANNEL))
     for source, target in [(out_of_the_way(source), target) for source, target in wanted]:
         os.dup2(source, target)
 
 
 def out_of_the_way(descriptor: int) -> int:
-    """A copy whose number is none of those that are about to be overwritten."""
+    """Return a copy with a number that will not be overwritten."""
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, CHANNEL + 1)
 
 
 def prepare(order: dict[str, Any]) -> tuple[int, int]:
-    """All that needs a capability or a descriptor of the host: the version of Landlock, and its rules."""
+    """Do all steps that need a capability or a descriptor of the host.
+
+    Return the version of Landlock and its ruleset.
+    """
     os.setsid()
     os.umask(0o022)
     finish_mounts(order["limits"])
@@ -89,7 +94,7 @@ def prepare(order: dict[str, Any]) -> tuple[int, int]:
 
 
 def enter(order: dict[str, Any]) -> NoReturn:
-    talking = order["port"] is None  # else the first thing on the channel is the listener
+    talking = order["port"] is None  # otherwise the first message is the listener for the proxy
     channel = order["channel"]
     try:
         version, ruleset = prepare(order)

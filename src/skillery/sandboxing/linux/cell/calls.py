@@ -1,11 +1,12 @@
-"""System calls that are written down first, and done by a forked process one by one, without the interpreter.
+"""System calls that are written into a script first, and that a forked process makes one by one without the
+interpreter.
 
-Each page of memory that a forked interpreter changes has to be copied, and whatever it does it changes hundreds: a
-look at an object counts a reference. So the zygote writes down what pid 1 of a run has to do (a `Script`, written by
-the very functions that elsewhere do such steps at once: `kernel.call`), and some dozens of instructions go through it.
-It ends in the program of `init` for pid 1; pid 2 comes back into the interpreter, as from a fork.
+Each memory page that a forked interpreter changes must be copied, and the interpreter changes hundreds: even reading
+an object counts a reference. So the zygote writes down what pid 1 of a run has to do (a `Script`, written by the same
+functions that otherwise make such calls at once: `kernel.call`), and some dozens of instructions execute the script.
+Pid 1 ends in the program of `init`; pid 2 returns into the interpreter, as from a fork.
 
-A call that does not answer what it must ends the process; whoever listens to CONTROL is told the step and the answer.
+A call with an unexpected answer ends the process, and CONTROL receives the step and the answer.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ if TYPE_CHECKING:
 
 PATH = "/run/skillery/calls"
 CONTROL = 204
-"""The descriptor that hears of a failure: FAILURE behind the step's name."""
+"""The descriptor that receives a failure: the step's name, then FAILURE."""
 FAILURE = struct.Struct("=q")
 ENTRY = struct.Struct("=Q6QqqQQ")
-"""The number of a call, six arguments, its kind, the answer it must give, and the name of the step: its address and its
-length."""
+"""The number of a call, six arguments, its kind, the required answer, and the address and length of the step's name."""
 ANY = -1
-"""Instead of an answer: all but errors."""
+"""Accept any answer except errors."""
 CALL, TRY, FIRST, SECOND, END = range(5)
-"""Kinds. TRY: where it succeeds, the next call is left out. FIRST and SECOND clone: from the first, the parent returns
-the child's pid, or minus an errno; from the second, the child returns 0."""
+"""Kinds of calls.
+
+TRY: if the call succeeds, the next call is skipped. FIRST and SECOND clone: for the first, the parent returns the
+child's pid, or minus an errno; for the second, the child returns 0.
+"""
 
 X86_64 = """
 53                run: push rbx
@@ -149,7 +152,7 @@ PROGRAMS = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
 def instructions(machine: str) -> bytes:
-    """Raises KeyError for another machine."""
+    """Return the instructions. Raise KeyError for another machine."""
     return bytes.fromhex("".join(line.split(None, 1)[0] for line in PROGRAMS[machine].strip().splitlines()))
 
 
@@ -160,8 +163,10 @@ def install(path: str = PATH) -> None:
 
 
 def load(path: str = PATH) -> Callable[[int], int]:
-    """The instructions as a function of the address of a script. From a file: memory that can be written never becomes
-    memory that can be executed, which some hosts refuse."""
+    """Return the instructions as a function of a script's address.
+
+    They are mapped from a file, so that no memory is both writable and executable, which some hosts refuse.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(kernel.map_program(descriptor))
@@ -170,9 +175,9 @@ def load(path: str = PATH) -> Callable[[int], int]:
 
 
 class Script:
-    """Calls in their order. Within `with script:` each `kernel.call` becomes its next one, and is not done.
+    """Calls in their order. Within `with script:`, each `kernel.call` is appended instead of made.
 
-    Which descriptor a call will open has to be known: nothing is open from `descriptors` on when it comes to one.
+    The script must know which descriptor a call will open: when it runs, no descriptor from `descriptors` on is open.
     """
 
     def __init__(self, descriptors: int) -> None:
@@ -189,14 +194,14 @@ class Script:
         kernel.script = None
 
     def add(self, step: str, number: int, *arguments: kernel.Argument, kind: int = CALL, answer: int = ANY) -> int:
-        """The answer it must give, 0 where that is any."""
+        """Append a call. Return the answer it must give, or 0 for any."""
         six = [self._word(argument) for argument in (*arguments, 0, 0, 0, 0, 0, 0)[:6]]
         name = step.encode()
         self._entries.append((number, *six, kind, answer, self._address(name), len(name)))
         return max(answer, 0)
 
     def opens(self) -> int:
-        """The descriptor that the next call answers: as the kernel chooses, the lowest that is free."""
+        """Return the descriptor that the next call opens: the lowest free one, as the kernel chooses."""
         if self._closed:
             self._closed.sort()
             return self._closed.pop(0)
@@ -207,7 +212,7 @@ class Script:
         self._closed.append(descriptor)
 
     def unless(self, first: Callable[[], object], second: Callable[[], object]) -> None:
-        """The `second` call is done where the `first` does not succeed."""
+        """Make the `second` call only if the `first` fails."""
         first()
         self._entries[-1] = (*self._entries[-1][:7], TRY, *self._entries[-1][8:])
         second()
@@ -224,14 +229,14 @@ class Script:
         return self._address(argument)
 
     def _address(self, content: kernel.Pointed) -> int:
-        """It stays where it is as long as the script."""
+        """Return an address that stays valid as long as the script."""
         kept = ctypes.create_string_buffer(content) if isinstance(content, bytes) else content
         self._kept.append(kept)
         return ctypes.addressof(kept)
 
 
 class Written:
-    """A script in memory, as often to be done as one likes."""
+    """A script in memory, which can be executed repeatedly."""
 
     def __init__(self, entries: list[tuple[int, ...]], kept: list[object]) -> None:
         self._kept = kept
@@ -240,8 +245,12 @@ class Written:
 
 
 def thread_id_address() -> int:
-    """Where the C library keeps the id of this thread, which it asks when the process signals itself. It learns of a
-    process that was forked past it only if the kernel writes there. Raises SetupError where it cannot be found."""
+    """Return the address where the C library keeps the id of this thread, which it reads when the process signals
+    itself.
+
+    After a fork without the C library, the id is right only if the kernel writes it there. Raise SetupError if the
+    address cannot be found.
+    """
     found = ctypes.c_void_p()
     own = os.getpid()
     told = kernel.syscall(kernel.SYS_PRCTL, kernel.PR_GET_TID_ADDRESS, found, 0, 0, 0) == 0

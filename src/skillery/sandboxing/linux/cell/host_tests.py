@@ -1,9 +1,10 @@
-"""For `skillery doctor`: one property of this host in each function, tried by doing it, in a process of its own.
+"""Tests of this host for `skillery doctor`: each function checks one property by using it, in a separate process.
 
-`python -c "…; trying.main(name, plan)"` prints one line that says what was found, and exits 1 where it is missing.
+`python -c "…; host_tests.main(name)"` with the plan on stdin prints one line with the finding, and exits 1 if the
+property is missing.
 """
 
-# ruff: noqa: T201, PTH102, PTH108, PTH123, PTH211, S108, SIM115 - a program that prints, without pathlib as all here
+# ruff: noqa: T201, PTH102, PTH108, PTH123, PTH211, S108, SIM115 - a program that prints; no pathlib, as in all modules here
 from __future__ import annotations
 
 import errno
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def expect_errno(step: str, wanted: int, act: Callable[[], object]) -> None:
-    """`act` must be refused with this errno."""
+    """Call `act`, which must be refused with this errno."""
     try:
         act()
     except OSError as error:
@@ -55,7 +56,7 @@ def user_namespaces(plan: Plan) -> str:
 
 
 def uid_mapping(plan: Plan) -> str:
-    """In a child, by its parent, as a run does it."""
+    """Write the map from the parent of a child, as for a run."""
     if not plan["root"]:
         root.enter_own_mounts(plan)
     child = kernel.clone(kernel.NEWUSER)
@@ -192,4 +193,4 @@ def main(name: str) -> None:
         found = ""
         print(os.strerror(error.errno or 0))
     print(found, flush=True)
-    os._exit(0 if found else 1)  # whatever was locked away meanwhile is not needed any more
+    os._exit(0 if found else 1)  # skip the cleanup, which the locks may prevent

@@ -1,5 +1,8 @@
-"""Mounting what only the server's root may read, for a run that is another host uid: the mount shows root's files as
-the run's own. Linux 5.12, and a filesystem that can do it."""
+"""Id-mapped mounts: files that only the server's root may read appear as the run's own, for a run with another host
+uid.
+
+Needs Linux 5.12 and a supporting filesystem.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ ATTR_IDMAP = 0x00100000
 
 
 def user_namespace(uid: int) -> int:
-    """A descriptor of a user namespace that says: root's files are those of `uid`."""
+    """Return a descriptor of a user namespace that maps root's files to `uid`."""
     ready, said = os.pipe()
     hold, release = os.pipe()
     child = os.fork()
@@ -21,7 +24,7 @@ def user_namespace(uid: int) -> int:
         kernel.unshare(kernel.NEWUSER)
         os.write(said, b"r")
         os.close(release)
-        os.read(hold, 1)  # killed here, once the namespace is held by a descriptor
+        os.read(hold, 1)  # killed here, after the parent has opened the namespace
         os._exit(0)
     os.close(said)
     try:
@@ -38,7 +41,7 @@ def user_namespace(uid: int) -> int:
 
 
 def bind(source: str, target: str, attributes: int, namespace: int) -> None:
-    """As a bind mount of `source` alone, seen through the namespace's eyes."""
+    """Bind `source` alone at `target`, mapped through the namespace."""
     flags = kernel.OPEN_TREE_CLONE | kernel.OPEN_TREE_CLOEXEC
     step = f"mount mapped {target}"
     tree = kernel.checked(step, kernel.syscall(kernel.SYS_OPEN_TREE, kernel.AT_FDCWD, os.fsencode(source), flags))

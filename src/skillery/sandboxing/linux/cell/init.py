@@ -1,8 +1,9 @@
-"""Pid 1 of a run once the code is on its way: a program of a few instructions, which holds a page or two where a Python
-process that only waits would hold a megabyte. It has nothing that the code could want, and cannot be read by it.
+"""Pid 1 of a run after its start: a program of a few instructions.
 
-It reaps whoever is left to it until the code's process, pid 2, has ended; of that it tells the server (descriptor 0)
-the four bytes of the wait status. It ends with the server, too. Descriptor 1 is a signalfd for the blocked SIGCHLD.
+The program needs a page or two where a waiting Python process would need a megabyte. It holds nothing of value, and
+the code cannot read it. It reaps orphans until the code's process, pid 2, has ended, and then sends the server
+(descriptor 0) the four bytes of the wait status. It also ends with the server. Descriptor 1 is a signalfd for the
+blocked SIGCHLD.
 """
 
 from __future__ import annotations
@@ -100,8 +101,11 @@ PROGRAMS = {"x86_64": (EM_X86_64, X86_64), "aarch64": (EM_AARCH64, AARCH64)}
 
 
 def program(machine: str) -> bytes:
-    """The file for a machine: an ELF header, two program headers (all of it, to be read and executed, and a stack that
-    is not), and the instructions. Raises KeyError for another machine."""
+    """Return the ELF file for a machine: header, two program headers, instructions. Raise KeyError for another
+    machine.
+
+    The program headers describe the whole file, readable and executable, and a stack that is not executable.
+    """
     number, listing = PROGRAMS[machine]
     code = bytes.fromhex("".join(line.split(None, 1)[0] for line in listing.strip().splitlines()))
     start = 64 + 2 * 56
@@ -114,7 +118,7 @@ def program(machine: str) -> bytes:
 
 
 def install(path: str = PATH) -> None:
-    """To be executed by everybody and read by nobody: the kernel then lets nobody look into its process either."""
+    """Write the program, executable but not readable for all: then the kernel also hides its process."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o111)
     os.write(descriptor, program(os.uname().machine))
     os.close(descriptor)

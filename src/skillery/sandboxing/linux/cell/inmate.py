@@ -1,9 +1,10 @@
-"""Stage two: one run's own namespaces. Pid 1 mounts what belongs to the run, locks itself in, forks pid 2 and becomes
-the tiny program of `init`; all that by a script that was written ahead (`calls`). Pid 2 has nothing left to give up: it
-looks at itself, says that it is ready, waits for its job, and lets the code in. What the run is given of skills and
-blobs the workshop mounts from outside meanwhile.
+"""Stage two: one run's own namespaces.
 
-Pid 1 tells the server over its control socket the step that failed, or as `init` the wait status of the code.
+Pid 1 mounts the run's folders, locks itself in, forks pid 2 and becomes the tiny program of `init`, all by a script
+that was written ahead (`calls`). Pid 2 holds no more privileges: it checks its own state, reports that it is ready,
+waits for its job, and starts the code. In parallel, the workshop mounts skills and blobs from outside.
+
+Pid 1 sends the server over its control socket the failed step, or as `init` the wait status of the code.
 """
 
 # ruff: noqa: S108 - the paths are those of the sandbox
@@ -22,19 +23,22 @@ if TYPE_CHECKING:
 
 CHANNEL = 3
 CHANNEL_BEFORE, LOG, GATE, NULL, GROUPS = 203, 201, 205, 206, 207
-"""Where the zygote puts what it was given for a run, before it forks: out of the way of everything else. GROUPS is the
-first of several."""
+"""Numbers to which the zygote moves a run's descriptors before the fork, away from all others.
+
+GROUPS is the first of several.
+"""
 SIG_BLOCK = 0
 TMPFS = kernel.MS_NOSUID | kernel.MS_NODEV
 PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 NAMESPACES = kernel.NEWUSER | kernel.NEWNS | kernel.NEWPID | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWNET
-"""Those of a run from its first moment on. It takes its cgroup namespace when it is in its cgroups."""
+"""The namespaces of a run from its start. Its cgroup namespace follows when it has joined its cgroups."""
 
 
 def become_nobody(*, keeps_groups: bool) -> None:
-    """Uid and gid 1000 of the run's user namespace, the only ones it has. There is no root in it.
+    """Become uid and gid 1000, the only ones in the run's user namespace. It has no root.
 
-    An ordinary user's namespace `keeps_groups`: the kernel lets nobody drop them there. They are unmapped inside.
+    An ordinary user's namespace `keeps_groups`: the kernel does not allow dropping them there. They are unmapped
+    inside.
     """
     if not keeps_groups:
         kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)
@@ -63,7 +67,7 @@ def mount_proc() -> None:
 
 
 def mount_no_proc() -> None:
-    """Inside some containers no new procfs may be mounted. None is better than the host's."""
+    """Mount an empty /proc. Some containers allow no new procfs, and the host's must not be visible."""
     kernel.mount("none", "/proc", "tmpfs", PROC | kernel.MS_RDONLY, "size=4k,mode=0555")
 
 
@@ -71,7 +75,7 @@ def mount_no_proc() -> None:
 
 
 class Part:
-    """What pid 1 of a run does, from its first instruction to its last: for all runs that are made for the same."""
+    """The complete script of pid 1, for all runs with the same parameters."""
 
     def __init__(self, plan: dict[str, Any], flags: int, message: dict[str, Any], doors: int) -> None:
         self.pidfd = ctypes.c_int(-1)
@@ -90,7 +94,7 @@ class Part:
         self.written = script.end()
 
     def _settle(self, plan: dict[str, Any], message: dict[str, Any], script: calls.Script) -> None:
-        """Everything that takes a privilege, down to the last one."""
+        """Do all steps that need a privilege."""
         become_nobody(keeps_groups=plan["keeps_groups"])
         mount_own(message["limits"], script)
         kernel.call("chdir", kernel.SYS_CHDIR, b"/workspace")
@@ -108,11 +112,11 @@ class Part:
         lockdown.lock(program, None, ruleset)
 
     def _split(self, script: calls.Script, thread_id: int) -> None:
-        """Pid 2 goes back into the interpreter; pid 1 becomes the tiny program of `init`."""
-        # the zygote's children are nobody's to wait for; this one's are
+        """Fork pid 2, which returns into the interpreter; pid 1 becomes the tiny program of `init`."""
+        # The zygote ignores SIGCHLD, so that the kernel reaps its children; pid 1 waits for its own children.
         kernel.set_default_action(kernel.SIGCHLD)
-        # Until it is `init`, which nobody may read, it is a copy of the zygote. Where the ids of a run are those of an
-        # ordinary user, nothing else keeps pid 2 from reading it.
+        # Until pid 1 is `init`, which is not readable, it is a copy of the zygote. With an ordinary user's ids,
+        # nothing else prevents pid 2 from reading it.
         kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 0)
         script.add("pid 2", kernel.SYS_CLONE, *kernel.fork_arguments(thread_id), kind=calls.SECOND)
         kernel.call("signals", kernel.SYS_SIGPROCMASK, SIG_BLOCK, kernel.signals(kernel.SIGCHLD), None, 8)
@@ -123,28 +127,33 @@ class Part:
 
 
 def join_groups(doors: int) -> None:
-    """Before anything else: what we use from here on counts, and our view of cgroups begins there."""
+    """Join the cgroups first, so that all later usage counts and the view of cgroups begins there."""
     for door in range(GROUPS, GROUPS + doors):
         kernel.call("cgroup", kernel.SYS_WRITE, door, b"0", 1, answer=1)
     kernel.unshare(kernel.NEWCGROUP)
 
 
 def arrange_descriptors() -> None:
-    """0 is /dev/null, 1 and 2 the log, 3 the channel, and CONTROL is for pid 1 alone. Nothing else is open."""
+    """Set 0 to /dev/null, 1 and 2 to the log, 3 to the channel; only pid 1 keeps CONTROL.
+
+    No other descriptor stays open.
+    """
     for source, target in ((NULL, 0), (LOG, 1), (LOG, 2), (CHANNEL_BEFORE, CHANNEL)):
         kernel.call("descriptors", kernel.SYS_DUP3, source, target, 0, answer=target)
     kernel.close_others({0, 1, 2, CHANNEL, calls.CONTROL, GATE})
 
 
 def meet_server() -> None:
-    """The kernel tells the server who said this; the server, that it has seen us."""
+    """Send a byte, with which the kernel tells the server our pid, and wait until the server has seen it."""
     kernel.call("greeting", kernel.SYS_WRITE, calls.CONTROL, b"h", 1, answer=1)
     kernel.call("greeting", kernel.SYS_READ, calls.CONTROL, bytes(1), 1, answer=1)
 
 
 def wait_at_gate() -> None:
-    """Until we have our ids. The other end is the zygote's alone, now that our copy of it is closed: when the zygote
-    dies, this ends."""
+    """Wait until the ids are mapped.
+
+    Only the zygote has the other end, after our copy was closed: if the zygote dies, the wait ends.
+    """
     kernel.call("gate", kernel.SYS_READ, GATE, bytes(1), 1, answer=1)
     kernel.call("gate", kernel.SYS_CLOSE, GATE)
 
@@ -153,7 +162,7 @@ def wait_at_gate() -> None:
 
 
 def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoReturn:
-    """A session without a terminal, locked in already; it becomes the run."""
+    """Start a session without a terminal in the locked process, check it, and become the run."""
     run, wire = plan["run"], plan["wire"]
     try:
         os.close(calls.CONTROL)
@@ -165,7 +174,7 @@ def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoRetu
             raise kernel.SetupError("posture: " + "; ".join(wrong))
         if plan["environment"]:
             plan["reseed"]()
-        if ahead:  # there is time, and what is done now need not be done later
+        if ahead:  # a prepared run has time for it
             run.rehearse()
         os.write(CHANNEL, plan["ready"])
         job, args = wire.receive(CHANNEL)
@@ -174,11 +183,11 @@ def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoRetu
         wire.send(CHANNEL, {"op": "broken", "message": in_words(error)})
         os._exit(1)
     except EOFError:
-        os._exit(1)  # not wanted any more
+        os._exit(1)  # the server has closed the channel
     run.serve(CHANNEL, job, args)
-    os._exit(1)  # it does not come back, and must not: behind us is the zygote
+    os._exit(1)  # `serve` never returns; the zygote's code must not continue here
 
 
 def in_words(error: Exception) -> str:
-    """Without a path: those of an OSError are the host's business."""
+    """Return the error as text, without a path of the host."""
     return f"set-up: {os.strerror(error.errno or 0)}" if isinstance(error, OSError) else str(error)

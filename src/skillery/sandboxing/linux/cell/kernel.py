@@ -1,4 +1,4 @@
-"""The system calls that the standard library lacks, each a thin function that raises SetupError."""
+"""System calls that the standard library does not have, each as a thin function that raises SetupError."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.pthread_self.restype = ctypes.c_size_t
 _libc.mmap.restype = ctypes.c_ssize_t
-# Keeps the interpreter's lock during the call, as os.fork does: a clone must not start with the lock in the air.
+# Keeps the interpreter's lock during the call, like os.fork: a clone must not start while the lock changes hands.
 _libc_locked = ctypes.PyDLL(None, use_errno=True)
 
 X86 = os.uname().machine == "x86_64"
@@ -60,11 +60,11 @@ PR_CAPBSET_READ, PR_GET_TID_ADDRESS = 23, 40
 PROT_READ_EXEC, MAP_PRIVATE = 5, 2
 
 script: Script | None = None
-"""What steps are written into, while they are; see `call`."""
+"""The script that records calls, if any; see `call`."""
 
 
 class SetupError(Exception):
-    """A step of the set-up failed. The message names the step and the errno, never a path of the host."""
+    """Raised if a step of the set-up fails. The message names the step and the errno, never a path of the host."""
 
 
 def failed(step: str, number: int) -> SetupError:
@@ -91,13 +91,15 @@ def _converted(argument: Argument) -> object:
 
 
 def syscall(number: int, *arguments: Argument) -> int:
-    """The raw call: its result, or -1 with errno in `ctypes.get_errno()`."""
+    """Make the raw call. Return its result, or -1 with errno in `ctypes.get_errno()`."""
     return int(_libc.syscall(ctypes.c_long(number), *(_converted(argument) for argument in arguments)))
 
 
 def call(step: str, number: int, *arguments: Argument, answer: int | None = None) -> int:
-    """A step of a run's set-up: done now, or written into the `script`; its result, or what that will be. With an
-    `answer`, that and no other is success. Raises SetupError."""
+    """Make one step of a run's set-up now, or append it to the `script`.
+
+    Return its present or future result. If `answer` is given, any other result is a failure. Raise SetupError.
+    """
     if script is not None:
         return script.add(step, number, *arguments, **({} if answer is None else {"answer": answer}))
     result = checked(step, syscall(number, *arguments))
@@ -107,7 +109,7 @@ def call(step: str, number: int, *arguments: Argument, answer: int | None = None
 
 
 def opening(step: str, number: int, *arguments: Argument) -> int:
-    """A `call` that answers a new descriptor."""
+    """Make a `call` that returns a new descriptor."""
     return call(step, number, *arguments, answer=script.opens() if script is not None else None)
 
 
@@ -126,17 +128,23 @@ def set_namespace(descriptor: int, kind: int) -> None:
 
 
 def clone_arguments(flags: int, parent: ctypes.c_int | None = None, child: int = 0) -> tuple[Argument, ...]:
-    """Of the bare call, for a process on the same stack; where it writes ids or descriptors for parent and child."""
+    """Return the arguments of the bare call, for a process on the same stack.
+
+    `parent` and `child` receive ids or descriptors.
+    """
     return (flags | SIGCHLD, 0, parent, child, 0) if X86 else (flags | SIGCHLD, 0, parent, 0, child)
 
 
 def fork_arguments(thread_id: int) -> tuple[Argument, ...]:
-    """As the C library forks, which keeps the id of its thread at that address."""
+    """Return the arguments with which the C library forks, which keeps the id of its thread at that address."""
     return clone_arguments(CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, child=thread_id)
 
 
 def clone(flags: int) -> int:
-    """As os.fork(), into new namespaces: 0 in the child, its pid in the parent. Single-threaded callers only."""
+    """Fork into new namespaces, like os.fork(): return 0 in the child, its pid in the parent.
+
+    For single-threaded callers only.
+    """
     wanted = [_converted(argument) for argument in clone_arguments(flags)]
 
     def fork() -> int:
@@ -147,8 +155,10 @@ def clone(flags: int) -> int:
 
 
 def forked(fork: Callable[[], int]) -> int:
-    """What `fork` answers, with what the interpreter needs around it: 0 in the child, and in the parent the pid, which
-    is minus an errno where there is none. Raises SetupError then."""
+    """Call `fork` with the interpreter's hooks around it.
+
+    `fork` returns 0 in the child, and in the parent the pid or minus an errno. Raise SetupError for an errno.
+    """
     ctypes.pythonapi.PyOS_BeforeFork()
     pid = fork()
     if pid == 0:
@@ -161,33 +171,33 @@ def forked(fork: Callable[[], int]) -> int:
 
 
 def signals(number: int) -> bytes:
-    """A set of one."""
+    """Return a signal set with one signal."""
     return (1 << (number - 1)).to_bytes(8, sys.byteorder)
 
 
 def signal_descriptor(number: int) -> int:
-    """Readable when this signal waits, which must be blocked. It stays open over an exec."""
+    """Return a descriptor that is readable while this blocked signal is pending. It stays open over an exec."""
     return opening("signalfd", SYS_SIGNALFD, -1, signals(number), 8, 0)
 
 
 def set_default_action(number: int) -> None:
-    """Of a signal, behind the interpreter's back."""
+    """Set a signal's default action without the interpreter's knowledge."""
     call("signal", SYS_SIGACTION, number, bytes(32), None, 8)
 
 
 def ignore(number: int) -> None:
-    """Behind the interpreter's back, too: it goes on to say that the action is the default."""
+    """Ignore a signal without the interpreter's knowledge, which still reports the default action."""
     call("signal", SYS_SIGACTION, number, (1).to_bytes(8, sys.byteorder) + bytes(24), None, 8)
 
 
 def clone_tree(path: str) -> int:
-    """A descriptor of a copy of what is mounted at `path` and below, not mounted anywhere itself."""
+    """Return a descriptor of a detached copy of the mounts at `path` and below."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE
     return checked("open_tree", syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags))
 
 
 def attach_tree(tree: int, target: str) -> None:
-    """Mount what `clone_tree` gave, in this process's own mount table. It can be mounted once."""
+    """Mount the result of `clone_tree` in this process's own mount table. It can be mounted once."""
     moved = syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
     checked(f"mount {target}", moved)
     os.close(tree)
@@ -220,7 +230,7 @@ class MountAttributes(ctypes.Structure):
 
 
 def set_mount_attributes(target: str, attributes: int, *, recursive: bool) -> None:
-    """Add attributes to the mount at `target`, and to all below it where `recursive`. Linux 5.12."""
+    """Add attributes to the mount at `target`, with `recursive` also to all mounts below it. Linux 5.12."""
     wanted = MountAttributes(attributes, 0, 0, 0)
     flags = AT_RECURSIVE if recursive else 0
     result = syscall(SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(target), flags, wanted, ctypes.sizeof(wanted))
@@ -228,7 +238,7 @@ def set_mount_attributes(target: str, attributes: int, *, recursive: bool) -> No
 
 
 def freeze_tree(tree: int, attributes: int) -> None:
-    """Add attributes to all mounts of a tree that is not mounted yet."""
+    """Add attributes to all mounts of a detached tree."""
     wanted = MountAttributes(attributes, 0, 0, 0)
     result = syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH | AT_RECURSIVE, wanted, ctypes.sizeof(wanted))
     checked("mount_setattr", result)
@@ -239,12 +249,12 @@ def prctl(step: str, option: int, value: int = 0, third: int = 0) -> None:
 
 
 def limit_heaps(count: int) -> None:
-    """At most `count` malloc arenas: each reserves 64 MiB of address space, which RLIMIT_AS counts."""
+    """Allow at most `count` malloc arenas: each reserves 64 MiB of address space, which RLIMIT_AS counts."""
     _libc.mallopt(ctypes.c_int(-8), ctypes.c_int(count))
 
 
 def close_others(keep: set[int]) -> None:
-    """Close every descriptor but these."""
+    """Close every descriptor except these."""
     first = 0
     for descriptor in sorted(keep):
         if descriptor > first:
@@ -254,12 +264,12 @@ def close_others(keep: set[int]) -> None:
 
 
 def thread_address() -> int:
-    """Of what the C library keeps of this thread."""
+    """Return the address of the C library's data for this thread."""
     return int(_libc.pthread_self())
 
 
 def map_program(descriptor: int) -> int:
-    """The address of a page of a file, to be executed."""
+    """Map a file as executable, and return its address."""
     length, offset = ctypes.c_size_t(os.fstat(descriptor).st_size), ctypes.c_long(0)
     address = _libc.mmap(None, length, PROT_READ_EXEC, MAP_PRIVATE, descriptor, offset)
     return checked("mmap", int(address))

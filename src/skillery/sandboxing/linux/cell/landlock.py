@@ -1,4 +1,7 @@
-"""Landlock: a second barrier behind the mounts, held by the process itself. Linux 5.13, userspace-api/landlock.rst."""
+"""Landlock: a second barrier after the mounts, enforced on the process itself.
+
+Linux 5.13, userspace-api/landlock.rst.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ RULESET, BENEATH, RIGHTS = struct.Struct("=QQQ"), struct.Struct("=Qi"), struct.S
 
 
 def abi() -> int:
-    """The version this kernel speaks, 0 for none."""
+    """Return the version of this kernel's Landlock, 0 without it."""
     return max(0, kernel.syscall(kernel.SYS_LANDLOCK_CREATE, None, 0, VERSION_QUERY))
 
 
@@ -37,7 +40,10 @@ def allow(ruleset: int, folder: str, rights: int) -> None:
 
 
 def allow_connecting(ruleset: int, version: int, port: int) -> None:
-    """Kernels before version 4 hold no ports: there the empty net namespace alone does."""
+    """Allow connecting to a port.
+
+    Kernels before version 4 do not restrict ports: there only the empty net namespace does.
+    """
     if version < 4:
         return
     rule = RIGHTS.pack(CONNECT_TCP, port)
@@ -45,8 +51,10 @@ def allow_connecting(ruleset: int, version: int, port: int) -> None:
 
 
 def prepare(writable: list[str], port: int | None = None) -> tuple[int, int]:
-    """Read everywhere, write only beneath `writable` and to the devices, no TCP but connecting to `port`: the ABI and a
-    descriptor of the rules. ABI 0, and no rules, where there is none."""
+    """Prepare rules: read everywhere, write only below `writable` and to devices, no TCP except connecting to `port`.
+
+    Return the ABI and a descriptor of the rules; (0, -1) without Landlock.
+    """
     version = abi()
     if version == 0:
         return 0, -1
@@ -64,7 +72,10 @@ def prepare(writable: list[str], port: int | None = None) -> tuple[int, int]:
 
 
 def enforce(ruleset: int) -> None:
-    """From here on, for this process and its children. Nothing where there are no rules; no_new_privs must be set."""
+    """Enforce the rules for this process and its children from now on.
+
+    Do nothing without rules. no_new_privs must be set.
+    """
     if ruleset < 0:
         return
     kernel.call("landlock_restrict_self", kernel.SYS_LANDLOCK_RESTRICT, ruleset, 0)
@@ -72,7 +83,7 @@ def enforce(ruleset: int) -> None:
 
 
 def restrict(writable: list[str]) -> int:
-    """Both at once. Returns the ABI."""
+    """Prepare and enforce rules. Return the ABI."""
     version, ruleset = prepare(writable)
     enforce(ruleset)
     return version

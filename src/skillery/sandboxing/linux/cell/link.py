@@ -1,4 +1,4 @@
-"""One end of a SOCK_SEQPACKET pair: each message is a small JSON object, descriptors may come with it."""
+"""One end of a SOCK_SEQPACKET pair. Each message is a small JSON object and may carry descriptors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MOST_DESCRIPTORS = 16
 
 class Link:
     def __init__(self, descriptor: int) -> None:
-        # `_socket` and not `socket`: what that one imports would be in every run's memory.
+        # `_socket` instead of `socket`, whose imports would be in every run's memory.
         self._socket = _socket.socket(fileno=descriptor)
         self.descriptor = descriptor
 
     def say(self, descriptors: Iterable[int] = (), **message: Any) -> None:
-        """Raises ConnectionError where nobody is left to hear it."""
+        """Send a message. Raise ConnectionError if the other end has closed."""
         content, rights = json.dumps(message).encode(), array.array("i", descriptors)
         if rights:
             self._socket.sendmsg([content], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
@@ -30,7 +30,7 @@ class Link:
             self._socket.send(content)
 
     def hear(self) -> tuple[dict[str, Any], list[int]]:
-        """The next message and its descriptors. Raises EOFError where the other end is gone."""
+        """Return the next message and its descriptors. Raise EOFError if the other end has closed."""
         rights = array.array("i")
         room = _socket.CMSG_LEN(MOST_DESCRIPTORS * rights.itemsize)
         content, extra, _, _ = self._socket.recvmsg(MOST_BYTES, room, _socket.MSG_CMSG_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Giving everything up, in the order in which it can be given up. Each step that fails ends the run."""
+"""The lockdown: privileges are dropped in the only possible order. A failed step ends the run."""
 
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 WRITABLE = ["/workspace", "/tmp", "/dev/shm"]
-# no root magic, no capability kept or raised over a change of uid, all of it locked
+# No root magic, no capability kept or raised over a change of uid, all of it locked.
 SECUREBITS = 0xEF
 LAST_CAPABILITY = 63
 CAP_KILL = 1 << 5
@@ -27,12 +27,13 @@ class CapabilityHeader(ctypes.Structure):
 
 
 def set_limits(limits: dict[str, Any]) -> None:
-    """The rlimits of one process; the tree as a whole is held by the cgroup, or by the host's watchdog.
+    """Set the rlimits of one process. The cgroup, or the host's watchdog, limits the complete process tree.
 
-    None can be raised again, but for RLIMIT_AS up to its ceiling, which the runtime takes down before the first byte of
-    user code: only then is known whether that code is one that reserves more than it uses."""
+    No limit can be raised again, except RLIMIT_AS up to its ceiling. The runtime lowers the ceiling before the first
+    byte of user code, when it knows whether the code reserves more address space than it uses.
+    """
     wanted = {
-        # 1 and not 0: a kernel that pipes core dumps to a program of the host ignores 0, and 1 never fits a dump.
+        # 1 instead of 0: a kernel that pipes core dumps to a host program ignores 0, and no dump fits into 1.
         resource.RLIMIT_CORE: 1,
         resource.RLIMIT_NPROC: limits["processes"] + 1,
         resource.RLIMIT_NOFILE: limits["descriptors"],
@@ -50,25 +51,25 @@ def set_limits(limits: dict[str, Any]) -> None:
 
 
 def set_cpu_time(seconds: int) -> None:
-    """Limit the CPU time of each process. Only the job knows how long it may take."""
+    """Limit the CPU time of each process. Only the job defines it."""
     # The soft limit sends SIGXCPU, which no other limit sends. A process that ignores it is killed a second later.
     hold(resource.RLIMIT_CPU, seconds, seconds + 1)
 
 
 def hold(name: int, value: int, most: int) -> None:
-    """At `value`, to be raised to `most`, or where it is held already below those."""
-    _, ceiling = resource.getrlimit(name)  # a process yet to be forked has those of its parent
+    """Set a limit to `value`, which can be raised to `most`, or to the present ceiling if that is lower."""
+    _, ceiling = resource.getrlimit(name)  # a later fork inherits these
     held, most = (wish if ceiling == resource.RLIM_INFINITY else min(wish, ceiling) for wish in (value, most))
     kernel.call("limits", kernel.SYS_PRLIMIT, 0, name, LIMIT.pack(held, most), None)
 
 
 def close_bounds() -> None:
-    """Nothing can be gained any more; what there is is kept, until `keep_capabilities`."""
+    """Prevent gaining any capability. Present ones stay until `keep_capabilities`."""
     kernel.prctl("securebits", kernel.PR_SET_SECUREBITS, SECUREBITS)
     kernel.prctl("ambient capabilities", kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(LAST_CAPABILITY + 1):
         if kernel.syscall(kernel.SYS_PRCTL, kernel.PR_CAPBSET_READ, capability, 0, 0, 0) < 0:
-            break  # past the last one that this kernel has
+            break  # beyond the kernel's last capability
         kernel.prctl("bounding set", kernel.PR_CAPBSET_DROP, capability)
 
 
@@ -78,7 +79,7 @@ def drop_capabilities() -> None:
 
 
 def keep_capabilities(kept: int) -> None:
-    """Of those below 32, what this set of bits says; of the others none."""
+    """Keep the capabilities below 32 in this bit set, and drop all others."""
     header = CapabilityHeader(0x20080522, 0)
     sets = struct.pack("=6I", kept, kept, 0, 0, 0, 0)
     kernel.call("capset", kernel.SYS_CAPSET, header, sets)
@@ -93,8 +94,10 @@ def load_filter(program: bytes) -> None:
 
 
 def lock(program: bytes, keep: set[int] | None, ruleset: int) -> None:
-    """From here on this process and all its children are what a run may be. `close_bounds` came before. All descriptors
-    but those to `keep` are closed, where that has not been done yet."""
+    """Lock this process and all its children to what a run may do.
+
+    Call `close_bounds` before. Close all descriptors except `keep`, unless that was done before (None).
+    """
     keep_capabilities(0)
     kernel.prctl("no_new_privs", kernel.PR_SET_NO_NEW_PRIVS, 1)
     if keep is not None:

@@ -1,6 +1,6 @@
-"""The way out of a run that may use the network: a listener in its own empty net namespace, for the host to accept on.
+"""Network access of a run: a listener in its own empty net namespace, on which the host accepts.
 
-There is no route and no device but `lo`. Whoever holds the listener's descriptor is the run's only peer.
+The namespace has no route and no device except `lo`. The holder of the listener's descriptor is the run's only peer.
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ class Message(ctypes.Structure):
 
 
 def with_descriptor(descriptor: int) -> Message:
-    """One byte, and a descriptor beside it."""
+    """Return a message of one byte that carries a descriptor."""
     rights = RIGHTS.pack(RIGHTS.size - 4, SOL_SOCKET, SCM_RIGHTS, descriptor)
     return Message(None, 0, ctypes.pointer(Piece(b"l", 1)), 1, rights, len(rights), 0)
 
 
 def hand_over_listener(channel: int, port: int) -> None:
-    """Send the host a listener on 127.0.0.1:`port`, as the first thing on the channel. It is not ours any more: the
-    code can connect to it, and not accept on it."""
+    """Send the host a listener on 127.0.0.1:`port` as the first message on the channel, and close it here.
+
+    The code can connect to it, but cannot accept on it.
+    """
     listener = kernel.opening(STEP, SYS_SOCKET, AF_INET, SOCK_STREAM, 0)
-    # `lo` then has 127.0.0.1 and ::1 by itself.
+    # `lo` gets 127.0.0.1 and ::1 automatically.
     kernel.call(STEP, SYS_IOCTL, listener, SET_FLAGS, REQUEST.pack(b"lo", UP))
     address = ADDRESS.pack(AF_INET, port.to_bytes(2, "big"), bytes((127, 0, 0, 1)))
     kernel.call(STEP, SYS_BIND, listener, address, len(address))

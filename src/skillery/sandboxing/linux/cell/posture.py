@@ -1,4 +1,4 @@
-"""Looking at ourselves from inside, before the first byte of user code: what was asked for must be what is there."""
+"""The self-check from inside before the first byte of user code: the process must have the expected state."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def status_faults(status: bytes) -> list[str]:
 
 
 def own_status() -> bytes:
-    """Empty where there is no /proc."""
+    """Return /proc/self/status; empty without a /proc."""
     try:
-        descriptor = os.open("/proc/self/status", os.O_RDONLY)  # not open(): its decoder would have to be imported
+        descriptor = os.open("/proc/self/status", os.O_RDONLY)  # not open(), which imports a decoder
     except FileNotFoundError:
         return b""
     content = os.read(descriptor, 1 << 16)
@@ -43,7 +43,7 @@ def own_status() -> bytes:
 
 
 def syscall_faults() -> list[str]:
-    """The same questions where there is no /proc to read the answers from."""
+    """Check the same properties by system calls, without a /proc."""
     sets = ctypes.create_string_buffer(24)
     header = ctypes.create_string_buffer((0x20080522).to_bytes(4, sys.byteorder), 8)
     kernel.checked("capget", kernel.syscall(SYS_CAPGET, header, sets))
@@ -55,7 +55,10 @@ def syscall_faults() -> list[str]:
 
 
 def can_open(path: bytes, flags: int) -> bool:
-    """By the bare call: an exception would cost every run more than the look is worth."""
+    """Return whether a file can be opened.
+
+    By the bare call: an exception would cost every run more than the check is worth.
+    """
     descriptor = kernel.syscall(kernel.SYS_OPENAT, kernel.AT_FDCWD, path, flags, 0o600)
     if descriptor >= 0:
         os.close(descriptor)
@@ -63,12 +66,12 @@ def can_open(path: bytes, flags: int) -> bool:
 
 
 def faults(expected: dict[str, Any], keep: set[int], landlock_abi: int) -> list[str]:
-    """Everything that is not as it must be; empty in a sound sandbox."""
+    """Return all deviations; an empty list in a sound sandbox."""
     status = own_status()
     found = status_faults(status) if status else syscall_faults()
     if os.getresuid() != (UID,) * 3 or os.getresgid() != (UID,) * 3:
         found.append(f"uids are {os.getresuid()}, gids {os.getresgid()}")
-    # An ordinary user cannot give up groups in a user namespace; they arrive unmapped and open nothing inside.
+    # An ordinary user cannot drop groups in a user namespace; they arrive unmapped and open nothing inside.
     if set(os.getgroups()) - ({UNMAPPED, UID} if expected["keeps_groups"] else set()):
         found.append("supplementary groups are left")
     if os.getpid() == 1:
@@ -84,12 +87,14 @@ def faults(expected: dict[str, Any], keep: set[int], landlock_abi: int) -> list[
 
 
 def open_descriptors() -> set[int]:
-    """Of those that can be seen; asked of /proc, or else of the kernel one by one below 256."""
+    """Return the open descriptors, from /proc, or else by testing each number below 256."""
     try:
         listed = {int(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208 - as above
     except FileNotFoundError:
         return polled_descriptors()
-    return {number for number in listed if kernel.syscall(SYS_FCNTL, number, F_GETFD) >= 0}  # it lists its own, too
+    return {
+        number for number in listed if kernel.syscall(SYS_FCNTL, number, F_GETFD) >= 0
+    }  # the listing includes its own descriptor
 
 
 def polled_descriptors() -> set[int]:

@@ -1,13 +1,14 @@
-"""A zygote of one environment: it imports modules that are not ours, and runs are forked from it then.
+"""A zygote of one environment: it imports foreign modules, and runs are forked from it.
 
-Such a module may do what it likes from its import on, so everything is given up before. The process that built the root
-(`outer`) only waits. A keeper, pid 1 of new namespaces, ends with the link to the server, and with it the kernel ends
-everybody else in there. A child of it becomes another host uid (where the server is root) in a user namespace that has
-no other, loses the network and the host's /proc, and has fewer system calls left; it alone goes on, imports, and forks
-runs as the zygote of an ordinary user's server does. It sends the server no descriptors: runs introduce themselves.
+Such a module may execute any code, so all rights are dropped before the import. The process that built the root only
+waits. A keeper, pid 1 of new namespaces, ends when the link to the server closes, and then the kernel kills all other
+processes in them. A child of the keeper becomes another host uid (if the server is root) in a user namespace without
+other ids, loses the network and the host's /proc, and gets a smaller set of system calls. Only this child continues,
+imports, and forks runs like the zygote of an ordinary user's server. It sends the server no descriptors: runs greet
+the server themselves.
 """
 
-# ruff: noqa: PTH208, S108 - importing pathlib would cost milliseconds; the paths are those of the sandbox
+# ruff: noqa: PTH208, S108 - importing pathlib costs milliseconds; the paths are those of the sandbox
 from __future__ import annotations
 
 import importlib
@@ -29,7 +30,7 @@ NAMESPACES = kernel.NEWNS | kernel.NEWPID | kernel.NEWNET | kernel.NEWIPC | kern
 PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 SCRATCH = "mode=1777,size=64m,nr_inodes=4096"
 CAP_SYS_ADMIN = 1 << 21
-"""In its own user namespace, for the net namespaces of runs; it is owner of nothing else."""
+"""Capability in its own user namespace, for the net namespaces of runs. It owns nothing else."""
 ONE_THREAD_EACH = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -43,7 +44,7 @@ MOST_SAID = 300
 
 
 def step_back(server: Link, plan: dict[str, Any], doors: list[int]) -> None:
-    """Comes back in the process that may import what is not ours."""
+    """Drop all rights, and return in the process that may import foreign modules."""
     for door in doors:
         os.write(door, b"0")
         os.close(door)
@@ -62,7 +63,7 @@ def step_back(server: Link, plan: dict[str, Any], doors: list[int]) -> None:
 
 
 def mount_own() -> None:
-    """The host's /proc is taken away for good, not covered: who may mount could uncover it."""
+    """Replace the host's /proc. It is detached, not covered: a process that may mount could uncover it."""
     kernel.mount("proc", "/tmp", "proc", PROC, "subset=pid")
     kernel.detach("/proc")
     kernel.mount("/tmp", "/proc", None, kernel.MS_MOVE)
@@ -71,7 +72,8 @@ def mount_own() -> None:
 
 
 def fork_with_another_number() -> int:
-    """The code of each run is process 2. Libraries that notice a fork by a new number have to notice it."""
+    """Fork with a pid other than 2, the pid of each run's code: libraries that detect a fork by a new pid must detect
+    it."""
     first = os.fork()
     if first == 0:
         os._exit(0)
@@ -80,15 +82,15 @@ def fork_with_another_number() -> int:
 
 
 def keep_house(server: Link, child: int) -> NoReturn:
-    """Until the server closes the link, or the child has ended. Nobody inside can end it or read it."""
-    # First: a child that has ended already can be opened only until the kernel reaps it.
+    """Wait until the server closes the link, or the child has ended. No process inside can end or read the keeper."""
+    # First: an ended child can be opened only until the kernel reaps it.
     ends = os.pidfd_open(child)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     kernel.ignore(kernel.SIGCHLD)
     lockdown.drop_capabilities()
     kernel.close_others({0, 1, 2, server.descriptor, ends})
     poller = select.poll()
-    poller.register(server.descriptor, 0)  # tells of its closing
+    poller.register(server.descriptor, 0)  # reports only that it closes
     poller.register(ends, select.POLLIN)
     poller.poll()
     os._exit(0)
@@ -101,7 +103,7 @@ def give_up(server: Link, plan: dict[str, Any]) -> None:
         kernel.call("gid", kernel.SYS_SETRESGID, own["uid"], own["uid"], own["uid"])
         kernel.call("uid", kernel.SYS_SETRESUID, own["uid"], own["uid"], own["uid"])
     user, group = os.geteuid(), os.getegid()
-    kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)  # or its own maps would not be its own
+    kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)  # otherwise it could not write its own maps
     kernel.unshare(kernel.NEWUSER)
     root.write_own_maps(user, group)
     kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)
@@ -114,16 +116,16 @@ def give_up(server: Link, plan: dict[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     if own["processes"]:
         resource.setrlimit(resource.RLIMIT_NPROC, (own["processes"], own["processes"]))
-    os.setsid()  # some kernels share processors out by sessions: the server then keeps its own part
+    os.setsid()  # some kernels share CPU time by session: keep the server's share
     lockdown.load_filter(bytes.fromhex(own["filter"]))
-    for forgotten in ("runtime", "hidden", "prefixes"):  # where things lie on the host is nobody's business here
+    for forgotten in ("runtime", "hidden", "prefixes"):  # hide paths of the host
         del plan[forgotten]
-    plan |= {"root": False, "keeps_groups": True}  # from here on this is an ordinary user
+    plan |= {"root": False, "keeps_groups": True}  # like an ordinary user's zygote from now on
     plan["environment"] = {name: own[name] for name in ("lock", "preload", "address_bytes")}
 
 
 def preload(plan: dict[str, Any]) -> None:
-    """Import the modules. Raises SetupError, with a reason for whoever chose them."""
+    """Import the modules. Raise SetupError with a reason for the person who chose them."""
     own = plan["environment"]
     streams, argv = (sys.stdout, sys.stderr), [*sys.argv]
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -147,12 +149,15 @@ def preload(plan: dict[str, Any]) -> None:
 def import_one(name: str) -> None:
     try:
         importlib.import_module(name)
-    except BaseException as error:  # noqa: BLE001 - whatever it raises, SystemExit included, it has not been imported
+    except BaseException as error:  # noqa: BLE001 - any exception means a failed import
         raise kernel.SetupError(f"import {name}: {type(error).__name__}: {error}"[:MOST_SAID]) from None
 
 
 def check_alone() -> None:
-    """A fork takes one thread along and the locks of all. What else runs would see all runs go by."""
+    """Check that no other thread or process runs.
+
+    A fork copies one thread and the locks of all, and other processes could observe all runs.
+    """
     others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in {1, os.getpid()}]
     if len(os.listdir("/proc/self/task")) > 1:
         raise kernel.SetupError("the import left threads running")
@@ -161,11 +166,11 @@ def check_alone() -> None:
 
 
 def reseed() -> None:
-    """In each run: `random` does so by itself after a fork."""
+    """Reseed numpy in each run; `random` reseeds itself after a fork."""
     numbers = sys.modules.get("numpy.random")
     if numbers is None:
         return
     try:
         numbers.seed()
-    except Exception as error:  # noqa: BLE001 - it is not ours
+    except Exception as error:  # noqa: BLE001 - foreign code
         raise kernel.SetupError(f"numpy.random.seed: {type(error).__name__}") from None

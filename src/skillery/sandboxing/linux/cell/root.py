@@ -1,10 +1,10 @@
-"""Stage one: the read-only root that a run lives in, built outside the run's own namespaces.
+"""Stage one: the read-only root of a run, built outside the run's own namespaces.
 
-A tmpfs with the host's /usr, the interpreter and the runtime, nothing else of the host. The zygote lives in it and
-every run inherits it. What belongs to one run is mounted in stage two, by `inmate`.
+A tmpfs with the host's /usr, the interpreter and the runtime, and nothing else of the host. The zygote lives in it
+and every run inherits it. `inmate` mounts the folders of one run in stage two.
 """
 
-# ruff: noqa: PTH102, PTH103, PTH106, PTH112, PTH114, PTH115, PTH123, PTH211, S108 - importing pathlib would cost every run milliseconds; the paths are those of the sandbox
+# ruff: noqa: PTH102, PTH103, PTH106, PTH112, PTH114, PTH115, PTH123, PTH211, S108 - importing pathlib costs every run milliseconds; the paths are those of the sandbox
 from __future__ import annotations
 
 import os
@@ -26,7 +26,7 @@ MOUNT_POINTS = ("/proc", "/workspace", "/tmp", "/dev/shm", "/skills", "/packages
 
 
 def enter_own_mounts(plan: dict[str, Any]) -> None:
-    """A mount table of our own; for an ordinary user this takes a user namespace as well."""
+    """Enter a private mount table; an ordinary user also needs a user namespace."""
     if plan["root"]:
         kernel.unshare(kernel.NEWNS)
     else:
@@ -37,7 +37,7 @@ def enter_own_mounts(plan: dict[str, Any]) -> None:
 
 
 def write_own_maps(user: int, group: int) -> None:
-    """Uid and gid 1000 in the new user namespace are the caller's. `setgroups` has to be given up for that."""
+    """Map uid and gid 1000 in the new user namespace to the caller's. This requires denying `setgroups`."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {user} 1"), ("gid_map", f"1000 {group} 1")):
         write_once(f"/proc/self/{name}", text, f"write {name}")
 
@@ -52,7 +52,7 @@ def write_once(path: str, text: str, step: str) -> None:
 
 
 def bind(source: str, target: str, attributes: int = FROZEN) -> None:
-    """`source`, a real path of the host, at `target`, with all that is mounted below it."""
+    """Bind `source`, a real path of the host, at `target`, with all mounts below it."""
     kernel.mount(OLD + source, target, None, kernel.MS_BIND | kernel.MS_REC)
     kernel.set_mount_attributes(target, attributes, recursive=True)
 
@@ -79,27 +79,27 @@ def add_system() -> None:
 def add_devices(plan: dict[str, Any]) -> None:
     for name in DEVICES:
         if name == "zero" and not plan["cgroups"]:
-            continue  # a shared mapping of it is memory that stays when it is unmapped, and no watchdog sees it
+            continue  # a shared mapping of it keeps memory after unmapping, which no watchdog sees
         bind_file(f"/dev/{name}", f"/dev/{name}", kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC)
     for name, target in LINKS.items():
         os.symlink(target, f"/dev/{name}")
 
 
 def hide(folder: str) -> None:
-    """Nothing can be read or imported from there: the packages of the server are none of the code's business."""
+    """Hide a folder: the code must not read or import the packages of the server."""
     if os.path.isdir(folder):
         kernel.mount(EMPTY, folder, None, kernel.MS_BIND)
         kernel.set_mount_attributes(folder, FROZEN, recursive=False)
 
 
 def add_packages(environment: dict[str, Any]) -> None:
-    """Where all runs of this zygote find them."""
+    """Mount the packages where all runs of this zygote find them."""
     target, uid = f"/packages/{environment['lock']}", environment["uid"]
     os.mkdir(target, 0o755)
     if not environment["closed"]:
         bind(environment["folder"], target)
         return
-    from . import idmap  # which needs this module
+    from . import idmap  # imported late, because it imports this module
 
     namespace = idmap.user_namespace(uid)
     idmap.bind(OLD + environment["folder"], target, FROZEN, namespace)
@@ -107,7 +107,7 @@ def add_packages(environment: dict[str, Any]) -> None:
 
 
 def copy_folder(source: str, target: str) -> None:
-    """Files and folders of our own: few, small, and readable inside whatever they are outside."""
+    """Copy our own files and folders, which are few and small, so that they are readable inside."""
     os.makedirs(target, 0o755)
     for entry in os.scandir(source):
         if entry.is_dir(follow_symlinks=False):
@@ -116,12 +116,12 @@ def copy_folder(source: str, target: str) -> None:
         with open(entry.path, "rb") as original, open(f"{target}/{entry.name}", "xb") as copy:
             copy.write(original.read())
         seen = entry.stat()
-        os.utime(copy.name, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # byte code names the time of its source
+        os.utime(copy.name, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # byte code contains the time of its source
 
 
 def turn_away() -> None:
-    """A tmpfs becomes `/`, with the host's root at OLD."""
-    # /usr is only borrowed as a place to mount on: pivot_root takes the new root away from there again.
+    """Make a tmpfs the root `/`, with the host's root at OLD."""
+    # /usr is only a temporary mount point: pivot_root moves the new root away from it.
     kernel.mount("root", "/usr", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=4m,nr_inodes=16k")
     os.mkdir("/usr" + OLD, 0o700)
     kernel.pivot_root("/usr", "/usr" + OLD)
@@ -129,7 +129,7 @@ def turn_away() -> None:
 
 
 def build(plan: dict[str, Any]) -> None:
-    """Leave the host's root for good. Afterwards `/` is the sandbox's, `/proc` still the host's."""
+    """Leave the host's root permanently. Afterwards `/` is the sandbox's root, and `/proc` is still the host's."""
     turn_away()
     for folder in MOUNT_POINTS:
         os.makedirs(folder, 0o755)
@@ -137,7 +137,7 @@ def build(plan: dict[str, Any]) -> None:
     add_devices(plan)
     for prefix in plan["prefixes"]:
         bind_folder(prefix, prefix)
-    # The new procfs of stage two may only be mounted where one is visible already; it then lies on top of this one.
+    # Stage two may mount a procfs only where one is visible already; the new one covers this one.
     bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
     copy_folder(OLD + plan["runtime"], "/run/skillery/runtime")
     init.install()

@@ -1,8 +1,10 @@
-"""The zygote's neighbour, who still sees the host's files: it mounts what a run is given, in the run's own mount
-namespace, before there is any code in it. No run is ever forked from it, so what it has read of one run no other can
-find in its memory."""
+"""The workshop: the process next to the zygote that still sees the host's files.
 
-# ruff: noqa: PTH102, PTH106 - importing pathlib would cost every start milliseconds; the paths are our own
+It mounts a run's skills, packages and blobs in the run's own mount namespace, before any code runs in it. No run is
+ever forked from it, so no run can find data of another run in its memory.
+"""
+
+# ruff: noqa: PTH102, PTH106 - importing pathlib costs every start milliseconds; the paths are our own
 from __future__ import annotations
 
 import os
@@ -20,12 +22,12 @@ Place = tuple[str, tuple[str, ...]]
 
 GIVEN = "/given"
 FOLDERS = ("skills", "packages")
-"""The kinds that are folders, and the same for many runs."""
+"""The kinds that are folders and are shared by many runs."""
 KEPT = 64
 
 
 def leave_room() -> None:
-    """A root of our own with a place to mount on; the host's is at root.OLD."""
+    """Enter a private root with a mount point; the host's root is at root.OLD."""
     root.turn_away()
     for folder in (GIVEN, "/proc"):
         os.mkdir(folder, 0o755)
@@ -33,7 +35,7 @@ def leave_room() -> None:
 
 
 def add(entries: list[dict[str, Any]], uid: int) -> None:
-    """Mount each source at its place below GIVEN, which is the working directory."""
+    """Mount each source at its path below GIVEN, which is the working directory."""
     namespace = idmap.user_namespace(uid) if any(entry["closed"] for entry in entries) else -1
     for entry in entries:
         target = f"{entry['kind']}/{entry['name']}"
@@ -50,7 +52,7 @@ def add(entries: list[dict[str, Any]], uid: int) -> None:
 
 
 def copy(place: Place) -> dict[str, int]:
-    """Kind to a descriptor of a copy of the mounts of that kind."""
+    """Return a descriptor of a copy of the mounts, by kind."""
     found: dict[str, int] = {}
     try:
         for kind in place[1]:
@@ -62,13 +64,13 @@ def copy(place: Place) -> dict[str, int]:
 
 
 def close(found: dict[str, int]) -> None:
-    """Those that were mounted nowhere."""
+    """Close the descriptors that were not mounted."""
     for tree in found.values():
         os.close(tree)
 
 
 def identity(entries: list[dict[str, Any]]) -> tuple[object, ...] | None:
-    """What the same mounts are known by; None for those that are made for one run alone."""
+    """Return the key of reusable mounts; None for mounts of a single run."""
     if any(entry["closed"] or entry["kind"] not in FOLDERS for entry in entries):
         return None
     found = [(entry["name"], entry["source"], os.stat(root.OLD + entry["source"])) for entry in entries]  # noqa: PTH116
@@ -76,15 +78,17 @@ def identity(entries: list[dict[str, Any]]) -> tuple[object, ...] | None:
 
 
 class Shelf:
-    """The mounts of skills that were asked for lately: most runs are given what another was given before. A mount
-    keeps its folder, so that a folder with the same number is the same one."""
+    """Mounts of recently requested skills, because most runs need mounts that another run had.
+
+    A mount keeps its folder alive, so a folder with the same inode number is the same folder.
+    """
 
     def __init__(self) -> None:
         self._places: dict[tuple[object, ...], Place] = {}
         self._made = 0
 
     def open(self, uid: int, entries: list[dict[str, Any]]) -> tuple[dict[str, int], Place | None]:
-        """Descriptors by kind, and the place to clear away when they have been handed over."""
+        """Return descriptors by kind, and the folder to remove after they have been mounted."""
         known = identity(entries)
         place = self._places.pop(known, None) if known else None
         if place is None:
@@ -96,7 +100,7 @@ class Shelf:
             raise
         if known is None:
             return found, place
-        self._places[known] = place  # the last one in is the last one out
+        self._places[known] = place  # least recently used first
         return found, self._places.pop(next(iter(self._places))) if len(self._places) > KEPT else None
 
     def _make(self, uid: int, entries: list[dict[str, Any]]) -> Place:
@@ -125,8 +129,10 @@ class Shelf:
 
 
 def hand_over(found: dict[str, int], mounts: int, own: int) -> None:
-    """Mount each kind at its place in the namespace `mounts`, and come back to our `own`. What is mounted is in
-    `found` no more."""
+    """Mount each kind at its path in the namespace `mounts`, then return to our `own`.
+
+    Mounted descriptors are removed from `found`.
+    """
     kernel.set_namespace(mounts, kernel.NEWNS)
     try:
         for kind in tuple(found):
@@ -137,7 +143,7 @@ def hand_over(found: dict[str, int], mounts: int, own: int) -> None:
 
 
 def give(shelf: Shelf, uid: int, entries: list[dict[str, Any]], ends: tuple[int, int]) -> None:
-    """Whatever comes of it, nothing is left that no other run will use."""
+    """Mount the entries. In any case, leave nothing that no other run will use."""
     found, rest = shelf.open(uid, entries)
     try:
         hand_over(found, *ends)
@@ -162,7 +168,7 @@ def answer(
 
 
 def serve(descriptor: int) -> None:
-    """Until the server closes its end."""
+    """Serve requests until the server closes its end."""
     kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     link = Link(descriptor)
     try:
@@ -177,7 +183,7 @@ def serve(descriptor: int) -> None:
     while True:
         message, descriptors = link.hear()
         entries += message["entries"]
-        if descriptors:  # the last piece comes with the run's mount namespace
+        if descriptors:  # the last piece carries the run's mount namespace
             answer(link, shelf, message, entries, (descriptors[0], own))
             os.close(descriptors[0])
             entries = []

@@ -1,9 +1,9 @@
-"""The process that every run is forked from: built once, warm, without threads, secrets or anything of a run.
+"""The process that every run is forked from: built once, preloaded, without threads, secrets or data of a run.
 
-It talks to the server over one socket. In: the plan; then, for each run, `number`, `uid`, `slot`, `limits`, `affinity`,
-`port` and `ahead` with the descriptors of its control socket, its channel, its log and the doors of its cgroups. Out:
-`ready`; then, for each run, `number` and `pid` with its pidfd and its mount namespace. A zygote that has imported what
-is not ours (`preloading`) answers the `number` alone.
+It talks to the server over one socket. It receives the plan; then, for each run, `number`, `uid`, `slot`, `limits`,
+`affinity`, `port` and `ahead`, with the descriptors of its control socket, its channel, its log and its cgroup files.
+It sends `ready`; then, for each run, `number` and `pid` with its pidfd and its mount namespace. A zygote with
+preloaded foreign modules (`preloading`) sends only the `number`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ WARM = ("traceback", "linecache", "runtime", "runtime._run", "runtime._wire")
 KEPT = 32
 DESCRIPTORS = 512
 ONE_THREAD = 3
-"""The number of links of a folder with one folder in it."""
+"""The link count of a folder with one subfolder."""
 
 
 def die_with(parent: int) -> None:
-    """A server that is killed takes this with it; runs see for themselves that it has gone."""
+    """End this process if the server is killed. Runs notice the server's end themselves."""
     kernel.prctl("parent death signal", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -44,7 +44,7 @@ def write_maps(pid: int, outside: int) -> None:
 
 
 def warm_up() -> dict[str, Any]:
-    """What every run would do first is done here, once: the modules that runs need."""
+    """Do once here what every run would do first: import the modules that runs need."""
     sys.path = ["/run/skillery", *(entry for entry in sys.path if entry != ".")]
     for name in WARM:
         importlib.import_module(name)
@@ -57,13 +57,13 @@ def warm_up() -> dict[str, Any]:
 
 
 def freeze() -> None:
-    """The collector leaves alone what all runs share, so that it stays shared."""
+    """Exclude present objects from garbage collection, so that their memory stays shared."""
     gc.collect()
     gc.freeze()
 
 
 class Slots:
-    """Empty net namespaces, made ahead. The server sees to it that no two runs hold one at the same time."""
+    """Empty net namespaces, created in advance. The server ensures that no two runs use one at the same time."""
 
     def __init__(self) -> None:
         self._made: list[int] = []
@@ -80,13 +80,13 @@ class Slots:
 
 
 def check_threads() -> None:
-    """A fork takes one thread along and the locks of all."""
+    """Raise SetupError if there is another thread: a fork copies one thread and the locks of all."""
     if os.stat("/proc/self/task").st_nlink != ONE_THREAD:  # noqa: PTH116 - importing pathlib would cost milliseconds
         raise kernel.SetupError("the zygote has more than one thread")
 
 
 class Forks:
-    """Forks runs by scripts; one is written when the first run needs it, and kept for the next of its kind."""
+    """Forks runs by scripts. A script is written for the first run of its kind, and kept for later ones."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self._plan = plan
@@ -119,7 +119,7 @@ class Forks:
         except kernel.SetupError:
             if not self._plan["environment"]:
                 raise
-            pid = -1  # its runs have as many processes as they may all together
+            pid = -1  # its runs have reached their common limit of processes
         if pid == 0:
             inmate.be_second(self._plan, part.landlock_abi, ahead=message["ahead"])
         for place in places:
@@ -139,8 +139,8 @@ class Forks:
         return self._parts[known]
 
     def _let_go(self, server: Link, message: dict[str, Any], pid: int, pidfd: int, opener: int) -> None:
-        """It is held at the gate until it has its ids."""
-        # Uid 1000 of the run is outside a host uid of its own where the server is root, else our own one.
+        """Let a run pass the gate after its ids were mapped."""
+        # Uid 1000 of the run is its own host uid if the server is root, else the server's uid.
         write_maps(pid, message["uid"] if self._plan["root"] else posture.UID)
         if self._plan["environment"]:
             os.close(pidfd)
@@ -157,7 +157,7 @@ class Forks:
 
 
 def serve(server: Link, plan: dict[str, Any]) -> None:
-    kernel.ignore(kernel.SIGCHLD)  # the kernel reaps; the server has a pidfd of each
+    kernel.ignore(kernel.SIGCHLD)  # the kernel reaps children; the server has a pidfd of each
     forks = Forks(plan)
     gc.disable()
     server.say(ready=True)
@@ -167,7 +167,7 @@ def serve(server: Link, plan: dict[str, Any]) -> None:
 
 
 def make_room_for_descriptors() -> None:
-    """Those of a run have high numbers for a moment, and net namespaces are kept open."""
+    """Raise the limit on descriptors: those of a run get high numbers temporarily, and net namespaces stay open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS:
         if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS:
@@ -176,11 +176,11 @@ def make_room_for_descriptors() -> None:
 
 
 def prepare(server: Link, room: int) -> dict[str, Any]:
-    """Build the place; the plan that it was built by."""
+    """Build the sandbox. Return its plan."""
     make_room_for_descriptors()
     plan, doors = server.hear()
     if plan["environment"]:
-        from . import preloading  # now: afterwards it is out of reach
+        from . import preloading  # import now, because the folder is not visible afterwards
     plan["program"] = bytes.fromhex(plan.pop("filter"))
     plan["network_program"] = bytes.fromhex(plan.pop("network_filter"))
     plan["thread_id"] = calls.thread_id_address()
@@ -206,12 +206,12 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
 
 def main(parent: int, control: int, room: int) -> None:
     die_with(parent)
-    os.umask(0o022)  # the server may have a closed one, and what is made here is for another uid to enter
+    os.umask(0o022)  # another uid must be able to enter the folders created here
     server = Link(control)
     try:
         serve(server, prepare(server, room))
     except (EOFError, ConnectionError):
-        return  # the server needs us no more
+        return  # the server has closed the link
     except kernel.SetupError as error:
         server.say(message=str(error))
     except OSError as error:

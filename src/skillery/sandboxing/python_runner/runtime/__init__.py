@@ -1,4 +1,4 @@
-"""What code in a sandbox can ask of its host.
+"""Functions with which code in a sandbox can use its host.
 
 from runtime import blobs, log, summary
 

@@ -1,4 +1,4 @@
-"""A program as a child of the run's own process: fed, listened to, and ended with all that it started."""
+"""A program as a child of the run's process: give it input, collect its output, end it with all its children."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
 PIECE = 256 * 1024
 LAST_WORDS = 1 << 20
-"""Read of one pipe after its program has ended: more than a pipe holds, so only what somebody still writes is cut."""
+"""Limit of reading one pipe after its program has ended.
+
+A pipe holds less, so only output of a surviving writer is cut.
+"""
 
 
 class Sink:
-    """What comes out of one pipe: the first `keep` bytes of it (the last ones where `tail`), and how many there were.
+    """Collects the output of one pipe: its first `keep` bytes (or last ones with `tail`), and its size.
 
-    All of it is passed on to the descriptor `copy_to`, where one is given."""
+    All output is also written to the descriptor `copy_to`, if one is given.
+    """
 
     def __init__(self, keep: int, *, tail: bool = False, copy_to: int | None = None) -> None:
         self.content = bytearray()
@@ -46,7 +50,7 @@ def pass_on(descriptor: int, content: bytes | bytearray) -> None:
 
 
 class Program:
-    """One program on its way: say what it reads and what is wanted of it, then `run`."""
+    """One program. Call `feed` and `drain`, then `run`."""
 
     def __init__(self) -> None:
         self._feeds: dict[int, memoryview] = {}
@@ -54,7 +58,7 @@ class Program:
         self._theirs: list[int] = []
 
     def feed(self, content: bytes) -> int:
-        """A descriptor for the program, on which it reads this."""
+        """Return a descriptor from which the program reads this content."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         self._theirs.append(reading)
@@ -62,7 +66,7 @@ class Program:
         return reading
 
     def drain(self, sink: Sink) -> int:
-        """A descriptor for the program; what it writes there goes into the sink."""
+        """Return a descriptor for the program. What the program writes to it goes into the sink."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         self._theirs.append(writing)
@@ -80,8 +84,11 @@ class Program:
         folder: str | None = None,
         alone: bool,
     ) -> int:
-        """Until it has ended: its wait status. It has its streams and what `feed` and `drain` gave, and no other
-        descriptor. Where the run is `alone` among its processes, whatever the program started ends with it."""
+        """Run the program to its end and return its wait status.
+
+        The program has its streams and the descriptors from `feed` and `drain`, and no other. If the run is `alone`
+        among its processes, all processes that the program started end with it.
+        """
         beyond = [descriptor for descriptor in self._theirs if descriptor not in {stdin, stdout, stderr}]
         woken, waking = os.pipe()
         for descriptor in (woken, waking):
@@ -131,7 +138,7 @@ class Program:
         try:
             rest = self._feeds[descriptor][os.write(descriptor, self._feeds[descriptor][:PIECE]) :]
         except BrokenPipeError:
-            rest = memoryview(b"")  # it does not want to know
+            rest = memoryview(b"")  # the program does not read its input
         self._feeds[descriptor] = rest
         if not rest:
             poller.unregister(descriptor)
@@ -145,19 +152,19 @@ class Program:
                 while sink.size < enough and take_from(descriptor, sink):
                     pass
             except BlockingIOError:
-                pass  # somebody could still write there, and has not
+                pass  # a writer remains, but has not written
             os.close(descriptor)
 
 
 def take_from(descriptor: int, sink: Sink) -> bool:
-    """False at the end."""
+    """Read one piece into the sink. Return False at the end."""
     piece = os.read(descriptor, PIECE)
     sink.take(piece)
     return bool(piece)
 
 
 def end_others() -> None:
-    """Kill every process of this pid namespace but its first and this one, until there is none."""
+    """Kill all processes of this pid namespace except pid 1 and this one, until none is left."""
     while True:
         try:
             os.kill(-1, signal.SIGKILL)
@@ -167,11 +174,11 @@ def end_others() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            pass  # those that are not our children are left to pid 1, which reaps them
+            pass  # pid 1 reaps the processes that are not our children
 
 
 def be_unreadable() -> None:
-    """From here on no program of this run can look into the process that speaks for it, nor write to its memory."""
+    """Prevent that a program of this run reads or writes the memory of this process, which holds the channel."""
     import ctypes
     import sys
 
@@ -180,7 +187,7 @@ def be_unreadable() -> None:
 
 
 def describe_end(status: int, said: bytes | bytearray = b"") -> dict[str, Any]:
-    """A failure, for a program that ended other than it should have: `said` is the end of what it had to say."""
+    """Return the failure of a program that ended abnormally. `said` is the end of its output."""
     words = bytes(said).decode("utf-8", "replace").strip()
     tail = f": {words}" if words else ""
     if os.WIFSIGNALED(status):

@@ -1,4 +1,4 @@
-"""What is said of an exception, whatever the exception's own methods do."""
+"""The description of an exception, whatever the exception's own methods do."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-# The runner, the standard library, and what is frozen into the interpreter.
+# The runner, the standard library, and modules frozen into the interpreter.
 NOT_THEIRS = (__file__.rpartition("/")[0] + "/", os.__file__.rpartition("/")[0] + "/", "<frozen ")
 MESSAGE, TRACEBACK, TYPE = 1000, 4000, 200
 
 
 class Told(Exception):
-    """A failure that was described elsewhere, by a program that is not this one."""
+    """A failure that another program has described."""
 
     def __init__(self, record: dict[str, str]) -> None:
         super().__init__(record["message"])
@@ -24,7 +24,7 @@ class Told(Exception):
 
 
 def told(type_: str, message: str, traceback: str = "") -> Told:
-    """Return a failure to raise, clipped to what is answered of one."""
+    """Return a failure to raise, clipped to the allowed lengths."""
     return Told({"type": type_, "message": clip(message, MESSAGE), "traceback": clip(traceback, TRACEBACK)})
 
 
@@ -36,7 +36,7 @@ def clip(text: str, limit: int) -> str:
 
 
 def type_name(error: object) -> str:
-    # Not error.__class__ and not .__name__: both can be made to lie or to raise.
+    # Not error.__class__ and not .__name__: the code can make both lie or raise.
     name = type.__dict__["__name__"].__get__(type(error))
     return clip(str(name), TYPE)
 
@@ -46,13 +46,13 @@ def message(error: BaseException) -> str:
         if type(error) is SystemExit:
             return clip(f"the code called sys.exit({error.code!r})", MESSAGE)
         return clip(str.__str__(str(error)), MESSAGE)
-    except BaseException:  # noqa: BLE001 - a __str__ written by anybody may raise anything
+    except BaseException:  # noqa: BLE001 - a foreign __str__ may raise anything
         return "(its message could not be read)"
 
 
 def user_frames(traceback: TracebackType | None) -> str:
-    """The frames of the code and of the skills it called, not ours and not the standard library's."""
-    # Imported only now: it costs milliseconds, and most runs do not fail.
+    """Return the frames of the code and of the skills it called, without the runner and the standard library."""
+    # Imported late: the import costs milliseconds, and most runs do not fail.
     from traceback import extract_tb, format_list
 
     frames = [f for f in extract_tb(traceback) if not f.filename.startswith(NOT_THEIRS)]
@@ -66,7 +66,7 @@ def shown(error: BaseException) -> str:
             frames += f'  File "{error.filename}", line {error.lineno}\n    {(error.text or "").strip()}\n'
         last = f"{type_name(error)}: {message(error)}"
         return clip(f"Traceback (most recent call last):\n{frames}{last}", TRACEBACK) if frames else ""
-    except BaseException:  # noqa: BLE001 - the code may have broken what we need; the failure itself still counts
+    except BaseException:  # noqa: BLE001 - the code may have broken builtins
         return ""
 
 
@@ -78,5 +78,5 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def breathe() -> None:
-    """After a MemoryError or a RecursionError there may be too little left to say so."""
+    """Raise the recursion limit: after a MemoryError or RecursionError too little may be left to report it."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 5000))

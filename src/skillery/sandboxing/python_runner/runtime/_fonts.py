@@ -1,10 +1,10 @@
-"""matplotlib looks for fonts where it has been told they lie, and asks `fc-list` for more when it is first imported.
+"""Avoid an error of `fc-list` when matplotlib is first imported.
 
-A sandbox may show that program of the host and not its settings, without which it has nothing to say but an error in
-the log of every run that draws.
+matplotlib looks for fonts in known folders and asks `fc-list` for more. A sandbox may contain that program of the
+host without its settings, and then it prints an error to the log of every run that draws.
 """
 
-# ruff: noqa: PTH110 - importing pathlib would cost every such run milliseconds
+# ruff: noqa: PTH110 - importing pathlib costs every such run milliseconds
 from __future__ import annotations
 
 import os
@@ -22,7 +22,7 @@ NOWHERE = "/dev/null"
 
 class FontLoader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
-        """With no program to be found meanwhile: matplotlib goes on without."""
+        """Import the module with an empty PATH: matplotlib works without `fc-list`."""
         before = os.environ.get("PATH")
         os.environ["PATH"] = NOWHERE
         try:
@@ -35,7 +35,7 @@ class FontLoader(SourceFileLoader):
 
 
 def spec_of(path: Any) -> ModuleSpec | None:
-    """None where the usual finders do."""
+    """Return a spec for the font manager; None if the usual finders can import it."""
     spec = None if os.path.exists(SETTINGS) else PathFinder.find_spec(FONT_MANAGER, path)
     if spec is None or type(spec.loader) is not SourceFileLoader:
         return None

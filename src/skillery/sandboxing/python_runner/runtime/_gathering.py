@@ -1,6 +1,6 @@
-"""The files that a run left in its folder for output, as blobs."""
+"""The files in a run's output folder, stored as blobs."""
 
-# ruff: noqa: PTH118, PTH208 - no pathlib: it costs every such run time
+# ruff: noqa: PTH118, PTH208 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import mmap
@@ -21,8 +21,11 @@ ONLY_FILES = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def gather(folder: str) -> dict[str, Any]:
-    """`files`: path below the folder, blob id and size of each regular file in it, by path. `left_out`: the paths
-    of those that could not be kept, where there are any; of many only the first."""
+    """Store the regular files below the folder.
+
+    Return `files` (path below the folder, blob id and size, sorted by path) and, if some could not be stored,
+    `left_out` (their paths, at most MOST_FILES).
+    """
     files: list[dict[str, Any]] = []
     left_out: list[str] = []
     refused = False
@@ -32,7 +35,7 @@ def gather(folder: str) -> dict[str, Any]:
             try:
                 kept = keep(os.path.join(folder, path), shown(path))
             except _host.HostError:
-                refused = True  # the run has written all that it may
+                refused = True  # the run has reached its limit of blobs
             except OSError:
                 kept = None
         if kept is not None:
@@ -49,7 +52,7 @@ def shown(path: str) -> str:
 
 
 def paths_below(folder: str, below: str = "", depth: int = 1) -> Iterator[str]:
-    """Of regular files, sorted; no symlink is followed, the folder itself included."""
+    """Yield the paths of regular files, sorted. No symlink is followed, not even the folder itself."""
     here = os.path.join(folder, below) if below else folder
     try:
         if not stat.S_ISDIR(os.lstat(here).st_mode):
@@ -70,7 +73,7 @@ def paths_below(folder: str, below: str = "", depth: int = 1) -> Iterator[str]:
 
 
 def keep(file: str, path: str) -> dict[str, Any]:
-    """The file as a blob of that path. Raises OSError, HostError where the host says no."""
+    """Store the file as a blob with this path. Raise OSError, or HostError if the host refuses."""
     descriptor = os.open(file, ONLY_FILES)
     try:
         size = os.fstat(descriptor).st_size
@@ -78,7 +81,7 @@ def keep(file: str, path: str) -> dict[str, Any]:
     finally:
         os.close(descriptor)
     with memoryview(content) as view:
-        # The host knows what kind a name says.
+        # The host derives the kind from the name.
         blob_id = _host.ask({"op": "blob_write", "path": path}, view)[0]["blob_id"]
     if isinstance(content, mmap.mmap):
         content.close()
@@ -86,7 +89,7 @@ def keep(file: str, path: str) -> dict[str, Any]:
 
 
 def leave(folder: str) -> str:
-    """Keep the files of the folder; a line that says what was not, "" where all were."""
+    """Store the files of the folder. Return a line about those that were left out, or ""."""
     left_out = gather(folder).get("left_out", ())
     if not left_out:
         return ""

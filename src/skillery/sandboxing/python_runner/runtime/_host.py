@@ -1,4 +1,4 @@
-"""The conversation with the host, shared by all threads and forked children of the code."""
+"""The requests to the host, shared by all threads and forked children of the code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 
 
 class HostError(OSError):
-    """The host refused what the code asked of it."""
+    """Raised if the host refuses a request of the code."""
 
 
 class SkillError(Exception):
-    """A skill that was called in a sandbox of its own has failed. `type` is the class name of its exception, or what
-    ended it (`MemoryLimitExceeded`, `SecretNotGranted` and so on)."""
+    """Raised if a called skill has failed in its own sandbox.
+
+    `type` is the class name of its exception, or the failure type (`MemoryLimitExceeded`, `SecretNotGranted` and so
+    on).
+    """
 
     def __init__(self, type: str, message: str) -> None:  # noqa: A002 - the name of the attribute
         super().__init__(type, message)
@@ -43,8 +46,8 @@ def blobs_folder() -> str:
 class _Alone:
     """The channel, for one exchange at a time.
 
-    A lock on a freshly opened descriptor holds between threads and between processes alike, and the kernel lets go of
-    it when its holder dies. No descriptor stays open for it.
+    A lock on a newly opened descriptor excludes both threads and processes, and the kernel releases it when its
+    holder dies. No descriptor stays open for it.
     """
 
     def __enter__(self) -> int:
@@ -62,14 +65,14 @@ def tell(header: dict[str, Any], body: bytes | memoryview = b"") -> None:
 
 
 def ask(header: dict[str, Any], body: bytes | memoryview = b"") -> tuple[dict[str, Any], bytes]:
-    """The host's answer. Raises FileNotFoundError, HostError or SkillError where it says no."""
+    """Return the host's answer. Raise FileNotFoundError, HostError or SkillError if the host refuses."""
     with _Alone() as descriptor:
         if _connection.get("torn"):
             raise HostError("a question to the host was interrupted; what comes now could be the answer to that one")
         try:
             _wire.send(descriptor, header, body)
             answer, content = _wire.receive(descriptor)
-        except BaseException:  # a signal handler that raises, in the middle of it
+        except BaseException:  # a signal handler may raise during the exchange
             _connection["torn"] = True
             raise
     error = answer.get("error")
@@ -81,7 +84,7 @@ def ask(header: dict[str, Any], body: bytes | memoryview = b"") -> tuple[dict[st
 
 
 def summary(text: str) -> None:
-    """One sentence about the run, shown as its `summary`; the last one counts."""
+    """Set the run's `summary`, one sentence. The last call wins."""
     if not isinstance(text, str):
         raise TypeError(f"a summary is a str, not {type(text).__name__}")
     tell({"op": "summary", "text": text[:2000].encode("utf-8", "replace").decode()})

@@ -1,8 +1,8 @@
-"""How mounted skills are imported: `skills.<name>` is the entrypoint module, and a package over its folder.
+"""The import of mounted skills: `skills.<name>` is the entrypoint module, and a package over its folder.
 
-A skill's entrypoint must not run because a skill below it is imported (`skills.a.b.c` beside `skills.a.b`), though
-Python imports parents first. So a skill that has others below it becomes a module that runs when something of its own
-is asked for.
+A skill's entrypoint must not run because a skill below it is imported (`skills.a.b.c` below `skills.a.b`), although
+Python imports parents first. So a skill with others below it becomes a module that runs at the first access to one of
+its own names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CODE = "run_code"
 
 
 class LateModule(ModuleType):
-    """A skill with skills below it: its entrypoint runs at the first look at anything that is not one of those."""
+    """A skill with skills below it. Its entrypoint runs at the first access to a name that is not one of those."""
 
     def __getattr__(self, name: str) -> Any:
         finder = finder_of(self)
@@ -45,7 +45,7 @@ class LateModule(ModuleType):
 
 
 def finder_of(module: LateModule) -> SkillFinder | None:
-    """Who knows how to run it; None while the import system is still dressing it."""
+    """Return the finder that can run the module; None while the import system is still initialising it."""
     state = getattr(module.__spec__, "loader_state", None)
     return state if isinstance(state, SkillFinder) and module.__name__ in state.late else None
 
@@ -55,7 +55,7 @@ class LateLoader(SourceFileLoader):
         return LateModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Not now, but from now on when it is looked at."""
+        """Mark the module to run at its first access."""
         if module.__spec__ is not None and isinstance(module.__spec__.loader_state, SkillFinder):
             module.__spec__.loader_state.late.add(module.__name__)
 
@@ -64,21 +64,23 @@ class LateLoader(SourceFileLoader):
 
 
 class CodeLoader(SourceFileLoader):
-    """The code of `run_code`, which is in no file. What Python says of code it cannot even read differs by version;
-    here it is always a SyntaxError."""
+    """The code of `run_code`, which is in no file.
+
+    Python versions raise different errors for unreadable code; here it is always a SyntaxError.
+    """
 
     def __init__(self, code: str, path: str) -> None:
         super().__init__(CODE, path)
         self._code = code
 
     def get_data(self, path: Any) -> bytes:
-        """Where tracebacks and `inspect` find its lines, too. Raises FileNotFoundError for any other file."""
+        """Return the code, also for tracebacks and `inspect`. Raise FileNotFoundError for any other file."""
         if path != self.path:
             raise FileNotFoundError(path)
         return self._code.encode("utf-8", "surrogatepass")
 
     def source_to_code(self, data: Any, path: Any, **options: Any) -> CodeType:  # type: ignore[override]
-        # (typeshed knows the method of another class as a static one)
+        # typeshed declares the method of another class as static.
         try:
             return super().source_to_code(data, path, **options)
         except SyntaxError:
@@ -88,8 +90,11 @@ class CodeLoader(SourceFileLoader):
 
 
 class SkillFinder:
-    """Finds `skills` and everything in it, and the code of `run_code`. `entrypoints` maps import names to files,
-    `stubs` those of skills that run in sandboxes of their own to the skill's name and file."""
+    """Finds `skills` and all modules in it, and the code of `run_code`.
+
+    `entrypoints` maps import names to files. `stubs` maps import names of skills with their own sandbox to the
+    skill's name and file.
+    """
 
     def __init__(self) -> None:
         self.entrypoints: dict[str, str] = {}
@@ -101,8 +106,11 @@ class SkillFinder:
         self._run: set[str] = set()
 
     def mount(self, skills: list[dict[str, Any]], code: str | None, code_path: str) -> None:
-        """Make the mounted skills importable, and the code as `run_code`. Each skill has `name`, `folder` and, where it
-        can be imported, `entrypoint`; `stub` says that only its functions are to be had."""
+        """Make the mounted skills importable, and the code as `run_code`.
+
+        Each skill has `name`, `folder` and, if it can be imported, `entrypoint`. `stub` means that only its functions
+        are available.
+        """
         if code is not None:
             self.code = CodeLoader(code, code_path)
         for skill in skills:
@@ -140,7 +148,7 @@ class SkillFinder:
 
             return _fonts.spec_of(path)
         self._run_owner(name)
-        return None  # a module in a skill's own folder: the usual finders know the way
+        return None  # the usual finders import modules of a skill's folder
 
     def _entrypoint(self, name: str, path: str) -> ModuleSpec:
         late = any(other.startswith(name + ".") for other in (*self.entrypoints, *self.stubs))
@@ -160,8 +168,10 @@ class SkillFinder:
             self.run_late(owner)
 
     def load(self, name: str) -> ModuleType:
-        """As importlib.import_module, for an entrypoint or the code. Where nothing else is mounted that could have a
-        say in it, by the shortest way: the import system's own costs a run half a millisecond."""
+        """Import an entrypoint or the code, like importlib.import_module.
+
+        If no other mounted skill is involved, avoid the import system, which costs a run half a millisecond.
+        """
         if name == CODE and self.code is not None:
             return run_module(ModuleSpec(name, self.code, origin=self.code.path), self.code)
         if len(self.entrypoints) > 1 or self.stubs or name not in self.entrypoints:
@@ -176,7 +186,7 @@ class SkillFinder:
         return run_module(spec, loader)
 
     def run_late(self, module: ModuleType) -> None:
-        """Run the entrypoint once. One that raises has not run, and runs again when asked again."""
+        """Run the entrypoint once. If it raises, the next access runs it again."""
         with self._lock:
             if module.__name__ in self._run:
                 return
@@ -189,7 +199,7 @@ class SkillFinder:
                 module.__dict__.update(before)
                 self._run.discard(module.__name__)
                 if isinstance(error, AttributeError):
-                    # `from x import y` would take it for "there is no y"
+                    # `from x import y` would report an AttributeError as a missing name.
                     raise ImportError(f"{module.__name__}: {error}") from error
                 raise
 
@@ -214,11 +224,11 @@ def add(module: ModuleType) -> None:
 
 
 def run_module(spec: ModuleSpec, loader: SourceFileLoader) -> ModuleType:
-    """It is there while it runs, and gone where that fails."""
+    """Execute a module. It is in sys.modules during the execution, and is removed if that fails."""
     module = bare_module(with_file(spec))
     add(module)
     try:
-        exec(loader.source_to_code(loader.get_data(loader.path), loader.path), module.__dict__)  # noqa: S102 - that is it
+        exec(loader.source_to_code(loader.get_data(loader.path), loader.path), module.__dict__)  # noqa: S102 - runs the module
     except BaseException:
         sys.modules.pop(spec.name, None)
         raise

@@ -1,6 +1,6 @@
-"""What starts a file of a skill: by its ending, else by its `#!` line."""
+"""The command that starts a file of a skill: by its suffix, else by its `#!` line."""
 
-# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - no pathlib: it costs every such run time
+# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import json
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(os.path.abspath(__file__))
 START, SITE = os.path.join(HERE, "_start.py"), os.path.join(HERE, "_site")
 SKILL_FOLDER = ("SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "CLAUDE_SKILL_ROOT")
-"""Variables that public skills expect to hold the folder of the skill."""
+"""Variables that public skills expect to contain the folder of the skill."""
 NODE_ENDINGS, PYTHON_ENDING, SHELL_ENDING = (".js", ".mjs"), ".py", ".sh"
 HEAP_SHARE = 0.75
-"""Of a run's memory that V8 may fill with objects; the rest is for all that it needs besides."""
+"""Share of a run's memory for V8's heap. The rest is for other memory of the process."""
 SHEBANG = 256
 
 
 def set_variables(job: Job) -> None:
-    """Tell the file, and what it starts, where its skill and its packages are. A variable that is set stays."""
+    """Set variables with the folders of the skill and its packages, unless they are set already."""
     root = job["program"]["root"]
     for name in SKILL_FOLDER:
         os.environ.setdefault(name, root)
@@ -36,7 +36,7 @@ def set_variables(job: Job) -> None:
 
 
 def find(name: str) -> str | None:
-    """The program `name` among those of the host that can be seen from here."""
+    """Return the path of a host program that is visible here, or None."""
     folders = [*os.environ.get("PATH", "").split(":"), os.path.join(sys.base_prefix, "bin")]
     paths = (os.path.join(folder, name) for folder in folders if folder)
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
@@ -59,19 +59,19 @@ def node(job: Job) -> list[str]:
 
 
 def python() -> list[str]:
-    """As the runtime's own, without anything that is installed beside the standard library."""
+    """Return the command of the runtime's interpreter, without packages outside the standard library."""
     return [sys.executable, "-E", "-s", "-S", "-B"]
 
 
 def python_file(job: Job, path: str) -> list[str]:
-    """Start the file, or the module that the job names, with the packages and the folder of its skill on the path."""
+    """Return the command for a file, or the job's module, with the packages and the skill's folder on the path."""
     program = job["program"]
     order = {"path": path, "root": program["root"], "packages": job["packages"], "module": program.get("module", "")}
     return [*python(), START, json.dumps(order)]
 
 
 def interpreter(job: Job, path: str) -> list[str]:
-    """What the file is started with, by its ending; one that is executable starts itself, by its `#!` line."""
+    """Return the command for a file by its suffix, or by its `#!` line if it is executable."""
     if path.endswith(NODE_ENDINGS):
         return [*node(job), path]
     if path.endswith(PYTHON_ENDING):

@@ -1,5 +1,5 @@
-// Calls one function of one module. The request comes on a descriptor of its own, the answer goes out on another one:
-// `{"value": …}` or `{"failure": {type, message, traceback}}`. What is printed is the log and nothing else.
+// Calls one function of one module. The request is read from one descriptor, the answer is written to another:
+// `{"value": …}` or `{"failure": {type, message, traceback}}`. All printed output is log only.
 
 import fs from "node:fs";
 import { isBuiltin } from "node:module";
@@ -7,11 +7,11 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 import vm from "node:vm";
 
 const OLDEST = [20, 19];
-const OURSELVES = fileURLToPath(import.meta.url); // Node takes us for the file that imports what the code imports
+const OURSELVES = fileURLToPath(import.meta.url); // Node reports this file as the importer of the code's imports
 const [input, output] = process.argv.slice(2).map(Number);
 const { stringify } = JSON;
 const exit = process.exit.bind(process);
-const kept = []; // a module that is collected can no longer import
+const kept = []; // a collected module can no longer import
 const unreadable = new WeakSet();
 let answered = false;
 
@@ -30,7 +30,7 @@ function answer(text) {
   fs.closeSync(output);
 }
 
-// The frames of user code, whatever the error's own properties do.
+// Describes an error with the frames of user code, whatever the error's own properties do.
 function described(error) {
   if (error instanceof Told) return error.told;
   try {
@@ -52,7 +52,8 @@ function isOfTheUser(line) {
 function fail(error) {
   answer(stringify({ failure: described(error) }));
   if (!unreadable.has(error)) exit(0);
-  // Where Node stopped reading it says only of an error that nobody catches: then that stands in the log.
+  // Node names the position of a parse error only for uncaught errors: throw it, so that the log contains the
+  // position.
   process.removeAllListeners("uncaughtException");
   error.stack = `${error.name}: ${error.message}`;
   throw error;
@@ -70,7 +71,7 @@ function check(version) {
   throw new Told("SandboxError", `this host has Node.js ${version}; JavaScript needs Node.js ${needed} or later`);
 }
 
-// As if the code were a file in the working directory.
+// Resolves a specifier as if the code were a file in the working directory.
 function resolve(specifier, url) {
   return /^\.{0,2}\//.test(specifier) && !isBuiltin(specifier) ? new URL(specifier, url).href : specifier;
 }

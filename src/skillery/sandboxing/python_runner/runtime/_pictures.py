@@ -1,6 +1,7 @@
-"""Figures of matplotlib and images of PIL as blobs, where the code has imported these: nothing here imports them.
+"""Figures of matplotlib and images of PIL as blobs, if the code has imported these packages; this module imports
+neither.
 
-They are believed to be what they seem: whatever their methods do, the run could have done itself.
+Their methods are trusted: they can do nothing that the run could not do itself.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_FIGURES = 20
-"""As many as matplotlib itself lets be open before it warns."""
+"""The number of open figures at which matplotlib itself warns."""
 SHOWN_AS_RGB = ("CMYK", "HSV", "RGBX", "YCbCr")
-"""What PNG does not know."""
+"""Image modes that PNG does not support."""
 PNG, JPEG = "image/png", "image/jpeg"
 
 _kept: dict[int, tuple[object, dict[str, Any]]] = {}
-"""By the id of a picture: itself, so that no other gets that id, and what stands for it."""
+"""Stored pictures by id: the object, which keeps its id in use, and the reference in the output."""
 _counted = {"figure": 0, "image": 0}
 
 
 def keep_open_figures() -> str:
-    """Each figure that is open in pyplot as a blob; a line that says which could not be kept, "" where all were."""
+    """Store each open figure of pyplot as a blob. Return a line about those that could not be stored, or ""."""
     left_out = []
     try:
         pyplot = sys.modules["matplotlib.pyplot"]
@@ -38,7 +39,7 @@ def keep_open_figures() -> str:
         past = len(pyplot.get_fignums()) - MOST_FIGURES
         if past > 0:
             left_out.append(f"{past} more, a run keeps {MOST_FIGURES} that are left open: close them, or return them")
-    except Exception as error:  # noqa: BLE001 - whatever stands there in the place of matplotlib
+    except Exception as error:  # noqa: BLE001 - the code may have replaced matplotlib
         left_out.append(f"{_failure.type_name(error)}: {_failure.message(error)}")
     return f"not kept of the open figures: {'; '.join(left_out)}" if left_out else ""
 
@@ -46,20 +47,22 @@ def keep_open_figures() -> str:
 def try_keeping(figure: Any) -> str:
     try:
         keep_figure(figure)
-    except Exception as error:  # noqa: BLE001 - what the code has drawn may raise anything
+    except Exception as error:  # noqa: BLE001 - drawing may raise anything
         return f"{_failure.type_name(error)}: {_failure.message(error)}"
     return ""
 
 
 def reference(value: Any) -> dict[str, Any]:
-    """What stands in the output for a picture, which is kept. Raises InvalidOutput where it cannot be kept, TypeError
-    where the value is none."""
+    """Return the reference to a picture in the output, and store the picture.
+
+    Raise InvalidOutput if it cannot be stored, TypeError if the value is no picture.
+    """
     is_figure = is_a(value, "matplotlib.figure", "Figure")
     if not is_figure and not is_a(value, "PIL.Image", "Image"):
         raise not_json(value)
     try:
         return keep_figure(value) if is_figure else keep_image(value)
-    except Exception as error:  # noqa: BLE001 - a format that does not know this mode, no room for blobs
+    except Exception as error:  # noqa: BLE001 - an unsupported mode, or no room for blobs
         problem = f"{_failure.type_name(error)}: {_failure.message(error)}"
     raise InvalidOutput(f"a picture of the output ({type(value).__name__}) could not be kept: {problem}")
 
@@ -78,7 +81,7 @@ def keep_figure(figure: Any) -> dict[str, Any]:
 
 
 def keep_image(image: Any) -> dict[str, Any]:
-    """As PNG; one that was opened as JPEG stays that."""
+    """Store an image as PNG; an image that was opened as JPEG stays JPEG."""
     if id(image) in _kept:
         return _kept[id(image)][1]
     content = io.BytesIO()
@@ -100,7 +103,7 @@ def keep(picture: object, what: str, kind: str, content: io.BytesIO) -> dict[str
     return found
 
 
-# -- what is neither -----------------------------------------------------------------------------------------------
+# -- other values --------------------------------------------------------------------------------------------------
 
 BUILTIN = ("builtins", "datetime")
 BUILTIN_WAYS = {
@@ -128,7 +131,7 @@ WAYS = {
 
 
 def not_json(value: Any) -> TypeError:
-    """In the words of `json`, with the way out where there is a usual one."""
+    """Return an error in the words of `json`, with the usual remedy if there is one."""
     name = _failure.type_name(value)
     package = str(type.__dict__["__module__"].__get__(type(value))).partition(".")[0]
     way = BUILTIN_WAYS.get(name) if package in BUILTIN else WAYS.get((package, name)) or WAYS.get((package, ""))

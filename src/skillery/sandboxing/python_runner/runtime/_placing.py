@@ -1,6 +1,6 @@
-"""Writes the input files of a run to its workspace, as the user of the run and within its limits."""
+"""Input files of a run: write them to its workspace, as the user of the run and within its limits."""
 
-# ruff: noqa: PTH103, PTH118, PTH120 - no pathlib: it costs every such run time
+# ruff: noqa: PTH103, PTH118, PTH120 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import json
@@ -16,12 +16,14 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def place(channel: int, files: list[dict[str, Any]], folder: str) -> None:
-    """Receive the content of each file in order and write it below `folder`. Then tell the server. If a file could not
-    be written, end the process: no code of the run has started."""
+    """Receive the content of each file in order and write it below `folder`. Then tell the server.
+
+    If a file could not be written, end the process: no code of the run has started.
+    """
     try:
         problem = receive_files(channel, files, folder)
     except EOFError:
-        os._exit(1)  # the server has given up
+        os._exit(1)  # the server has closed the channel
     if problem:
         _wire.send(channel, {"op": "broken", "message": problem})
         os._exit(1)
@@ -31,13 +33,13 @@ def place(channel: int, files: list[dict[str, Any]], folder: str) -> None:
 def receive_files(channel: int, files: list[dict[str, Any]], folder: str) -> str:
     problem = ""
     for file in files:
-        # After a problem, the rest is read and dropped: the server has to finish sending before it can listen.
+        # After an error, read and discard the rest: the server finishes sending before it listens.
         problem = receive_file(channel, file, folder, write=not problem) or problem
     return problem
 
 
 def receive_file(channel: int, file: dict[str, Any], folder: str, *, write: bool) -> str:
-    """Return what went wrong, "" if nothing did."""
+    """Receive one file. Return the error, or ""."""
     header_size, left = _wire.HEAD.unpack(_wire.read_exactly(channel, _wire.HEAD.size))
     json.loads(_wire.read_exactly(channel, header_size))
     descriptor, problem = -1, ""

@@ -1,10 +1,10 @@
-"""Programs of a run that are not a function in Python: code in another language, tool handlers, scripts.
+"""Programs of a run other than Python functions: code in another language, tool handlers, scripts.
 
-The process that speaks for the run stays what it is, and starts the program as its child, locked in as it is itself.
-The channel is not handed on. What a program answers comes on a pipe of its own, never out of the log.
+The run's own process starts the program as a child with the same locks, and does not pass the channel on. A program
+answers on its own pipe, never through the log.
 """
 
-# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - no pathlib: it costs every such run time
+# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import json
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(os.path.abspath(__file__))
 JAVASCRIPT = os.path.join(HERE, "_javascript.mjs")
 MOST_ARGUMENT = 128 * 1024 - 1
-"""Bytes of one argument that the kernel takes (MAX_ARG_STRLEN, with its closing zero)."""
+"""The most bytes of one argument (the kernel's MAX_ARG_STRLEN, without the final zero)."""
 END_OF_STDERR = 700
 ENVELOPE = 1024
 
 
 def run(job: Job, args: bytes) -> Any:
-    """What the program answers. Raises Told for one that failed."""
+    """Return the program's answer. Raise Told if it failed."""
     program = job["program"]
     if program["form"] != "code":
         if not is_file_of_skill(program):
@@ -57,17 +57,17 @@ def is_file_of_skill(program: dict[str, str]) -> bool:
 
 
 def with_folder(args: bytes, folder: str) -> bytes:
-    """The args of a handler: `__workDir` is where it works, whatever the caller sent."""
+    """Return the args of a handler with `__workDir`, its working directory, whatever the caller sent."""
     return json.dumps({**json.loads(args), "__workDir": folder}).encode()
 
 
 def start(program: Program, job: Job, command: list[str], **streams: Any) -> int:
-    """Its wait status."""
+    """Start the program and return its wait status."""
     _run.settle_address_space(room=os.path.basename(command[0]) == "node")
     _children.be_unreadable()
     try:
         return program.run(command, alone=job["own_processes"], **streams)
-    except (OSError, ValueError) as error:  # too long a list of arguments, a NUL in one
+    except (OSError, ValueError) as error:  # too many arguments, or a NUL in one
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise told("OSError", f"the program could not be started: {reason}") from None
 
@@ -95,7 +95,7 @@ def call_javascript(job: Job, what: dict[str, str], args: bytes) -> Any:
 
 
 def answer_of(content: bytearray) -> dict[str, Any] | None:
-    """None where the program ended before it had said all."""
+    """Return the answer; None if the program ended before it was complete."""
     try:
         record = json.loads(content)
         failure = record.get("failure", {})
@@ -106,7 +106,7 @@ def answer_of(content: bytearray) -> dict[str, Any] | None:
 
 
 def heap_full(job: Job, status: int) -> dict[str, Any] | None:
-    """V8 aborts where its heap is full, with nothing but a line in the log that says so."""
+    """Return the failure if V8's heap was full: V8 aborts with nothing but a line in the log."""
     import resource
     import signal
 
@@ -122,7 +122,10 @@ def heap_full(job: Job, status: int) -> dict[str, Any] | None:
 
 
 def call_bash(job: Job, code: str, args: bytes) -> Any:
-    """From a pipe, so that it may be of any length and lies in no folder that the code sees."""
+    """Run code in bash.
+
+    A pipe passes the code, so that it can have any length and is in no folder that the code sees.
+    """
     program = Program()
     reading = program.feed(code.encode("utf-8", "replace"))
     wrapped = f'eval "exec {reading}<&-; $(cat <&{reading})"'
@@ -130,7 +133,7 @@ def call_bash(job: Job, code: str, args: bytes) -> Any:
 
 
 def call_handler(job: Job, args: bytes) -> Any:
-    """A file of a skill as the Skill Tools convention has it for its language."""
+    """Call a file of a skill as the Skill Tools convention defines for its language."""
     path = job["program"]["path"]
     if path.endswith(NODE_ENDINGS):
         return call_javascript(job, {"file": path}, args)
@@ -144,7 +147,7 @@ def call_handler(job: Job, args: bytes) -> Any:
 
 
 def names_bound_by(code: CodeType) -> set[str]:
-    """What a module defines, imports or assigns, wherever it does so at its own level."""
+    """Return the names that a module defines, imports or assigns at its own level."""
     import dis
 
     return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
@@ -158,18 +161,19 @@ def call_python(code: CodeType, path: str, args: bytes, root: str) -> Any:
     module = ModuleType("skill_handler")
     module.__file__ = path
     sys.modules[module.__name__] = module
-    exec(code, module.__dict__)  # noqa: S102 - that is what a run is for
+    exec(code, module.__dict__)  # noqa: S102 - runs the skill's code
     return _run.settled(module.__dict__["handler"](json.loads(args)))
 
 
 def answer_on_stdout(program: Program, job: Job, command: list[str], stdin: bytes) -> Any:
-    """JSON where it is JSON, else a string without the line ends at its end. stderr is the log."""
+    """Run a program. Return its stdout as JSON if possible, else as a string without trailing line ends. stderr is
+    the log."""
     printed = Sink(job["result_bytes"])
     said = Sink(END_OF_STDERR, tail=True, copy_to=2)
     streams = {"stdin": program.feed(stdin), "stdout": program.drain(printed), "stderr": program.drain(said)}
     status = start(program, job, command, **streams)
     if status:
-        _children.pass_on(1, printed.content)  # it is no answer, but may say what went wrong
+        _children.pass_on(1, printed.content)  # the output may explain the failure
         raise _failure.Told(_children.describe_end(status, said.content))
     if printed.size > job["result_bytes"]:
         limit = job["result_bytes"]

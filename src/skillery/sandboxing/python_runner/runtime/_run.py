@@ -1,9 +1,9 @@
-"""One run, from the inside: import, call, hand over what was returned."""
+"""One run, from the inside: import, call, send the returned value."""
 
-# ruff: noqa: SIM105 - importing contextlib would cost every run milliseconds
+# ruff: noqa: SIM105 - importing contextlib costs every run milliseconds
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` makes enums of it, in memory that no run needs
+import _signal  # type: ignore[import-not-found]  # `signal` builds enums, which cost memory
 import io
 import json
 import os
@@ -21,11 +21,11 @@ MAX_DEPTH = 200
 
 
 class InvalidOutput(Exception):
-    """What was returned is not JSON."""
+    """Raised if the returned value is not JSON."""
 
 
 def open_streams() -> None:
-    """stdout and stderr, line by line into one pipe, and never in the way of a strange character."""
+    """Open stdout and stderr, line-buffered on one pipe, with unencodable characters escaped."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         raw = io.FileIO(descriptor, "w", closefd=False)
         stream = io.TextIOWrapper(
@@ -36,8 +36,10 @@ def open_streams() -> None:
 
 
 def set_stage() -> None:
-    """The code meets an interpreter as if it had been started for it alone. Needs nothing of the run; the environment
-    is the process's own."""
+    """Make the interpreter look as if it was started for the code alone.
+
+    Needs nothing of the run; the environment stays.
+    """
     open_streams()
     sys.argv = [""]
     sys.orig_argv = [sys.executable]
@@ -49,14 +51,14 @@ def set_stage() -> None:
 
 
 def rehearse() -> None:
-    """Go through the motions: memory that a run is bound to change is then this process's own already."""
+    """Execute typical steps once, so that the memory pages that a run changes are private to this process already."""
     exec(compile("def main(args):\n    return {**args}\n", "<rehearsal>", "exec"), {})  # noqa: S102 - our own line
     encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000, default=as_picture)
     keep_files({"lock_folder": "/nowhere"}, 0)
 
 
 def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable[..., Any]:
-    """Import the module that the job names, and take the function from it. Raises AttributeError."""
+    """Import the job's module and return its function. Raise AttributeError."""
     if job["spread"]:
         from . import _stubs
 
@@ -77,7 +79,7 @@ def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable
 
 def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> Any:
     if job["program"] is not None:
-        from . import _programs  # and what it needs: most runs do not
+        from . import _programs  # imported late: most runs need none
 
         return _programs.run(job, args)
     settle_address_space()
@@ -86,13 +88,13 @@ def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> An
 
 
 def settle_address_space(*, room: bool = False) -> None:
-    """Give up for good what of RLIMIT_AS could still be raised; with `room` after having raised it.
+    """Fix RLIMIT_AS for good; with `room`, raise it to its ceiling first.
 
-    Where no cgroup holds memory each process has little more address space than memory. V8 reserves many times what
-    it uses, so a run whose program is Node.js keeps the ceiling, and the watchdog alone holds what it uses. A limit
-    cannot be raised again once its ceiling is down: the ceiling goes down here, with the code known and none of it
-    run."""
-    import resource  # not everywhere; a sandbox has loaded it before
+    Without a cgroup for memory, each process has little more address space than memory. V8 reserves many times its
+    use, so a run whose program is Node.js keeps the ceiling, and only the watchdog limits its memory. A limit cannot
+    be raised after its ceiling was lowered: this happens here, when the code is known and has not run yet.
+    """
+    import resource  # not on every system; a sandbox has imported it before
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     held = hard if room else soft
@@ -100,10 +102,10 @@ def settle_address_space(*, room: bool = False) -> None:
 
 
 def settled(returned: Any) -> Any:
-    """What was returned, or what it comes to where it is to be awaited."""
+    """Return the value, or its result if it is awaitable."""
     if not hasattr(type(returned), "__await__"):
         return returned
-    import asyncio  # tens of milliseconds that only async code pays
+    import asyncio  # costs tens of milliseconds, only for async code
 
     async def awaited() -> Any:
         return await returned
@@ -112,7 +114,7 @@ def settled(returned: Any) -> Any:
 
 
 def check_shape(value: Any, what: str) -> None:
-    """Keys are strings, and it is not deeper than readers can be expected to follow."""
+    """Raise InvalidOutput if a key is not a string, or if the value is nested deeper than MAX_DEPTH."""
     left = [(value, 1)]
     while left:
         item, depth = left.pop()
@@ -128,22 +130,24 @@ def check_shape(value: Any, what: str) -> None:
 
 
 def not_json(value: Any) -> Any:
-    """Raises TypeError that says what to do instead."""
+    """Raise TypeError with the remedy."""
     from . import _pictures
 
     raise _pictures.not_json(value)
 
 
 def as_picture(value: Any) -> Any:
-    """What stands in the output where a figure or an image was returned. Raises TypeError for anything else."""
+    """Return the reference for a figure or an image. Raise TypeError for anything else."""
     from . import _pictures
 
     return _pictures.reference(value)
 
 
 def encode(value: Any, limit: int, what: str = "the output", default: Callable[[Any], Any] = not_json) -> bytes:
-    """Compact UTF-8 JSON; `default` is asked for what stands in the place of an object that is none. Raises
-    InvalidOutput."""
+    """Return compact UTF-8 JSON. Raise InvalidOutput.
+
+    `default` returns a replacement for an object that is not JSON.
+    """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default)
         encoded = text.encode()
@@ -161,43 +165,42 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except Exception:  # noqa: BLE001, S110 - the code may have closed or replaced it; the result matters more
+        except Exception:  # noqa: BLE001, S110 - the code may have closed or replaced it
             pass
 
 
 def finish(header: dict[str, Any], body: bytes, owner: int) -> NoReturn:
     flush()
-    if os.getpid() != owner:  # a child that the code forked and let run back into us: it has no say in the result
+    if os.getpid() != owner:  # a forked child of the code has returned here: it must not send a result
         os._exit(0 if header["op"] == "result" else 1)
     try:
         _host.tell(header, body)
-    except OSError:  # the code has closed or changed the channel; a traceback would show where the server lies
+    except OSError:  # the code has closed the channel; a traceback would show paths of the server
         os._exit(1)
     os._exit(0)
 
 
 def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
-    """Everything from the job on, behind the lock and on a set stage: waits for `go`, runs the code, says how
-    it went."""
+    """Serve one job in the locked and prepared process: wait for `go`, run the code, send the result."""
     owner = os.getpid()
     _host.connect(channel, job["lock_folder"], job["blobs_folder"])
     if job["environment"]:
         os.environ.update(job["environment"])
     finder = _importing.FINDER
-    sys.path += [folder for folder in job["packages"] if folder not in sys.path]  # a preloaded one is there already
+    sys.path += [folder for folder in job["packages"] if folder not in sys.path]  # preloaded folders are present
     finder.mount(job["skills"], job["code"], job["code_path"])
     if job["files"]:
         from . import _placing
 
         _placing.place(channel, job["files"], job["lock_folder"])
-    _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # whatever the server does with it
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # whatever the server's handler is
     _wire.receive(channel)
     try:
         returned = call(job, args, finder)
         if "matplotlib.pyplot" in sys.modules:
             keep_figures(owner)
         result = encode(returned, job["result_bytes"], default=as_picture)
-    except:  # noqa: E722 - SystemExit is a failure of the run as well, and the code may have taken the names away
+    except:  # noqa: E722 - SystemExit is a failure too, and the code may have deleted the names
         error = sys.exc_info()[1]
         keep_files(job, owner)
         fail(error, owner)
@@ -206,7 +209,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
 
 
 def keep_figures(owner: int) -> None:
-    """Those that the code has left open are blobs of its run; whatever stands against it, the run is what it was."""
+    """Store the figures that the code left open. An error of this never changes the result."""
     if os.getpid() == owner:
         from . import _pictures
 
@@ -214,22 +217,24 @@ def keep_figures(owner: int) -> None:
 
 
 def keep_files(job: dict[str, Any], owner: int) -> None:
-    """What the code has left below `out` in the working directory, also where it failed; a script says itself what it
-    left. Never raises."""
+    """Store the files below `out` in the working directory, also after a failure.
+
+    A script reports its files itself. Never raises.
+    """
     try:
         folder = job["lock_folder"] + "/out"
-        if not os.access(folder, os.F_OK):  # most runs have none
+        if not os.access(folder, os.F_OK):  # most runs have no such folder
             return
         if os.getpid() == owner and (job["program"] is None or job["program"]["form"] != "script"):
             from . import _gathering
 
             note(_gathering.leave(folder))
-    except:  # noqa: E722, S110 - the code may have broken what we need; how it went matters more
+    except:  # noqa: E722, S110 - the code may have broken builtins
         pass
 
 
 def note(line: str) -> None:
-    """A line of the log, whatever the code has made of its streams."""
+    """Write a line to the log, whatever the code has done with its streams."""
     if line:
         flush()
         os.write(2, f"{line}\n".encode("utf-8", "replace"))
@@ -240,13 +245,13 @@ def fail(error: BaseException | None, owner: int) -> NoReturn:
         _failure.breathe()
         if error is not None:
             finish({"op": "failure", **_failure.describe(error)}, b"", owner)
-    except:  # noqa: E722, S110 - the code has broken what we need: then the host sees a process that ended
+    except:  # noqa: E722, S110 - the code has broken builtins: the host sees that the process ended
         pass
     os._exit(1)
 
 
 def main(channel: int) -> NoReturn:
-    """For a process that nothing holds in (`unsafe-subprocess`)."""
+    """Serve a run in a process without isolation (`unsafe-subprocess`)."""
     job, args = _wire.receive(channel)
     os.chdir(job["lock_folder"])
     hold_memory(job["memory_bytes"])
@@ -256,8 +261,8 @@ def main(channel: int) -> NoReturn:
 
 
 def hold_memory(limit: int) -> None:
-    """Where the system has such a limit. It counts address space, and the interpreter has taken some already."""
-    import resource  # not everywhere
+    """Limit the address space, if the system supports it. The interpreter has used some of it already."""
+    import resource  # not on every system
 
     try:
         _, ceiling = resource.getrlimit(resource.RLIMIT_AS)

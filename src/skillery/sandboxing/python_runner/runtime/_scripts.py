@@ -1,6 +1,6 @@
-"""A script of a skill: started, fed, listened to, and described when it has ended."""
+"""A script of a skill: start it, give it input, collect its output, describe its end."""
 
-# ruff: noqa: PTH100, PTH103, PTH110, PTH118 - no pathlib: it costs every such run time
+# ruff: noqa: PTH100, PTH103, PTH110, PTH118 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import binascii
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 FONTS, FONTS_OF_HOST = os.path.join(HERE, "_fonts.conf"), "/etc/fonts/fonts.conf"
 STREAM = 64 * 1024
-"""Bytes of stdout or stderr of a script that are answered as text."""
+"""The most bytes of a script's stdout or stderr that are answered as text."""
 PREVIEW = 1000
-"""Characters of a stream that is a blob."""
+"""Characters of the preview of a stream that is a blob."""
 
 
 def run_script(job: Job) -> dict[str, Any]:
-    """How it ended, what it printed, and what it left below `out` in the working directory."""
+    """Return the script's exit code, its output, and its files below `out` in the working directory."""
     asked = job["program"]
     out_folder = os.path.join(job["lock_folder"], "out")
     folder = asked["root"] if asked["in_skill"] else job["lock_folder"]
@@ -51,20 +51,24 @@ def run_script(job: Job) -> dict[str, Any]:
 
 
 def fonts() -> dict[str, str]:
-    """What tells programs that draw where fonts lie: a sandbox may show those of the host and not the host's settings,
-    without which they complain on stderr."""
+    """Return the variable with the folders of fonts, for programs that draw.
+
+    A sandbox may contain the host's fonts without the host's settings, and then such programs complain on stderr.
+    """
     return {} if os.path.exists(FONTS_OF_HOST) else {"FONTCONFIG_FILE": FONTS}
 
 
 def names_file_in(folder: str, text: str, start: str) -> bool:
-    """Whether an argument, or the value in `--output=value`, is a path in the folder: few scripts make the folder that
-    they are told to write to. One that is not told finds its working directory empty."""
+    """Return whether an argument, or the value in `--output=value`, is a path in the folder.
+
+    Few scripts create their output folder. A script without such an argument finds an empty working directory.
+    """
     value = text.partition("=")[2] if text.startswith("-") else text
     return os.path.abspath(os.path.join(start, value)).startswith(folder + os.sep)
 
 
 def printed_by(sink: Sink) -> str | dict[str, Any]:
-    """A text; a longer one is a blob, and what went past the limit of a result is only counted."""
+    """Return the text, or a blob for a longer one. Output above the limit of a result is only counted."""
     if sink.size <= STREAM:
         return sink.content.decode("utf-8", "replace")
     from . import blobs

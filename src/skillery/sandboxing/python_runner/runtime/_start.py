@@ -1,11 +1,11 @@
-"""Starts a Python file or module of a skill as `python` itself does, with the folder of the skill and its packages
-importable. A process of its own: `python _start.py ORDER ARGUMENT…`, where ORDER is a JSON object.
+"""Start a Python file or module of a skill like `python`, with the skill's folder and its packages importable.
 
-`python FILE` alone cannot do that: the interpreter ignores PYTHONPATH here, which would come before the standard
-library.
+A separate process: `python _start.py ORDER ARGUMENT…`, where ORDER is a JSON object.
+
+`python FILE` is not enough: the interpreter ignores PYTHONPATH here, which would come before the standard library.
 """
 
-# ruff: noqa: PTH120, PTH123 - no pathlib: it costs every such run time
+# ruff: noqa: PTH120, PTH123 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import json
@@ -24,7 +24,7 @@ def start(order: dict[str, Any], arguments: list[str]) -> None:
     sys.argv = [path, *arguments]
     sys.excepthook = show
     if order["module"]:
-        sys.path[0] = order["root"]  # as `python -m` does in that folder
+        sys.path[0] = order["root"]  # like `python -m` in that folder
         sys.path += order["packages"]
         import runpy
 
@@ -41,7 +41,7 @@ def run_file(path: str) -> None:
     sys.modules["__main__"] = module
     with open(path, "rb") as file:
         content = file.read()
-    exec(compile(content, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - that is what a run is for
+    exec(compile(content, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - runs the skill's code
 
 
 def show(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:

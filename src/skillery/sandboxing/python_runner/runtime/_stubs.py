@@ -1,15 +1,16 @@
-"""Skills with permissions of their own, as code without them meets them: only their functions are there, each as a
-proxy that asks the host, which runs the function in a sandbox of the skill's own. Nothing of such a skill is imported
-here.
+"""Stubs: skills whose permissions the run does not have.
 
-What can be called is what the skill's own files define in the open: a function that its entrypoint defines, or takes
-from a module beside it, and whose name begins with no `_`; with `__all__`, just what that lists. What the skill imports
-from elsewhere cannot: calling its `subprocess.run` would be to use its permissions for whatever one likes. So a name
-that the module binds more than once (a fallback for a failed import) is offered only where each of them is such a
-function, and what a name has become once the module has run is looked at again before it is called.
+Only the functions of such a skill are available. Each is a proxy that asks the host, which runs the function in the
+skill's own sandbox. Nothing of the skill is imported here.
+
+The callable functions are those that the skill's own files define visibly: a function that its entrypoint defines, or
+imports from a module in its folder, and whose name does not begin with `_`; with `__all__`, exactly its list. Imports
+from elsewhere cannot be called: a caller could use the skill's permissions for any purpose through its
+`subprocess.run`. So a name that the module binds more than once (a fallback for a failed import) is offered only if
+each binding is such a function, and the binding is checked again after the module has run, before the call.
 """
 
-# ruff: noqa: PTH113, PTH123 - importing pathlib would cost every run milliseconds
+# ruff: noqa: PTH113, PTH123 - importing pathlib costs every run milliseconds
 from __future__ import annotations
 
 import ast
@@ -37,21 +38,24 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Names:
-    """What a module binds: its functions, what is none or need not be, and its `__all__` where that is written out."""
+    """The bindings of a module: its functions, uncertain names, and its literal `__all__`, if any."""
 
     def __init__(self) -> None:
         self.functions: dict[str, Function] = {}
         self.listed: list[str] | None = None
         self.withdrawn: set[str] = set()
-        """Names that are bound to something else as well."""
+        """Names that are also bound to something else."""
         self.unsure: set[str] = set()
-        """Names that a `from elsewhere import *` may have taken."""
+        """Names that a `from elsewhere import *` may have bound."""
         self.starred = False
         self.done = False
         self._aliases: list[tuple[str, str]] = []
 
     def bind(self, name: str, function: Function, *, always: bool) -> None:
-        """`always` where nothing decides whether this is run: then it has the last word over an earlier star."""
+        """Bind a function.
+
+        `always` means that no condition decides about this statement, so it overrides an earlier star import.
+        """
         self.functions[name] = function
         if always:
             self.unsure.discard(name)
@@ -66,12 +70,12 @@ class Names:
         self._aliases.append((name, other))
 
     def star(self) -> None:
-        """Whatever is bound so far may be something else now."""
+        """Record a star import of unknown content, which may have changed every earlier binding."""
         self.starred = True
         self.unsure |= self.functions.keys()
 
     def good(self) -> dict[str, Function]:
-        """The functions whose names stand for nothing else."""
+        """Return the functions whose names have no other binding."""
         bad = self.withdrawn | self.unsure
         while more := {name for name, other in self._aliases if other in bad} - bad:
             bad |= more
@@ -85,7 +89,7 @@ class Names:
 
 
 class Source:
-    """The files of one skill's entrypoint folder, read and never run."""
+    """The files of one skill's entrypoint folder, which are parsed and never run."""
 
     def __init__(self, entrypoint: str) -> None:
         self._entrypoint = entrypoint
@@ -93,11 +97,11 @@ class Source:
         self._modules: dict[str, Names] = {}
 
     def offered(self) -> dict[str, Function]:
-        """By name, every function that others may call. Raises ImportError where a file cannot be read."""
+        """Return every function that others may call, by name. Raise ImportError if a file cannot be read."""
         return self._names(self._entrypoint).public()
 
     def _names(self, path: str) -> Names:
-        """Each file is read once; one that is still being read (modules that import each other) is not `done`."""
+        """Return the bindings of a file, which is read once. A file in a circular import is not yet `done`."""
         if path in self._modules:
             return self._modules[path]
         names = self._modules[path] = Names()
@@ -117,7 +121,7 @@ class Source:
         return names
 
     def _take_over(self, names: Names, statement: ast.ImportFrom, path: str | None, *, always: bool) -> None:
-        """What `from x import y` binds: functions, where x is a module beside the entrypoint."""
+        """Bind the names of `from x import y`: functions, if x is a module in the entrypoint's folder."""
         source = self._names(path) if path is not None else None
         if source is None or not source.done:
             source = Names()
@@ -140,7 +144,7 @@ class Source:
         parts = statement.module.split(".") if statement.module else []
         if statement.level == 0:
             folder = self._folder
-            if parts[0] in sys.stdlib_module_names:  # these come first on sys.path
+            if parts[0] in sys.stdlib_module_names:  # the standard library comes first on sys.path
                 return None
         for _ in range(statement.level - 1):
             folder = above(folder)
@@ -164,9 +168,9 @@ def parsed(path: str) -> ast.Module:
 
 
 def top_level(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, bool]]:
-    """Statements that run when the module is imported, also within `if`, `try`, `with` and `match`; and whether each
-    always does."""
-    left = [(statement, True) for statement in reversed(body)]  # not by recursion: a long chain of `elif` is as deep
+    """Yield the statements that run at the import, also within `if`, `try`, `with` and `match`, and whether each
+    always runs."""
+    left = [(statement, True) for statement in reversed(body)]  # no recursion, because a long chain of `elif` is deep
     while left:
         statement, always = left.pop()
         yield statement, always
@@ -178,8 +182,10 @@ def top_level(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, bool]]:
 
 
 def rebound(statement: ast.stmt) -> Iterator[str]:
-    """Names of the module that a statement binds to what need not be a function, or unbinds; without the statements
-    within it, and without what `assign` and `from` look into."""
+    """Yield the names that a statement binds to a possible non-function, or unbinds.
+
+    Nested statements do not count, nor names that `assign` and `from` handle.
+    """
     if isinstance(statement, ast.ClassDef):
         yield statement.name
     if isinstance(statement, ast.Import):
@@ -198,7 +204,7 @@ def rebound(statement: ast.stmt) -> Iterator[str]:
 
 
 def within(node: ast.AST) -> list[ast.AST]:
-    """The parts of a node that can bind a name of the scope around it."""
+    """Return the parts of a node that can bind a name of the enclosing scope."""
     if isinstance(node, ast.comprehension):
         return [node.iter, *node.ifs]
     if isinstance(node, ast.Lambda):
@@ -209,7 +215,7 @@ def within(node: ast.AST) -> list[ast.AST]:
 
 
 def simple_targets(statement: ast.stmt) -> list[ast.Name]:
-    """The names of `a = b = other`, where `other` is a name too."""
+    """Return the names of `a = b = other`, if `other` is a name too."""
     if not isinstance(statement, ast.Assign | ast.AnnAssign) or not isinstance(statement.value, ast.Name):
         return []
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
@@ -217,7 +223,7 @@ def simple_targets(statement: ast.stmt) -> list[ast.Name]:
 
 
 def assign(names: Names, statement: ast.Assign | ast.AnnAssign, *, always: bool) -> None:
-    """`__all__ = [...]`, and `main = other` where `other` is a function."""
+    """Handle `__all__ = [...]`, and `main = other` if `other` is a function."""
     value = statement.value
     if isinstance(value, ast.Name):
         for target in simple_targets(statement):
@@ -229,7 +235,10 @@ def assign(names: Names, statement: ast.Assign | ast.AnnAssign, *, always: bool)
 
 
 def check_offered(job: dict[str, Any]) -> None:
-    """Whoever calls a skill from outside cannot be believed to have gone by its stub. Raises AttributeError."""
+    """Check that the function is offered, because an outside caller may not have used the stub.
+
+    Raise AttributeError.
+    """
     skill = called_skill(job)
     offered = offered_by(skill)
     if job["function"] not in offered:
@@ -237,8 +246,10 @@ def check_offered(job: dict[str, Any]) -> None:
 
 
 def check_own(job: dict[str, Any], export: Any) -> None:
-    """The last look, when the module has run: whatever it did to the name, what is called is code of the skill's own
-    files, or such code behind a decorator that tells what it wraps. Raises AttributeError."""
+    """Check, after the module has run, that the function is code of the skill's own files.
+
+    A decorator with `__wrapped__` may wrap such code. Raise AttributeError.
+    """
     skill = called_skill(job)
     if not code_file(export).startswith(f"{skill['folder']}/"):
         raise not_offered(skill, job["function"], offered_by(skill))
@@ -259,7 +270,7 @@ def not_offered(skill: dict[str, Any], name: str, offered: dict[str, Function]) 
 
 
 def code_file(export: Any) -> str:
-    """Where the code that a function comes to is written; "" where it is not in Python, or wrapped without end."""
+    """Return the file of a function's code; "" if it is not Python, or wrapped too often."""
     from functools import partial
 
     for _ in range(MOST_WRAPPED):
@@ -283,7 +294,7 @@ def names_of(offered: dict[str, Function]) -> str:
 
 
 class Stub:
-    """One such skill in this process. `packages` are the import names that lead to mounted skills."""
+    """One stubbed skill in this process. `packages` are the import names that lead to mounted skills."""
 
     def __init__(self, module: str, skill: str, path: str, packages: set[str]) -> None:
         self.module = module
@@ -293,7 +304,7 @@ class Stub:
         self._offered: dict[str, Function] | None = None
 
     def offered(self) -> dict[str, Function]:
-        """Read when it is first asked for."""
+        """Return the offered functions, read at the first use."""
         if self._offered is None:
             self._offered = Source(self._path).offered()
         return self._offered
@@ -331,12 +342,12 @@ class StubLoader:
         return StubModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing of the skill runs here."""
+        """Do nothing: no code of the skill runs here."""
 
 
 def spec_of(module: str, skill: str, path: str, packages: set[str]) -> ModuleSpec:
     stub = Stub(module, skill, path, packages)
-    # typeshed wants a subclass of Loader, which would cost an import of its own
+    # typeshed requires a subclass of Loader, which would cost another import.
     return ModuleSpec(module, StubLoader(), loader_state=stub, is_package=True)  # type: ignore[arg-type]
 
 
@@ -347,7 +358,7 @@ def proxy(stub: Stub, name: str, function: Function) -> Callable[..., Any]:
         return call(stub.skill, name, parameters, args, kwargs)
 
     async def awaited(*args: Any, **kwargs: Any) -> Any:
-        import asyncio  # it is there: somebody awaits
+        import asyncio  # imported already, because the code awaits
 
         return await asyncio.to_thread(called, *args, **kwargs)
 
@@ -362,8 +373,11 @@ def proxy(stub: Stub, name: str, function: Function) -> Callable[..., Any]:
 
 
 def call(skill: str, function: str, parameters: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the function returns. Raises TypeError for an argument that is not JSON, before anything is called;
-    otherwise an exception of the built-in class that the function raised, or SkillError."""
+    """Return the function's result.
+
+    Raise TypeError for an argument that is not JSON, before the call. Otherwise raise the built-in exception that the
+    function raised, or SkillError.
+    """
     where = f"of {function}() in {skill}"
     names = [*parameters, *range(len(parameters) + 1, len(args) + 1)]
     positional = [encoded(value, f"the argument {name} {where}") for value, name in zip(args, names, strict=False)]
@@ -387,13 +401,13 @@ def encoded(value: Any, what: str) -> str:
 
 
 def as_raised(failure: _host.SkillError, what: str) -> Exception:
-    """A built-in exception as itself, everything else as a SkillError."""
+    """Return a built-in exception as itself, any other as a SkillError."""
     import builtins
 
     kind = vars(builtins).get(failure.type)
     if isinstance(kind, type) and issubclass(kind, Exception):
         try:
             return kind(f"{what}: {failure.message}")
-        except TypeError:  # one that is not made of a message alone: UnicodeDecodeError, ExceptionGroup
+        except TypeError:  # exceptions with other arguments: UnicodeDecodeError, ExceptionGroup
             pass
     return _host.SkillError(failure.type, f"{what} with {failure.type}: {failure.message}")

@@ -1,4 +1,4 @@
-"""Messages over one stream socket: a JSON header and a body of raw bytes, each with its length in front."""
+"""Messages over one stream socket: a JSON header and a body of raw bytes, preceded by their lengths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def read_exactly(descriptor: int, size: int) -> bytes:
-    """Raises EOFError where the other end stops early."""
+    """Return exactly `size` bytes. Raise EOFError if the other end closes early."""
     content = bytearray()
     while len(content) < size:
         piece = os.read(descriptor, min(PIECE, size - len(content)))
@@ -32,7 +32,7 @@ def read_exactly(descriptor: int, size: int) -> bytes:
 
 
 def packed(header: dict[str, Any], body: int) -> bytes:
-    """A header as it is sent, in front of so many bytes of `body`."""
+    """Return an encoded header for a body of `body` bytes."""
     encoded = json.dumps(header).encode()
     return HEAD.pack(len(encoded), body) + encoded
 

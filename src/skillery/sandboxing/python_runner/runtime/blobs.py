@@ -1,6 +1,6 @@
-"""Blobs: read the inputs of the run and what it wrote itself, write new ones."""
+"""Blobs: read the run's input blobs and its own blobs, write new ones."""
 
-# ruff: noqa: PTH123 - importing pathlib would cost every run milliseconds
+# ruff: noqa: PTH123 - importing pathlib costs every run milliseconds
 from __future__ import annotations
 
 import json
@@ -16,7 +16,7 @@ _BLOB_ID = re.compile(r"[A-Za-z0-9_.:~-]{1,200}")
 
 
 def read_bytes(blob_id: str) -> bytes:
-    """The content of an input blob or of one that this run wrote. Raises FileNotFoundError for any other id."""
+    """Return the content of an input blob or of one that this run wrote. Raise FileNotFoundError for any other id."""
     if not isinstance(blob_id, str) or not _BLOB_ID.fullmatch(blob_id) or not blob_id.strip("."):
         raise FileNotFoundError(f"no blob {blob_id!r:.200}: a blob id looks like blob:3kf9…")
     try:
@@ -27,12 +27,12 @@ def read_bytes(blob_id: str) -> bytes:
 
 
 def read_text(blob_id: str) -> str:
-    """As `read_bytes`, decoded from UTF-8."""
+    """Return the content as text, decoded from UTF-8."""
     return read_bytes(blob_id).decode()
 
 
 def write_bytes(content: bytes, kind: str = "application/octet-stream") -> str:
-    """Keep `content` as a new blob: its id. `kind` is a media type."""
+    """Store `content` as a new blob and return its id. `kind` is a media type."""
     if not isinstance(kind, str):
         raise TypeError(f"the kind of a blob is a str, not {type(kind).__name__}")
     if len(kind) > 255 or not kind.isascii():

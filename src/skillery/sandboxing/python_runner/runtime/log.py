@@ -1,4 +1,4 @@
-"""Lines for the log of the run, in one order with what the code prints."""
+"""Lines for the log of the run, in one order with the code's output."""
 
 from __future__ import annotations
 

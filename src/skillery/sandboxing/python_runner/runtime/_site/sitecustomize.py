@@ -1,7 +1,7 @@
-"""Lets Python programs that a script starts find its packages and the folder of its skill.
+"""Let Python programs that a script starts import its packages and modules of its skill.
 
-Python imports this module at its start if PYTHONPATH holds this folder. The folders come after the standard library,
-which PYTHONPATH itself does not allow, and before what the host has installed.
+Python imports this module at its start if PYTHONPATH contains this folder. The folders come after the standard
+library, which PYTHONPATH itself does not allow, and before the host's packages.
 """
 
 import json
@@ -16,7 +16,7 @@ def extend_path() -> None:
     told = json.loads(os.environ.get(TOLD, "null"))
     if told is None:
         return
-    # Packages are built for one version of Python, and a script may start another.
+    # Packages are built for one version of Python, and a script may start another version.
     packages = told["packages"] if told["version"] == list(sys.version_info[:2]) else []
     places = [place for place, folder in enumerate(sys.path) if folder.endswith(INSTALLED)]
     place = places[0] if places else len(sys.path)
