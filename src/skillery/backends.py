@@ -454,6 +454,15 @@ class Log(msgspec.Struct, frozen=True):
     """Bytes left out between head and tail."""
 
 
+class Progress(msgspec.Struct, frozen=True):
+    """How far the code of a run has come, as it says itself with `runtime.progress`."""
+
+    done: float
+    total: float | None = None
+    """None if the code does not know it."""
+    text: str = ""
+
+
 class NetworkUse(msgspec.Struct, frozen=True):
     """Connections of a run with the same target and the same outcome."""
 
@@ -536,6 +545,28 @@ class StreamsBlobs(Protocol):
         """Return the size in bytes of a blob that this run wrote, and its content in pieces. Raises BlobNotFound for
         every other id.
         """
+        ...
+
+
+@runtime_checkable
+class FollowsLog(Protocol):
+    """A RunHost that gets the log while the code runs, and keeps it.
+
+    A sandbox that passes the log to such a host leaves `Outcome.log` empty. A sandbox that does not is allowed: its log
+    is shown when the run has ended.
+    """
+
+    def printed(self, piece: bytes) -> None:
+        """Take the next bytes of stdout, stderr or `log`. Returns at once and never raises."""
+        ...
+
+
+@runtime_checkable
+class FollowsProgress(Protocol):
+    """A RunHost that is told how far the code has come."""
+
+    def progressed(self, progress: Progress) -> None:
+        """Take what the code said last. Returns at once and never raises."""
         ...
 
 

@@ -22,7 +22,7 @@ from skillery.backends import Failure, Limits
 from skillery.errors import Busy
 from skillery.sandboxing.linux import groups, plan, seccomp, syscalls, watchdog
 from skillery.sandboxing.linux.uids import Uids
-from skillery.sandboxing.python_runner.logs import KeptLog
+from skillery.sandboxing.kept_log import KeptLog
 from skillery.sandboxing.python_runner.process_ends import ended_early
 from skillery.sandboxing.python_runner.wire import HEAD, Channel, ChannelAbused
 

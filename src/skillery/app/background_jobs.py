@@ -16,6 +16,7 @@ from skillery.errors import SkilleryError
 from skillery.identity.idempotency import forget_keys
 from skillery.registry.session_tools import forget_session_tools
 from skillery.runs import Runner
+from skillery.runs.log_pieces import forget_pieces
 from skillery.runs.orphans import DEAD, close_lost, close_of_dead, note_seen
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class BackgroundJobs:
         unrecorded = await self._database.write(partial(_record_heartbeat, server=self._server, under_way=under_way))
         if unrecorded:
             log.warning("%d runs that could not be recorded when they ended are recorded as failed", unrecorded)
+        await self._database.write(partial(forget_pieces, limit=BATCH))
         self._healthy_since = self._healthy_since or now
         if now - self._healthy_since > DEAD.total_seconds():
             dead = await self._database.write(close_of_dead)

@@ -86,7 +86,7 @@ class PlainRun:
         self._job = job
         self._host = host
         self._folder = Path(tempfile.mkdtemp(prefix="skillery-run-"))
-        self._log = LogPipe(job.limits.log_kb * 1024)
+        self._log = LogPipe(job.limits.log_kb * 1024, host)
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._exit: asyncio.Future[int] | None = None

@@ -13,6 +13,7 @@ import msgspec
 from skillery.backends import CodeCall, Failure, FailureType, Identity, Job, Outcome
 from skillery.context.queue import Slot
 from skillery.identity.idempotency import Claim, claimed
+from skillery.runs.live_output import LiveOutput
 from skillery.runs.preparation import Prepared
 from skillery.runs.run_host import Host
 from skillery.runs.skill_calls import CalledHost
@@ -53,7 +54,15 @@ class Stopped(Exception):
 class ActiveRun:
     """One run of this server, from admission to its record."""
 
-    def __init__(self, prepared: Prepared, identity: Identity, server: str, host: Host | CalledHost) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        identity: Identity,
+        server: str,
+        host: Host | CalledHost,
+        *,
+        in_background: bool = False,
+    ) -> None:
         """`identity` is the caller. `server` is the id of this server."""
         self.prepared = prepared.for_caller(identity)
         self.identity = identity
@@ -64,6 +73,10 @@ class ActiveRun:
         self.is_waiting = False
         """Whether the run waits in the queue."""
         self.is_on_record = False
+        self.in_background = in_background
+        """Whether the caller is told the id at once: from then on the run is recorded, however it ends."""
+        self.announced = asyncio.get_running_loop().create_future()
+        """Done once a run in the background is on record and can be announced."""
         self.was_stopped = False
         """Whether the outcome is that of a stop."""
         self._task: asyncio.Task[Any] | None = None
@@ -78,6 +91,11 @@ class ActiveRun:
     @property
     def job(self) -> Job:
         return self.prepared.job
+
+    @property
+    def live(self) -> LiveOutput:
+        """What the run has printed so far."""
+        return self.host.live
 
     @property
     def task(self) -> asyncio.Task[Any]:
@@ -118,6 +136,11 @@ class ActiveRun:
             raise Stopped(self._stop or CALLER_ENDED)
         return task.result()
 
+    def announce(self) -> None:
+        """Let the caller of a run in the background know its id."""
+        if not self.announced.done():
+            self.announced.set_result(None)
+
     def start_clock(self) -> None:
         """Start to measure the duration of the run."""
         self._began = time.monotonic()
@@ -126,7 +149,8 @@ class ActiveRun:
         """Return the outcome of the run after a stop."""
         self.was_stopped = True
         duration_ms = 0.0 if self._began is None else (time.monotonic() - self._began) * 1000
-        return Outcome(failure=stop.failure, duration_ms=duration_ms)
+        self.live.flush()
+        return Outcome(failure=stop.failure, duration_ms=duration_ms, log=self.live.log())
 
     def leave_slot(self) -> None:
         if self.slot is not None:

@@ -39,6 +39,9 @@ _limits = msgspec.json.Encoder()
 QUEUED_SECONDS = 0.2
 """A run that waits longer than this goes on record as queued, so that callers can see and cancel it."""
 
+BACKGROUND_SECONDS = 0.02
+"""The same for a run in the background, whose caller waits for the record only. A full queue refuses sooner."""
+
 
 class Admission:
     """Admits runs in the order of the queue until the server stops."""
@@ -77,6 +80,8 @@ class Admission:
             await self._database.write(partial(begin_run, run=run))
         else:
             await self._database.write(partial(start_run, run=run, quotas=self._quotas))
+            run.is_on_record = True
+        run.announce()
 
     async def _take_turn(self, run: ActiveRun) -> None:
         try:
@@ -85,8 +90,8 @@ class Admission:
             if self.is_closed:
                 raise Stopped(SERVER_STOPPED)
         except Stopped as stopped:
-            # The caller knows the id of a run that it has cancelled, so that run stays on record.
-            if run.is_on_record and stopped.stop.by_request:
+            # A run whose id the caller knows stays on record: it was cancelled, or it is in the background.
+            if run.is_on_record and (stopped.stop.by_request or run.in_background):
                 raise
             await self._drop(run)
             raise _stopping() from None
@@ -98,10 +103,11 @@ class Admission:
         entering = asyncio.ensure_future(run.until_stopped(self._queue.enter(run.identity.name, run.queued_bytes)))
         run.is_waiting = True
         try:
-            await asyncio.wait({entering}, timeout=QUEUED_SECONDS)
+            await asyncio.wait({entering}, timeout=BACKGROUND_SECONDS if run.in_background else QUEUED_SECONDS)
             if not entering.done():
                 await self._database.write(partial(start_run, run=run, quotas=self._quotas, queued=True))
                 run.is_on_record = True
+                run.announce()
             return await entering
         except (Stopped, SkilleryError):
             await _give_up(entering)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from datetime import UTC, datetime
 from functools import partial
@@ -14,14 +13,11 @@ from skillery import audit
 from skillery.backends import Identity
 from skillery.database import Database, Statement
 from skillery.database.tables import runs
-from skillery.errors import RunEnded, RunNotFound, SkilleryError
+from skillery.errors import RunEnded, RunNotFound
 from skillery.runs.active_run import ActiveRuns, cancelled_by
 from skillery.runs.queries import find_run, get_run
 from skillery.runs.results import RunRecord
 
-log = logging.getLogger(__name__)
-LOOK_SECONDS = 0.5
-"""A run continues at most this long after another server was asked to cancel it."""
 CANCEL_SECONDS = 10.0
 """How long `cancel_run` waits for the end of the run."""
 CANCEL_LOOK_SECONDS = 0.05
@@ -53,19 +49,13 @@ def request_cancel(connection: Connection, *, identity: Identity, run_id: str) -
 
 
 class Cancellation:
-    """Cancels runs on any server, and stops the runs of this server that other servers were asked to cancel.
-
-    While this server has active runs, it polls the database, which all servers share. A poll takes a fraction of a
-    millisecond.
-    """
+    """Cancels runs on any server, and stops the runs of this server that other servers were asked to cancel."""
 
     def __init__(self, database: Database, server: str, active: ActiveRuns) -> None:
         """`server` is the id of this server."""
         self._database = database
         self._server = server
         self._active = active
-        self._timer: asyncio.TimerHandle | None = None
-        self._polling: asyncio.Task[None] | None = None
 
     async def cancel_run(self, identity: Identity, run_id: str) -> RunRecord:
         """Cancel a run and return it once it has ended, or as it is after 10 s. Raise RunNotFound, RunEnded."""
@@ -87,28 +77,7 @@ class Cancellation:
         except RunEnded:
             return
 
-    def watch(self) -> None:
-        """Poll for cancelled runs as long as this server has active runs."""
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._poll)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._polling is not None:
-            self._polling.cancel()
-
-    def _poll(self) -> None:
-        self._timer = None
-        if self._active:
-            self._polling = asyncio.ensure_future(self._stop_cancelled())
-            self.watch()
-
-    async def _stop_cancelled(self) -> None:
-        try:
-            cancelled = await self._database.read(partial(_WANTED.rows, server=self._server))
-        except SkilleryError as error:
-            log.debug("the database did not answer which runs are cancelled: %s", error.message)
-            return
-        for run_id, name in cancelled:
+    async def stop_cancelled(self) -> None:
+        """Stop the runs of this server whose cancellation is on record."""
+        for run_id, name in await self._database.read(partial(_WANTED.rows, server=self._server)):
             self._active.stop(run_id, cancelled_by(name))

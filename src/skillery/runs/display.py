@@ -38,10 +38,16 @@ def whole_log(log: Log, preview: str) -> bytes | None:
     """Return the kept log, with a line for dropped bytes. Return None if the preview shows all of it."""
     if not log.dropped and len(log.head) + len(log.tail) <= LOGS_PREVIEW_BYTES:
         kept = log.head + log.tail
-        return None if preview == _decoded(kept) else kept
+        # Offsets in the log count its bytes, so it is kept if the preview has other bytes.
+        return None if preview.encode() == kept else kept
     if not log.dropped:
         return log.head + log.tail
-    return log.head + f"\n… {log.dropped} bytes were not kept …\n".encode() + log.tail
+    return log.head + line_for_dropped(log.dropped) + log.tail
+
+
+def line_for_dropped(dropped: int) -> bytes:
+    """Return the line that a stored log has in place of the dropped bytes."""
+    return f"\n… {dropped} bytes were not kept …\n".encode()
 
 
 def with_line(log: Log, line: str) -> Log:

@@ -8,13 +8,14 @@ import traceback
 
 import msgspec
 
-from skillery.backends import Capability, Failure, FailureType, Job, Outcome, Sandbox, SecretValues
+from skillery.backends import Capability, Failure, FailureType, Job, Log, Outcome, Sandbox, SecretValues
 from skillery.context.threads import BIG_TEXT, JSON, REDACTION
 from skillery.context.tracing import span
 from skillery.errors import SkilleryError
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
 from skillery.runs.hints import with_hint
+from skillery.runs.live_output import LiveOutput
 from skillery.runs.missing_programs import name_missing_program
 from skillery.runs.needs import degraded, needs_of, why_refused
 from skillery.runs.redaction import Redaction
@@ -62,9 +63,12 @@ class Execution:
 
     async def _with_secrets(self, job: Job, host: Host | CalledHost, values: SecretValues) -> Outcome:
         redaction = await REDACTION.run(Redaction, values)
+        host.live.redact(redaction)
         job = msgspec.structs.replace(job, environment=values)
         outcome = await checked(await self._sandboxed(job, host, redaction))
-        return await REDACTION.run(redaction.outcome, outcome)
+        redacted = await REDACTION.run(redaction.outcome, outcome)
+        # A log that was read while it arrived must not change.
+        return msgspec.structs.replace(redacted, log=outcome.log) if host.live.is_used else redacted
 
     async def _refusal(self, job: Job, *, has_secrets: bool) -> Failure | None:
         """Return why the sandbox cannot run the job, before secrets are read and code is started."""
@@ -81,7 +85,9 @@ class Execution:
     async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction, why_less: str = "") -> Outcome:
         try:
             with span("sandbox run", **{"skillery.run_id": job.run_id}):
-                outcome = name_missing_program(job, with_hint(job, await self._sandbox.run(job, host), why_less))
+                outcome = _with_live_log(host.live, await self._sandbox.run(job, host))
+            hinted = name_missing_program(job, with_hint(job, outcome, why_less))
+            outcome = _with_added_lines(host.live, outcome.log, hinted)
             return msgspec.structs.replace(outcome, degraded=degraded(outcome, self._sandbox.capabilities))
         except SkilleryError as error:
             return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, error.message))
@@ -89,6 +95,20 @@ class Execution:
             # A backend promises not to raise. If one raises, the run still ends, and the server's log has the reason.
             log.error("the sandbox raised in %s\n%s", job.run_id, redaction.text(traceback.format_exc()))
             return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, "the sandbox of this server failed"))
+
+
+def _with_live_log(live: LiveOutput, outcome: Outcome) -> Outcome:
+    """Return the outcome with the log that the sandbox passed on while the code ran."""
+    live.flush()
+    return msgspec.structs.replace(outcome, log=live.log()) if live.is_used else outcome
+
+
+def _with_added_lines(live: LiveOutput, log_: Log, hinted: Outcome) -> Outcome:
+    """Return the outcome. The lines that hints added to its log are also added to the live log."""
+    if not live.is_used or hinted.log is log_:
+        return hinted
+    live.add((hinted.log.head + hinted.log.tail)[len(log_.head) + len(log_.tail) :])
+    return _with_live_log(live, hinted)
 
 
 async def checked(outcome: Outcome) -> Outcome:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 from sqlalchemy import ColumnElement, Connection, Row, Select, literal_column, select, tuple_
 
-from skillery.backends import Identity, NetworkUse
+from skillery.backends import Identity, NetworkUse, Progress
 from skillery.contents.blobs import output_blobs, output_files
 from skillery.database import in_utc
 from skillery.database.tables import runs, skill_versions, skills
@@ -107,8 +107,14 @@ def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
         finished_at=in_utc(row.finished_at),
         limits=_raw(row.limits_json),
         cancel_requested_at=in_utc(row.cancel_requested_at) if is_being_cancelled else UNSET,
+        progress=_progress(row),
         files=output_files(written),
     )
+
+
+def _progress(row: Row[Any]) -> Progress | msgspec.UnsetType:
+    is_live = row.status == "started" and row.progress_json is not None
+    return msgspec.json.decode(row.progress_json, type=Progress) if is_live else UNSET
 
 
 def _ended_run(connection: Connection, row: Row[Any]) -> Run:

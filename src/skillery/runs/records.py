@@ -32,6 +32,8 @@ _FINISHED = (
     "error_json",
     "logs_preview",
     "logs_blob",
+    "log_head_bytes",
+    "log_dropped_bytes",
     "duration_ms",
     "degraded_json",
     "network_json",
@@ -42,7 +44,7 @@ _FINISH = Change(
 )
 
 
-def finish_run(connection: Connection, run: ActiveRun, answer: Run, *, again: bool = False) -> None:
+def finish_run(connection: Connection, run: ActiveRun, answer: Run, log_: Log, *, again: bool = False) -> None:
     """Record the outcome of a run. `again`: the previous attempt failed, but may have been committed."""
     if again and connection.scalar(select(runs.c.finished_at).where(runs.c.id == run.run_id)) is not None:
         return
@@ -56,6 +58,8 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, *, again: bo
         error_json=msgspec.json.encode(error).decode() if error else None,
         logs_preview=answer.logs_preview,
         logs_blob=if_set(answer.logs_blob),
+        log_head_bytes=len(log_.head) if log_.dropped else None,
+        log_dropped_bytes=log_.dropped or None,
         duration_ms=answer.duration_ms,
         degraded_json=msgspec.json.encode(if_set(answer.degraded) or []).decode(),
         network_json=msgspec.json.encode(if_set(answer.network) or []).decode(),
@@ -63,7 +67,7 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, *, again: bo
     )
     version = run.prepared.version
     if version is not None and version.version_id is not None:
-        outcome: Outcome = "cancelled" if run.was_stopped else answer.status
+        outcome: Outcome = "cancelled" if run.was_stopped else answer.end_status
         count_run(connection, version.version_id, outcome, answer.duration_ms, finished_at)
 
 
@@ -80,7 +84,7 @@ class Recorder:
     async def finish(self, run: ActiveRun, rendered: Rendered) -> Rendered:
         """Record the end of a run. Return it, with `logs_blob` if the preview does not show the whole log."""
         answer = await self._with_log(run, rendered.outcome.log, rendered.answer)
-        await self._write_end(run, answer)
+        await self._write_end(run, answer, rendered.outcome.log)
         self.ended[run.prepared.method, answer.status] += 1
         await self._events.run_finished(_finished(run, answer))
         return rendered._replace(answer=answer)
@@ -96,9 +100,9 @@ class Recorder:
             return answer
         return msgspec.structs.replace(answer, logs_blob=row.id)
 
-    async def _write_end(self, run: ActiveRun, answer: Run) -> None:
+    async def _write_end(self, run: ActiveRun, answer: Run, log_: Log) -> None:
         # Try again: the run cannot be repeated because the database was unavailable for a moment.
-        work = partial(finish_run, run=run, answer=answer)
+        work = partial(finish_run, run=run, answer=answer, log_=log_)
         for pause in END_PAUSES:
             try:
                 await self._database.write(work)
@@ -116,7 +120,7 @@ def _finished(run: ActiveRun, answer: Run) -> FinishedRun:
     return FinishedRun(
         run_id=run.run_id,
         method=prepared.method,
-        status=answer.status,
+        status=answer.end_status,
         skill=version.name if version else None,
         version=version.version if version else None,
         duration_ms=answer.duration_ms,

@@ -38,7 +38,9 @@ class Redaction:
         # The longest first: it may contain a shorter value.
         forms = sorted(names, key=lambda form: (-len(form), form))
         self._marks = {form: f"[{names[form]}]" for form in forms}
-        self._marks_in_bytes = {form.encode(): mark.encode() for form, mark in self._marks.items()}
+        marks = {form.encode(): mark.encode() for form, mark in self._marks.items()}
+        self.marks_in_bytes: Mapping[bytes, bytes] = marks
+        """The mark for each form, the longest form first."""
 
     def outcome(self, outcome: Outcome) -> Outcome:
         """Return the outcome with all its text redacted. The written blobs stay as they are."""
@@ -73,7 +75,7 @@ class Redaction:
 
         A result is never cut, so only whole values are redacted.
         """
-        plainly = any(form in text for form in self._marks_in_bytes)
+        plainly = any(form in text for form in self.marks_in_bytes)
         if not plainly and (b"\\" not in text or not self._marks):
             return text
 
@@ -89,7 +91,7 @@ class Redaction:
         """Return the log redacted, also a value across head and tail, and the pieces of a value at a dropped middle."""
         if not self._marks:
             return log
-        marks = self._marks_in_bytes
+        marks = self.marks_in_bytes
         if not log.dropped:
             return Log(head=_replaced(log.head + log.tail, marks))
         head = _without_end(_replaced(log.head, marks), marks)
@@ -103,6 +105,54 @@ class Redaction:
         string: str = json.loads(token, strict=False)
         redacted = _replaced(string, self._marks)
         return token if redacted == string else json.dumps(redacted, ensure_ascii=False).encode("utf-8", "replace")
+
+
+class RedactedStream:
+    """Redacts a log while it arrives in pieces. What may be the start of a value is held back until it is decided."""
+
+    def __init__(self, redaction: Redaction) -> None:
+        self._marks = redaction.marks_in_bytes
+        self._held = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Return the text that is decided, redacted. It may be empty."""
+        if not self._marks:
+            return piece
+        text = self._held + piece
+        cut = self._cut(text)
+        self._held = text[cut:]
+        return _replaced(text[:cut], self._marks)
+
+    def rest(self) -> bytes:
+        """Return what was held back, redacted, once no more text arrives."""
+        held, self._held = self._held, b""
+        return _replaced(held, self._marks)
+
+    def _cut(self, text: bytes) -> int:
+        """Return a position such that no value lies across it, and no value can begin before it and end behind."""
+        cut = len(text) - max(_start_at_end(text, form) for form in self._marks)
+        while cut > 0:
+            across = min((_start_across(text, form, cut) for form in self._marks), default=cut)
+            if across >= cut:
+                break
+            cut = across
+        return cut
+
+
+def _start_at_end(text: bytes, form: bytes) -> int:
+    """Return the length of the longest start of `form`, but not all of it, that is the end of `text`."""
+    at = text.find(form[:1], max(0, len(text) - len(form) + 1))
+    while at >= 0:
+        if form.startswith(text[at:]):
+            return len(text) - at
+        at = text.find(form[:1], at + 1)
+    return 0
+
+
+def _start_across(text: bytes, form: bytes, cut: int) -> int:
+    """Return where an occurrence of `form` that lies across `cut` begins, `cut` if there is none."""
+    at = text.find(form, max(0, cut - len(form) + 1), cut + len(form) - 1)
+    return at if 0 <= at < cut else cut
 
 
 def forms_of(value: str) -> set[str]:

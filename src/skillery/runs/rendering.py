@@ -78,6 +78,21 @@ async def _answer(run: ActiveRun, outcome: Outcome) -> Run:
     )
 
 
+def begun_answer(run: ActiveRun) -> Run:
+    """Return the answer of a run that has begun in the background."""
+    version = run.prepared.version
+    return Run(
+        status="queued" if run.is_waiting else "started",
+        run_id=run.run_id,
+        summary="",
+        output=None,
+        output_blobs=[],
+        logs_preview="",
+        duration_ms=0.0,
+        skill=ExactSkill(version.name, version.version, version.digest) if version else UNSET,
+    )
+
+
 def tool_answer(run: Run) -> ToolResult:
     """Return the answer of call_tool from that of its run. Failures are results too: agents continue from them."""
     error = if_set(run.error)
@@ -86,6 +101,7 @@ def tool_answer(run: Run) -> ToolResult:
         is_error=error is not None,
         skill=if_set(run.skill),
         run_id=run.run_id,
+        status=UNSET if run.status in {"completed", "failed"} else run.status,
         logs_preview=run.logs_preview,
         output_blobs=run.output_blobs,
         files=run.files,

@@ -31,6 +31,8 @@ class SkillRequest(msgspec.Struct, frozen=True):
     """A module of a skill without `[runtime]`, run as by `python -m`, instead of `script`."""
     in_skill: bool = False
     """Whether a script or module starts in the folder of its skill."""
+    background: bool = False
+    """Whether the answer comes as soon as the run is on record, not at its end."""
 
 
 class CodeRequest(msgspec.Struct, frozen=True):
@@ -46,6 +48,8 @@ class CodeRequest(msgspec.Struct, frozen=True):
     environment: str | None = None
     """A named environment. "" means none, None the default."""
     files: Sequence[RunFile] = ()
+    background: bool = False
+    """As in SkillRequest."""
 
 
 class ToolRequest(msgspec.Struct, frozen=True):
@@ -61,3 +65,5 @@ class ToolRequest(msgspec.Struct, frozen=True):
     environment: str | None = None
     """As in SkillRequest."""
     files: Sequence[RunFile] = ()
+    background: bool = False
+    """As in SkillRequest."""

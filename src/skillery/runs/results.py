@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from skillery.backends import NetworkUse
+from skillery.backends import NetworkUse, Progress
 from skillery.contents.blobs import OutputFile
 from skillery.identity.who import Who
 from skillery.registry.pages import NextCursor
 from skillery.runs.packages import GivenEnvironment
 
 Status = Literal["queued", "started", "completed", "failed"]
+EndStatus = Literal["completed", "failed"]
 T = TypeVar("T")
 
 
@@ -40,9 +41,9 @@ class ExactSkill(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A run that has ended. A failed run is a result, not an error."""
+    """A run that has ended, or one that was begun in the background. A failed run is a result, not an error."""
 
-    status: Literal["completed", "failed"]
+    status: Annotated[Status, Meta(description="queued and started only for a run in the background")]
     run_id: str
     summary: str
     output: Annotated[Any, Meta(description="What the code returned; over 4096 bytes a blob_id, size_bytes, preview")]
@@ -57,6 +58,11 @@ class Run(Struct, frozen=True, kw_only=True):
     network: list[NetworkUse] | UnsetType = UNSET
     logs_blob: str | UnsetType = UNSET
     files: list[OutputFile] | UnsetType = UNSET
+
+    @property
+    def end_status(self) -> EndStatus:
+        """The status of a run that has ended."""
+        return "completed" if self.status == "completed" else "failed"
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
@@ -83,7 +89,21 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     finished_at: datetime | None
     limits: Any
     cancel_requested_at: datetime | UnsetType = UNSET
+    progress: Annotated[Progress | UnsetType, Meta(description="What the code said last, until the run ends")] = UNSET
     files: list[OutputFile] | UnsetType = UNSET
+
+
+class RunLog(Struct, frozen=True):
+    """A part of the log of a run."""
+
+    run_id: str
+    status: Status
+    text: Annotated[str, Meta(description="The log from start to next; control characters are escaped")]
+    start: Annotated[int, Meta(description="Offset of the text in the log, in bytes")]
+    next: Annotated[int, Meta(description="Offset behind the text: pass it as after to read on")]
+    dropped_bytes: Annotated[int, Meta(description="Bytes between after and start that were not kept")]
+    ended: Annotated[bool, Meta(description="Whether the run has ended and there is no more text")]
+    progress: Progress | UnsetType = UNSET
 
 
 class RunRow(Struct, frozen=True):
@@ -121,3 +141,4 @@ class ToolResult(Struct, frozen=True):
     output_blobs: list[str]
     files: list[OutputFile] | UnsetType = UNSET
     environment: GivenEnvironment | UnsetType = UNSET
+    status: Annotated[Status | UnsetType, Meta(description="queued or started, for a run in the background")] = UNSET

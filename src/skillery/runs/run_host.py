@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from skillery.backends import Identity, Job
+from skillery.backends import Identity, Job, Progress
 from skillery.contents.blobs import BlobRow, Blobs, Output, parse_kind
 from skillery.contents.store import Incoming
 from skillery.errors import BlobNotFound, NotAllowed, TooLarge
 from skillery.formats.wording import quoted
 from skillery.runs.display import displayable
+from skillery.runs.live_output import LiveOutput
 
 PIECE_BYTES = 256 * 1024
 PATH_CHARACTERS = 1000
@@ -20,6 +21,11 @@ PATH_CHARACTERS = 1000
 def one_line(path: str) -> str:
     """Return the path on one line, displayable."""
     return displayable(path[:PATH_CHARACTERS].replace("\n", "\\n").replace("\t", "\\t"))[:PATH_CHARACTERS]
+
+
+def live_output(job: Job) -> LiveOutput:
+    """Return the empty output of a run."""
+    return LiveOutput(job.limits.log_kb * 1024)
 
 
 class SkillCalls(Protocol):
@@ -40,9 +46,16 @@ class Host:
         self._run_id = job.run_id
         self._limits = job.limits
         self._bytes_left = job.limits.blobs_mb * 1024 * 1024
+        self.live = live_output(job)
         self.written: list[BlobRow] = []
         self.calls: SkillCalls | None = None
         """None if the run mounts no skill that it could call."""
+
+    def printed(self, piece: bytes) -> None:
+        self.live.add(piece)
+
+    def progressed(self, progress: Progress) -> None:
+        self.live.set_progress(progress)
 
     async def begin_blob(self, kind: str, path: str | None = None) -> Writer:
         parse_kind(kind)

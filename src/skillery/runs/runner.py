@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from functools import partial
 
-from skillery.backends import Capability, Identity, Outcome
+from skillery.backends import Capability, Identity, Log, Outcome
 from skillery.contents.blobs import Blobs
+from skillery.context.queue import until_client_gone
 from skillery.database import Database
 from skillery.errors import Unavailable
 from skillery.registry import VersionRow
@@ -23,14 +25,19 @@ from skillery.runs.active_run import (
 from skillery.runs.admission import Admission
 from skillery.runs.cancellation import Cancellation
 from skillery.runs.execution import Execution
+from skillery.runs.following import Followed, Following
+from skillery.runs.polling import Polling
 from skillery.runs.preparation import Prepared, Preparer
 from skillery.runs.records import Recorder
-from skillery.runs.rendering import Rendered, render, stub_answer, tool_answer
+from skillery.runs.relay import Relay
+from skillery.runs.rendering import Rendered, begun_answer, render, stub_answer, tool_answer
 from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
-from skillery.runs.results import Run, RunRecord, ToolResult
+from skillery.runs.results import EndStatus, Run, RunLog, RunRecord, ToolResult
 from skillery.runs.run_host import Host
 from skillery.runs.skill_calls import CalledHost, Calls
 from skillery.runs.trials import Trial, TrialResult
+
+log = logging.getLogger(__name__)
 
 
 class Runner:
@@ -56,13 +63,16 @@ class Runner:
         self._recorder = recorder
         self._active = ActiveRuns()
         self._cancellation = Cancellation(database, server, self._active)
+        self._relay = Relay(database, server, self._active)
+        self._polling = Polling(self._active, [self._cancellation.stop_cancelled, self._relay.look])
+        self._following = Following(database, blobs, self._active)
 
     async def execute_skill(self, identity: Identity, request: SkillRequest) -> Run:
         """Run a skill and return the run as the protocol defines it. A failed run is an answer too.
 
         Raise SkilleryError only if the run could not be started.
         """
-        return (await self._run(identity, await self._preparer.skill(identity, request))).answer
+        return await self._answer(identity, await self._preparer.skill(identity, request), request.background)
 
     async def call_tool(self, identity: Identity, request: ToolRequest) -> ToolResult:
         """Run the handler of a tool and return the result for an agent. A tool without a handler starts no run."""
@@ -70,16 +80,30 @@ class Runner:
         if tool.script is None:
             return stub_answer(tool)
         prepared = await self._preparer.tool(identity, request, tool, tool.script)
-        return tool_answer((await self._run(identity, prepared)).answer)
+        return tool_answer(await self._answer(identity, prepared, request.background))
 
     async def run_code(self, identity: Identity, request: CodeRequest) -> Run:
         """Run the code of the request. Answer as `execute_skill`."""
-        return (await self._run(identity, await self._preparer.code(identity, request))).answer
+        return await self._answer(identity, await self._preparer.code(identity, request), request.background)
 
     async def try_skill(self, identity: Identity, trial: Trial) -> TrialResult:
         """Run files that are not a version yet. Raise Busy, Unavailable."""
         prepared = await self._preparer.trial(trial)
         return TrialResult(prepared.job.run_id, (await self._run(identity, prepared)).outcome)
+
+    async def get_run(self, identity: Identity, run_id: str, wait_ms: int = 0) -> RunRecord:
+        """Return a run when it has ended, or as it is after `wait_ms`. Raise RunNotFound."""
+        return await self._following.get_run(identity, run_id, wait_ms)
+
+    async def read_run_log(
+        self, identity: Identity, run_id: str, *, after: int, max_bytes: int, wait_ms: int
+    ) -> RunLog:
+        """Return a part of the log of a run. See `Following.read_log`."""
+        return await self._following.read_log(identity, run_id, after=after, max_bytes=max_bytes, wait_ms=wait_ms)
+
+    async def follow_run(self, identity: Identity, run_id: str) -> Followed:
+        """Follow a run. The result must be closed. Raise RunNotFound, BlobNotFound."""
+        return await self._following.open(identity, run_id)
 
     async def cancel_run(self, identity: Identity, run_id: str) -> RunRecord:
         """Cancel a run on any server. Return it once it has ended, or as it is after 10 s.
@@ -117,24 +141,40 @@ class Runner:
 
     async def close(self, grace_seconds: float) -> None:
         """Wait up to `grace_seconds` for the active runs, then stop and record the rest. Start no more runs."""
+        self._following.close()
         await self._active.wait(grace_seconds)
         self._admission.close()
         self._active.stop_all(SERVER_STOPPED)
         await self._active.wait_for_all()
-        self._cancellation.close()
+        self._polling.close()
 
     # -- one run -----------------------------------------------------------------------------------------------------
 
+    async def _answer(self, identity: Identity, prepared: Prepared, in_background: bool) -> Run:
+        if in_background:
+            return await self._begin(identity, prepared)
+        return (await self._run(identity, prepared)).answer
+
+    async def _begin(self, identity: Identity, prepared: Prepared) -> Run:
+        """Start a run in the background, and return it once it is on record.
+
+        Raise SkilleryError if it is refused: nothing was run. The client may go as soon as it has sent the request.
+        """
+        waits_for_client = until_client_gone.set(None)
+        try:
+            run = self._new_run(identity, prepared, in_background=True)
+            task = self._start(run)
+        finally:
+            until_client_gone.reset(waits_for_client)
+        await asyncio.wait({task, run.announced}, return_when=asyncio.FIRST_COMPLETED)
+        if not run.announced.done():
+            return (await task).answer
+        task.add_done_callback(_log_lost)
+        return begun_answer(run)
+
     async def _run(self, identity: Identity, prepared: Prepared) -> Rendered:
         """Run to the end. If the caller disconnects, a run with a slot continues and is recorded."""
-        host = Host(self._blobs, identity, prepared.job)
-        run = ActiveRun(prepared, identity, self._server, host)
-        if prepared.stubs:
-            host.calls = Calls(prepared.stubs, prepared.job.limits, partial(self._run_called, run, host))
-        run.slot = self._admission.take_free_slot()
-        begun = begun_runs.get()
-        if begun is not None:
-            begun.append(run.run_id)
+        run = self._new_run(identity, prepared)
         task = self._start(run)
         try:
             return await asyncio.shield(task)
@@ -142,6 +182,17 @@ class Runner:
             if run.is_waiting:
                 run.stop(CLIENT_GONE)
             raise
+
+    def _new_run(self, identity: Identity, prepared: Prepared, *, in_background: bool = False) -> ActiveRun:
+        host = Host(self._blobs, identity, prepared.job)
+        run = ActiveRun(prepared, identity, self._server, host, in_background=in_background)
+        if prepared.stubs:
+            host.calls = Calls(prepared.stubs, prepared.job.limits, partial(self._run_called, run, host))
+        run.slot = self._admission.take_free_slot()
+        begun = begun_runs.get()
+        if begun is not None:
+            begun.append(run.run_id)
+        return run
 
     async def _run_called(
         self, caller: ActiveRun, host: Host, version: VersionRow, function: str, args: bytes, left_ms: int
@@ -154,7 +205,7 @@ class Runner:
         if self._admission.is_closed:
             raise Unavailable("the server is stopping")
         prepared = await self._preparer.called(caller.identity, caller.job, version, function, args, left_ms)
-        run = ActiveRun(prepared, caller.identity, self._server, CalledHost(host))
+        run = ActiveRun(prepared, caller.identity, self._server, CalledHost(host, prepared.job))
         task = self._start(run)
         try:
             return (await asyncio.shield(task)).outcome
@@ -166,7 +217,7 @@ class Runner:
     def _start(self, run: ActiveRun) -> asyncio.Task[Rendered]:
         task = run.start(self._complete(run))
         self._active.add(run)
-        self._cancellation.watch()
+        self._polling.watch()
         # The server may have begun to stop while the run was prepared.
         if self._admission.is_closed:
             run.stop(SERVER_STOPPED)
@@ -174,11 +225,17 @@ class Runner:
 
     async def _complete(self, run: ActiveRun) -> Rendered:
         """Admit, execute, render and record a run."""
+        log: Log | None = None
+        status: EndStatus = "failed"
         try:
             rendered = await render(run, await self._outcome(run))
-            return await self._recorder.finish(run, rendered)
+            await self._relay.finish(run)
+            rendered = await self._recorder.finish(run, rendered)
+            log, status = rendered.outcome.log, rendered.answer.end_status
+            return rendered
         finally:
             run.leave_slot()
+            run.live.finish(log, status)
 
     async def _outcome(self, run: ActiveRun) -> Outcome:
         """Return the outcome of a run, also if the run is stopped: every run that was admitted is recorded."""
@@ -187,3 +244,9 @@ class Runner:
             return await self._execution.execute(run)
         except Stopped as stopped:
             return run.stopped_outcome(stopped.stop)
+
+
+def _log_lost(task: asyncio.Task[Rendered]) -> None:
+    """Log why the end of a run in the background could not be recorded: no caller waits for the error."""
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a run in the background ended without a record", exc_info=task.exception())

@@ -13,14 +13,14 @@ from typing import Protocol
 
 import msgspec
 
-from skillery.backends import Job, Limits, Outcome, SkillCall
+from skillery.backends import Job, Limits, Outcome, Progress, SkillCall
 from skillery.contents.blobs import BlobRow
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import InvalidParams, NotAllowed, SkillFailed, TooLarge
 from skillery.formats.ids import new_run_id
 from skillery.formats.wording import quoted
 from skillery.registry import VersionRow
-from skillery.runs.run_host import Host, Writer
+from skillery.runs.run_host import Host, Writer, live_output
 
 
 def called_job(
@@ -45,10 +45,17 @@ def called_job(
 class CalledHost:
     """The RunHost of a called run. It shares the blobs of its caller and calls no skills."""
 
-    def __init__(self, caller: Host) -> None:
+    def __init__(self, caller: Host, job: Job) -> None:
         self._caller = caller
+        self.live = live_output(job)
         self.written: list[BlobRow] = []
         """Always empty: the blobs are recorded with the run of the caller."""
+
+    def printed(self, piece: bytes) -> None:
+        self.live.add(piece)
+
+    def progressed(self, progress: Progress) -> None:
+        self.live.set_progress(progress)
 
     async def begin_blob(self, kind: str, path: str | None = None) -> Writer:
         return await self._caller.begin_blob(kind, path)

@@ -78,7 +78,7 @@ class Run:
         self._means = means
         self._job = job
         self._host = host
-        self._log = LogPipe(job.limits.log_kb * 1024)
+        self._log = LogPipe(job.limits.log_kb * 1024, host)
         self._limits = tree_limits(job.limits, cgroups=means.memory_held)
         self._uid: int | None = None
         self._group: ControlGroup | None = None

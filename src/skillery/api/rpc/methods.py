@@ -44,7 +44,7 @@ from skillery.registry import (
     WaiverPage,
 )
 from skillery.registry.audit_trail import AuditPage
-from skillery.runs.results import Run, RunPage, RunRecord, ToolResult
+from skillery.runs.results import Run, RunLog, RunPage, RunRecord, ToolResult
 
 
 class Method(NamedTuple):
@@ -95,6 +95,7 @@ METHODS: dict[str, Method] = {
     "set_visibility": Method(lifecycle.set_visibility, params.SetVisibility, NewVersion, "publish", audits="name"),
     "list_versions": Method(lifecycle.list_versions, params.ListVersions, VersionPage, "read", audits=""),
     "get_run": Method(runs.get_run, params.GetRun, RunRecord, "read", audits=""),
+    "read_run_log": Method(runs.read_run_log, params.ReadRunLog, RunLog, "read", audits=""),
     "list_runs": Method(runs.list_runs, params.ListRuns, RunPage, "read", audits=""),
     "cancel_run": Method(runs.cancel_run, params.CancelRun, RunRecord, "run", audits="run_id"),
     "set_label": Method(labels_and_locks.set_label, params.SetLabel, MovedLabel, "publish", audits="name"),

@@ -29,6 +29,7 @@ def shown(description: str, **schema: Any) -> Meta:
 HIDDEN = Meta(extra={"hidden": True})
 
 
+BACKGROUND = shown("Answer at once with the run_id; get_run and read_run_log follow the run", default=False)
 EnvironmentName = Annotated[str, Meta(max_length=100)]
 
 
@@ -93,6 +94,7 @@ class ExecuteSkill(Params, frozen=True, kw_only=True):
         Literal["workspace", "skill"], HIDDEN, shown("Where a script or module starts", default="workspace")
     ] = "workspace"
     files: Annotated[list[RunFile], HIDDEN, FILES] = []
+    background: Annotated[bool, HIDDEN, BACKGROUND] = False
 
 
 class RunCode(Params, frozen=True, kw_only=True):
@@ -114,6 +116,7 @@ class RunCode(Params, frozen=True, kw_only=True):
         HIDDEN,
         shown("Named environment whose Python packages the code may import; '' for none, omit for the default"),
     ] = msgspec.UNSET
+    background: Annotated[bool, HIDDEN, BACKGROUND] = False
 
 
 class CreateBlob(Params, frozen=True, kw_only=True):
@@ -403,6 +406,16 @@ class GetRun(Params, frozen=True, kw_only=True):
     """Show a run as it was answered, and what else is on record of it."""
 
     run_id: Annotated[str, shown("The run's id")]
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000), shown("Wait up to this long for the end of the run")] = 0
+
+
+class ReadRunLog(Params, frozen=True, kw_only=True):
+    """Read the log of a run, also while it runs."""
+
+    run_id: Annotated[str, shown("The run's id")]
+    after: Annotated[int, Meta(ge=0), shown("Offset in bytes: 'next' of the previous answer")] = 0
+    max_bytes: Annotated[int, Meta(ge=4, le=1 << 20), shown("Maximum number of bytes")] = 16384
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000), shown("Wait up to this long for more text")] = 0
 
 
 class ListRuns(Params, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from skillery.api.rpc.params import FILES, EnvironmentName, Params, RunFile, TimeoutMs, shown
+from skillery.api.rpc.params import BACKGROUND, FILES, EnvironmentName, Params, RunFile, TimeoutMs, shown
 from skillery.backends import Language
 
 MOST_CODE = 256 * 1024
@@ -43,6 +43,7 @@ class CallTool(Params, frozen=True, kw_only=True):
         EnvironmentName | msgspec.UnsetType,
         shown("Named environment, for a tool of a skill that declares no packages; '' for none"),
     ] = msgspec.UNSET
+    background: Annotated[bool, BACKGROUND] = False
 
 
 class DefineTool(Params, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from skillery.client.generated.results import (
     NewBlob,
     NewVersion,
     Run,
+    RunLog,
     RunPage,
     RunRecord,
     SkillFileContent,
@@ -110,6 +111,7 @@ class BatchMethods:
         module: str | None = None,
         cwd: Literal["workspace", "skill"] | None = None,
         files: Sequence[RunFile] | None = None,
+        background: bool | None = None,
     ) -> Pending[Run]:
         """Execute a skill's entrypoint in an ephemeral sandbox.
 
@@ -123,6 +125,7 @@ class BatchMethods:
         module: Module to run as 'python -m' does, instead of 'script'
         cwd: Where a script or module starts
         files: Blobs to copy into the workspace: writable files at their paths
+        background: Answer at once with the run_id; get_run and read_run_log follow the run
         """
         answer: Pending[Run] = self.call(
             "execute_skill",
@@ -137,6 +140,7 @@ class BatchMethods:
                 "module": module,
                 "cwd": cwd,
                 "files": files,
+                "background": background,
             },
         )
         return answer
@@ -153,6 +157,7 @@ class BatchMethods:
         files: Sequence[RunFile] | None = None,
         limits: Mapping[str, Any] | None = None,
         environment: str | None = None,
+        background: bool | None = None,
     ) -> Pending[Run]:
         """Execute LLM-written code in a sandbox with specified skills and blobs mounted.
 
@@ -165,6 +170,7 @@ class BatchMethods:
         files: Blobs to copy into the workspace: writable files at their paths
         limits: Execution limits
         environment: Named environment whose Python packages the code may import; '' for none, omit for the default
+        background: Answer at once with the run_id; get_run and read_run_log follow the run
         """
         answer: Pending[Run] = self.call(
             "run_code",
@@ -178,6 +184,7 @@ class BatchMethods:
                 "files": files,
                 "limits": limits,
                 "environment": environment,
+                "background": background,
             },
         )
         return answer
@@ -336,12 +343,28 @@ class BatchMethods:
         )
         return answer
 
-    def get_run(self, run_id: str) -> Pending[RunRecord]:
+    def get_run(self, run_id: str, *, wait_ms: int | None = None) -> Pending[RunRecord]:
         """Show a run as it was answered, and what else is on record of it.
 
         run_id: The run's id
+        wait_ms: Wait up to this long for the end of the run
         """
-        answer: Pending[RunRecord] = self.call("get_run", {"run_id": run_id})
+        answer: Pending[RunRecord] = self.call("get_run", {"run_id": run_id, "wait_ms": wait_ms})
+        return answer
+
+    def read_run_log(
+        self, run_id: str, *, after: int | None = None, max_bytes: int | None = None, wait_ms: int | None = None
+    ) -> Pending[RunLog]:
+        """Read the log of a run, also while it runs.
+
+        run_id: The run's id
+        after: Offset in bytes: 'next' of the previous answer
+        max_bytes: Maximum number of bytes
+        wait_ms: Wait up to this long for more text
+        """
+        answer: Pending[RunLog] = self.call(
+            "read_run_log", {"run_id": run_id, "after": after, "max_bytes": max_bytes, "wait_ms": wait_ms}
+        )
         return answer
 
     def list_runs(
@@ -552,6 +575,7 @@ class BatchMethods:
         files: Sequence[RunFile] | None = None,
         session: str | None = None,
         environment: str | None = None,
+        background: bool | None = None,
     ) -> Pending[ToolResult]:
         """Call a tool of a skill.
 
@@ -564,6 +588,7 @@ class BatchMethods:
         files: Blobs to copy into the workspace: writable files at their paths
         session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
+        background: Answer at once with the run_id; get_run and read_run_log follow the run
         """
         answer: Pending[ToolResult] = self.call(
             "call_tool",
@@ -577,6 +602,7 @@ class BatchMethods:
                 "files": files,
                 "session": session,
                 "environment": environment,
+                "background": background,
             },
         )
         return answer

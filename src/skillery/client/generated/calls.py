@@ -13,6 +13,7 @@ REPEATABLE = frozenset(
         "load_skills_protocol_guide",
         "list_versions",
         "get_run",
+        "read_run_log",
         "list_runs",
         "list_labels",
         "resolve_skills",

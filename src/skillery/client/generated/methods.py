@@ -26,6 +26,7 @@ from skillery.client.generated.results import (
     NewBlob,
     NewVersion,
     Run,
+    RunLog,
     RunPage,
     RunRecord,
     SkillFileContent,
@@ -103,6 +104,7 @@ class Methods:
         module: str | None = None,
         cwd: Literal["workspace", "skill"] | None = None,
         files: Sequence[RunFile] | None = None,
+        background: bool | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
         """Execute a skill's entrypoint in an ephemeral sandbox.
@@ -117,6 +119,7 @@ class Methods:
         module: Module to run as 'python -m' does, instead of 'script'
         cwd: Where a script or module starts
         files: Blobs to copy into the workspace: writable files at their paths
+        background: Answer at once with the run_id; get_run and read_run_log follow the run
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
         answer: Run = self.call(
@@ -132,6 +135,7 @@ class Methods:
                 "module": module,
                 "cwd": cwd,
                 "files": files,
+                "background": background,
             },
             idempotency_key=idempotency_key,
         )
@@ -149,6 +153,7 @@ class Methods:
         files: Sequence[RunFile] | None = None,
         limits: Mapping[str, Any] | None = None,
         environment: str | None = None,
+        background: bool | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
         """Execute LLM-written code in a sandbox with specified skills and blobs mounted.
@@ -162,6 +167,7 @@ class Methods:
         files: Blobs to copy into the workspace: writable files at their paths
         limits: Execution limits
         environment: Named environment whose Python packages the code may import; '' for none, omit for the default
+        background: Answer at once with the run_id; get_run and read_run_log follow the run
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
         answer: Run = self.call(
@@ -176,6 +182,7 @@ class Methods:
                 "files": files,
                 "limits": limits,
                 "environment": environment,
+                "background": background,
             },
             idempotency_key=idempotency_key,
         )
@@ -348,12 +355,28 @@ class Methods:
         )
         return answer
 
-    def get_run(self, run_id: str) -> RunRecord:
+    def get_run(self, run_id: str, *, wait_ms: int | None = None) -> RunRecord:
         """Show a run as it was answered, and what else is on record of it.
 
         run_id: The run's id
+        wait_ms: Wait up to this long for the end of the run
         """
-        answer: RunRecord = self.call("get_run", {"run_id": run_id})
+        answer: RunRecord = self.call("get_run", {"run_id": run_id, "wait_ms": wait_ms})
+        return answer
+
+    def read_run_log(
+        self, run_id: str, *, after: int | None = None, max_bytes: int | None = None, wait_ms: int | None = None
+    ) -> RunLog:
+        """Read the log of a run, also while it runs.
+
+        run_id: The run's id
+        after: Offset in bytes: 'next' of the previous answer
+        max_bytes: Maximum number of bytes
+        wait_ms: Wait up to this long for more text
+        """
+        answer: RunLog = self.call(
+            "read_run_log", {"run_id": run_id, "after": after, "max_bytes": max_bytes, "wait_ms": wait_ms}
+        )
         return answer
 
     def list_runs(
@@ -560,6 +583,7 @@ class Methods:
         files: Sequence[RunFile] | None = None,
         session: str | None = None,
         environment: str | None = None,
+        background: bool | None = None,
         idempotency_key: str | None = None,
     ) -> ToolResult:
         """Call a tool of a skill.
@@ -573,6 +597,7 @@ class Methods:
         files: Blobs to copy into the workspace: writable files at their paths
         session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
+        background: Answer at once with the run_id; get_run and read_run_log follow the run
         idempotency_key: the same call under the same key is made once; without one it gets its own
         """
         answer: ToolResult = self.call(
@@ -587,6 +612,7 @@ class Methods:
                 "files": files,
                 "session": session,
                 "environment": environment,
+                "background": background,
             },
             idempotency_key=idempotency_key,
         )

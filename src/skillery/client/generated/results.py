@@ -247,9 +247,10 @@ class OutputFile(TypedDict):
 
 
 class Run(TypedDict):
-    """A run that has ended. A failed run is a result, not an error."""
+    """A run that has ended, or one that was begun in the background. A failed run is a result, not an error."""
 
-    status: Literal["completed", "failed"]
+    status: Literal["queued", "started", "completed", "failed"]
+    """queued and started only for a run in the background."""
     run_id: str
     summary: str
     output: Any
@@ -329,6 +330,14 @@ class VersionPage(TypedDict):
     """For the next page; null on the last page."""
 
 
+class Progress(TypedDict):
+    """How far the code of a run has come, as it says itself with `runtime.progress`."""
+
+    done: float
+    total: float | None
+    text: str
+
+
 class RunRecord(TypedDict):
     """A run, and what else is recorded of it."""
 
@@ -354,7 +363,27 @@ class RunRecord(TypedDict):
     finished_at: str | None
     limits: Any
     cancel_requested_at: NotRequired[str]
+    progress: NotRequired[Progress]
+    """What the code said last, until the run ends."""
     files: NotRequired[list[OutputFile]]
+
+
+class RunLog(TypedDict):
+    """A part of the log of a run."""
+
+    run_id: str
+    status: Literal["queued", "started", "completed", "failed"]
+    text: str
+    """The log from start to next; control characters are escaped."""
+    start: int
+    """Offset of the text in the log, in bytes."""
+    next: int
+    """Offset behind the text: pass it as after to read on."""
+    dropped_bytes: int
+    """Bytes between after and start that were not kept."""
+    ended: bool
+    """Whether the run has ended and there is no more text."""
+    progress: NotRequired[Progress]
 
 
 class RunRow(TypedDict):
@@ -559,6 +588,8 @@ class ToolResult(TypedDict):
     output_blobs: list[str]
     files: NotRequired[list[OutputFile]]
     environment: NotRequired[GivenEnvironment]
+    status: NotRequired[Literal["queued", "started", "completed", "failed"]]
+    """queued or started, for a run in the background."""
 
 
 class DefinedTool(TypedDict):
@@ -816,8 +847,10 @@ __all__ = [
     "OutputFile",
     "PermissionNames",
     "PermissionsDiff",
+    "Progress",
     "Run",
     "RunError",
+    "RunLog",
     "RunPage",
     "RunRecord",
     "RunRow",

@@ -5,7 +5,7 @@ from skillery.database.tables.base import metadata
 from skillery.database.tables.contents import blobs, deletions, objects, uploads
 from skillery.database.tables.environments import environment_rebuilds, environments, locks, named_locks
 from skillery.database.tables.identity import backend_values, secret_grants, tokens
-from skillery.database.tables.runs import idempotency_keys, runs, servers, version_usage
+from skillery.database.tables.runs import idempotency_keys, run_log_pieces, runs, servers, version_usage
 from skillery.database.tables.search import SEARCH_INDEX, search_postings, search_spellings, search_words
 from skillery.database.tables.skills import (
     RESOLVABLE,
@@ -44,6 +44,7 @@ __all__ = [
     "named_locks",
     "objects",
     "registry",
+    "run_log_pieces",
     "runs",
     "search_postings",
     "search_spellings",

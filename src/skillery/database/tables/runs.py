@@ -11,6 +11,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     String,
     Table,
     Text,
@@ -51,6 +52,13 @@ runs = Table(
     Column("environment_json", Text, nullable=True),
     # The blob that holds the whole log, if the preview does not.
     Column("logs_blob", String(64), nullable=True),
+    # Set if the middle of the log was dropped: the size of the kept head, and of the dropped middle.
+    Column("log_head_bytes", Integer, nullable=True),
+    Column("log_dropped_bytes", BigInteger, nullable=True),
+    # What the code said last of its progress: Progress. Written for a run that another server follows.
+    Column("progress_json", Text, nullable=True),
+    # Another server follows the run until then: its log is written to run_log_pieces.
+    Column("followed_until", Moment, nullable=True),
     # Time of the first record. Listings sort by it.
     Column("started_at", Moment, nullable=False),
     # True while a started run waits in the queue.
@@ -118,6 +126,13 @@ Index(
     sqlite_where=text("status = 'started' AND cancel_requested_at IS NOT NULL"),
 )
 
+Index(
+    "ix_runs_followed",
+    runs.c.server,
+    postgresql_where=text("status = 'started' AND followed_until IS NOT NULL"),
+    sqlite_where=text("status = 'started' AND followed_until IS NOT NULL"),
+)
+
 # Runs of an identity that are under way. ix_runs_identity gives their rate.
 Index(
     "ix_runs_under_way",
@@ -126,6 +141,19 @@ Index(
     postgresql_where=text("status = 'started' AND parent_run_id IS NULL"),
     sqlite_where=text("status = 'started' AND parent_run_id IS NULL"),
 )
+
+run_log_pieces = Table(
+    "run_log_pieces",
+    metadata,
+    # No foreign key: the sweep deletes the pieces a minute after the end of their run.
+    Column("run_id", String(64), primary_key=True),
+    # Offset of the first byte in the log.
+    Column("start", BigInteger, primary_key=True, autoincrement=False),
+    Column("content", LargeBinary, nullable=False),
+    Column("written_at", Moment, nullable=False),
+    comment="Logs of runs that other servers follow, as they arrive.",
+)
+Index("ix_run_log_pieces_written", run_log_pieces.c.written_at)
 
 version_usage = Table(
     "version_usage",

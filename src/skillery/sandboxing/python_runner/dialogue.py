@@ -11,7 +11,18 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import BlobWriter, CodeCall, Failure, FailureType, Job, RunHost, SkillCall, StreamsBlobs
+from skillery.backends import (
+    BlobWriter,
+    CodeCall,
+    Failure,
+    FailureType,
+    FollowsProgress,
+    Job,
+    Progress,
+    RunHost,
+    SkillCall,
+    StreamsBlobs,
+)
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
 from skillery.formats.json_values import slow_numbers
@@ -170,6 +181,9 @@ class Dialogue:
                 )
             case "summary":
                 self.summary = message.text[:2000]
+            case "progress":
+                if isinstance(self._host, FollowsProgress):
+                    self._host.progressed(Progress(message.done, message.total, message.text[:2000]))
             case "blob_write":
                 await self._write_blob(message)
             case "blob_read":

@@ -1,4 +1,4 @@
-"""The log of a run. Its pipe is always drained; head and tail are kept, the rest is counted."""
+"""The log of a run: a pipe that is always drained, so that the code never waits for the server."""
 
 from __future__ import annotations
 
@@ -6,55 +6,28 @@ import asyncio
 import fcntl
 import os
 import sys
-from collections import deque
+from collections.abc import Callable
 
-from skillery.backends import Log
+from skillery.backends import FollowsLog, Log, RunHost
+from skillery.sandboxing.kept_log import KeptLog
 
 PIECE = 256 * 1024
 PIPE_BYTES = 1 << 20
 
 
-class KeptLog:
-    """Keeps at most `limit` bytes in memory."""
-
-    def __init__(self, limit: int) -> None:
-        self._half = limit // 2
-        self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_size = 0
-        self._dropped = 0
-
-    def add(self, piece: bytes) -> None:
-        room = self._half - len(self._head)
-        if room > 0:
-            self._head += piece[:room]
-            piece = piece[room:]
-        if piece:
-            self._tail.append(piece)
-            self._tail_size += len(piece)
-            self._trim()
-
-    def _trim(self) -> None:
-        while self._tail_size > self._half:
-            surplus = self._tail_size - self._half
-            first = self._tail.popleft()
-            cut = min(surplus, len(first))
-            if cut < len(first):
-                self._tail.appendleft(first[cut:])
-            self._tail_size -= cut
-            self._dropped += cut
-
-    def finish(self) -> Log:
-        return Log(head=bytes(self._head), tail=b"".join(self._tail), dropped=self._dropped)
+Sink = Callable[[bytes], None]
 
 
 class LogPipe:
-    """The read end of the code's output."""
+    """The read end of the code's output.
 
-    def __init__(self, limit: int = 0) -> None:
+    The log is kept here, or by a host that follows it (`FollowsLog`), but not by both: it can have megabytes.
+    """
+
+    def __init__(self, limit: int = 0, host: RunHost | None = None) -> None:
         """`limit` in bytes; see `keep`."""
-        self._kept = KeptLog(limit)
         self._loop = asyncio.get_running_loop()
+        self.keep(limit, host)
         self._ended = self._loop.create_future()
         self._read_end, self.write_end = os.pipe()
         os.set_blocking(self._read_end, False)
@@ -68,20 +41,21 @@ class LogPipe:
         except BlockingIOError:
             return
         if piece:
-            self._kept.add(piece)
+            self._sink(piece)
             return
         self._loop.remove_reader(self._read_end)
         self._ended.set_result(None)
 
-    def keep(self, limit: int) -> None:
-        """Discard the log so far, and keep up to `limit` bytes from now on."""
+    def keep(self, limit: int, host: RunHost | None = None) -> None:
+        """Discard the log so far. From now on keep up to `limit` bytes, or pass each piece to a host that follows."""
         self._kept = KeptLog(limit)
+        self._sink: Sink = host.printed if isinstance(host, FollowsLog) else self._kept.add
 
     def note(self, line: str) -> None:
         """Add a line of the host after all output until now."""
         if not self._ended.done():
             self._drain()
-        self._kept.add(line.encode("utf-8", "replace") + b"\n")
+        self._sink(line.encode("utf-8", "replace") + b"\n")
 
     def close_write_end(self) -> None:
         if self.write_end >= 0:
@@ -89,7 +63,7 @@ class LogPipe:
             self.write_end = -1
 
     async def finish(self, patience: float) -> Log:
-        """Return the log when all writers have ended, or after `patience` seconds."""
+        """Return the log when all writers have ended, or after `patience` seconds. A host that follows has it."""
         self.close_write_end()
         await asyncio.wait({self._ended}, timeout=patience)
         return self._kept.finish()

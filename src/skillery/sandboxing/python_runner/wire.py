@@ -61,6 +61,8 @@ class Message(msgspec.Struct, frozen=True):
     type: str = ""
     message: str = ""
     traceback: str = ""
+    done: float = 0
+    total: float | None = None
 
 
 async def one_piece(content: bytes) -> AsyncIterator[bytes]:

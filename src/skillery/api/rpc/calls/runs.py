@@ -18,7 +18,7 @@ from skillery.formats.paths import parse_path
 from skillery.formats.wording import quoted
 from skillery.runs import CodeRequest, SkillRequest, queries
 from skillery.runs.queries import RunFilter
-from skillery.runs.results import Run, RunPage, RunRecord
+from skillery.runs.results import Run, RunLog, RunPage, RunRecord
 
 
 async def execute_skill(services: Services, identity: Identity, asked: params.ExecuteSkill) -> Run:
@@ -37,6 +37,7 @@ async def execute_skill(services: Services, identity: Identity, asked: params.Ex
         files=run_files(asked.files),
         module=asked.module,
         in_skill=asked.cwd == "skill",
+        background=asked.background,
     )
     return await services.runner.execute_skill(identity, request)
 
@@ -53,12 +54,19 @@ async def run_code(services: Services, identity: Identity, asked: params.RunCode
         asked.language,
         given(asked.environment),
         files=run_files(asked.files),
+        background=asked.background,
     )
     return await services.runner.run_code(identity, request)
 
 
 async def get_run(services: Services, identity: Identity, asked: params.GetRun) -> RunRecord:
-    return await services.database.read(partial(queries.get_run, identity=identity, run_id=asked.run_id))
+    return await services.runner.get_run(identity, asked.run_id, asked.wait_ms)
+
+
+async def read_run_log(services: Services, identity: Identity, asked: params.ReadRunLog) -> RunLog:
+    return await services.runner.read_run_log(
+        identity, asked.run_id, after=asked.after, max_bytes=asked.max_bytes, wait_ms=asked.wait_ms
+    )
 
 
 async def list_runs(services: Services, identity: Identity, asked: params.ListRuns) -> RunPage:

@@ -58,6 +58,7 @@ async def call_tool(services: Services, identity: Identity, asked: params.CallTo
         timeout_ms=given(asked.timeout_ms),
         environment=given(asked.environment),
         files=run_files(asked.files),
+        background=asked.background,
     )
     return await services.runner.call_tool(identity, request)
 

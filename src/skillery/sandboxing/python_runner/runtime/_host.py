@@ -32,6 +32,7 @@ class SkillError(Exception):
         return self.message
 
 
+LARGEST_PROGRESS = 1e300
 _connection: dict[str, Any] = {}
 
 
@@ -88,3 +89,17 @@ def summary(text: str) -> None:
     if not isinstance(text, str):
         raise TypeError(f"a summary is a str, not {type(text).__name__}")
     tell({"op": "summary", "text": text[:2000].encode("utf-8", "replace").decode()})
+
+
+def progress(done: float, total: float | None = None, text: str = "") -> None:
+    """Tell callers that follow the run how far it has come, for example `progress(3, 10, "reading")`.
+
+    The last call counts. `total` is None if it is not known.
+    """
+    for number in (done, 0 if total is None else total):
+        if not (isinstance(number, int | float) and abs(number) < LARGEST_PROGRESS):
+            raise TypeError(f"progress is counted in finite numbers, not in {number!r}")
+    if not isinstance(text, str):
+        raise TypeError(f"the text of a progress is a str, not {type(text).__name__}")
+    shown = text[:500].encode("utf-8", "replace").decode()
+    tell({"op": "progress", "done": done, "total": total, "text": shown})

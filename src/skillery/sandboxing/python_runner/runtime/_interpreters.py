@@ -60,7 +60,7 @@ def node(job: Job) -> list[str]:
 
 def python() -> list[str]:
     """Return the command of the runtime's interpreter, without packages outside the standard library."""
-    return [sys.executable, "-E", "-s", "-S", "-B"]
+    return [sys.executable, "-u", "-E", "-s", "-S", "-B"]
 
 
 def python_file(job: Job, path: str) -> list[str]:

@@ -1,0 +1,136 @@
+"""Following a run: its log, its progress and its end, whichever server of the database executes it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row
+
+from skillery.backends import Identity
+from skillery.contents.blobs import BlobRow, Blobs, find_blob
+from skillery.context.queue import until_client_gone
+from skillery.database import Database
+from skillery.identity import access
+from skillery.runs.active_run import ActiveRuns
+from skillery.runs.display import logs_preview
+from skillery.runs.live_output import LogPart
+from skillery.runs.log_sources import EndedRun, LocalRun, LogSource
+from skillery.runs.queries import find_run, get_run
+from skillery.runs.remote_runs import RemoteRuns
+from skillery.runs.results import RunLog, RunRecord
+from skillery.runs.stored_log import StoredLog
+
+
+class Followed:
+    """One caller that follows one run. It must be closed."""
+
+    def __init__(self, source: LogSource, closing: asyncio.Event, leave: Callable[[], None] = lambda: None) -> None:
+        """`closing` is set when the server stops."""
+        self.source = source
+        self._closing = closing
+        self.close = leave
+
+    async def part(self, after: int, size: int, seconds: float) -> LogPart:
+        """Return at most `size` bytes of the log from the offset `after`. Wait for them up to `seconds`."""
+        until = time.monotonic() + seconds
+        while True:
+            changed = self.source.changed()
+            part = await self.source.read(after, size)
+            if part.next > after or self.source.has_ended or not await self._wait(changed, until):
+                changed.cancel()
+                return part
+
+    async def until_ended(self, seconds: float) -> None:
+        """Return when the run has ended, or after `seconds`."""
+        await self._wait(self.source.ended(), time.monotonic() + seconds)
+
+    async def _wait(self, changed: asyncio.Future[None], until: float) -> bool:
+        """Wait for a change. Return False if the time is over, the client has gone or the server stops."""
+        gone = until_client_gone.get()
+        others = [asyncio.ensure_future(self._closing.wait())] + ([asyncio.ensure_future(gone())] if gone else [])
+        try:
+            left = max(0.0, until - time.monotonic())
+            await asyncio.wait({changed, *others}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            return changed.done() and not any(other.done() for other in others)
+        finally:
+            for other in (changed, *others):
+                other.cancel()
+
+
+class Following:
+    """Reads the logs of runs for callers, and waits for the ends of runs."""
+
+    def __init__(self, database: Database, blobs: Blobs, active: ActiveRuns) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._active = active
+        self._remote = RemoteRuns(database)
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """End all waiting, because the server stops."""
+        self._closing.set()
+        self._remote.close()
+
+    async def read_log(self, identity: Identity, run_id: str, *, after: int, max_bytes: int, wait_ms: int) -> RunLog:
+        """Return the log of a run from the offset `after`, at most `max_bytes` of it. Wait for it up to `wait_ms`.
+
+        Raise RunNotFound, and BlobNotFound if the log has expired.
+        """
+        followed = await self.open(identity, run_id)
+        try:
+            part = await followed.part(after, max_bytes, wait_ms / 1000)
+        finally:
+            followed.close()
+        source = followed.source
+        return RunLog(
+            run_id=run_id,
+            status=source.status,
+            text=part.text,
+            start=part.start,
+            next=part.next,
+            dropped_bytes=max(0, part.start - after),
+            ended=source.has_ended and part.next >= source.end,
+            progress=source.progress or msgspec.UNSET,
+        )
+
+    async def get_run(self, identity: Identity, run_id: str, wait_ms: int = 0) -> RunRecord:
+        """Return the run when it has ended, or as it is after `wait_ms`. Raise RunNotFound."""
+        run = await self._record(identity, run_id)
+        if run.finished_at is None and wait_ms:
+            followed = await self.open(identity, run_id)
+            try:
+                await followed.until_ended(wait_ms / 1000)
+            finally:
+                followed.close()
+            run = await self._record(identity, run_id)
+        active = self._active.find(run_id)
+        if run.finished_at is not None or active is None:
+            return run
+        preview, progress = logs_preview(active.live.log()), active.live.progress
+        return msgspec.structs.replace(run, logs_preview=preview, progress=progress or msgspec.UNSET)
+
+    async def _record(self, identity: Identity, run_id: str) -> RunRecord:
+        return await self._database.read(partial(get_run, identity=identity, run_id=run_id))
+
+    async def open(self, identity: Identity, run_id: str) -> Followed:
+        """Follow a run. Raise RunNotFound, and BlobNotFound if its log has expired."""
+        active = self._active.find(run_id)
+        if active is not None and (active.identity.name == identity.name or access.is_admin(identity)):
+            return Followed(LocalRun(active), self._closing)
+        row, blob = await self._database.read(partial(_run_and_log, identity=identity, run_id=run_id))
+        if row.finished_at is not None:
+            return Followed(EndedRun(row.status, StoredLog(row, blob, self._blobs)), self._closing)
+        remote = self._remote.follow(run_id, is_queued=row.queued)
+        return Followed(remote, self._closing, partial(self._remote.leave, run_id))
+
+
+def _run_and_log(connection: Connection, *, identity: Identity, run_id: str) -> tuple[Row[Any], BlobRow | None]:
+    row = find_run(connection, identity, run_id)
+    blob = find_blob(connection, identity=identity, blob_id=row.logs_blob) if row.logs_blob else None
+    return row, blob

@@ -1,0 +1,192 @@
+"""The output of a run that has not ended: its log, kept as it arrives, without secrets, and its progress.
+
+Offsets count the bytes of the log without its secrets, so they stay true when the run has ended and its log is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from skillery.backends import Log, Progress
+from skillery.runs.display import displayable
+from skillery.runs.redaction import RedactedStream, Redaction
+from skillery.runs.results import EndStatus
+from skillery.sandboxing.kept_log import KeptLog
+
+LONGEST_CHARACTER = 4
+"""Bytes of the longest character in UTF-8."""
+COLLECTED_SECONDS = 0.05
+COLLECTED_BYTES = 64 * 1024
+PROGRESS_CHARACTERS = 500
+
+
+class LogPart(msgspec.Struct, frozen=True):
+    """A part of a log."""
+
+    text: str
+    """Printable: control characters are escaped."""
+    start: int
+    """The offset of the first byte of the text. Larger than the requested offset if bytes between them were dropped."""
+    next: int
+    """The offset behind the text."""
+
+
+def log_part(start: int, content: bytes, *, may_continue: bool) -> LogPart:
+    """Return the bytes as text. If more bytes may follow, a partial character at the end is left for the next part."""
+    whole = len(content)
+    if may_continue:
+        whole -= _partial_character(content)
+    return LogPart(displayable(content[:whole].decode("utf-8", "replace")), start, start + whole)
+
+
+def _partial_character(content: bytes) -> int:
+    """Return how many bytes at the end are the start of a character whose other bytes are missing."""
+    for back in range(1, min(LONGEST_CHARACTER, len(content)) + 1):
+        byte = content[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        length = 1 if byte < 0x80 else 2 if byte & 0xE0 == 0xC0 else 3 if byte & 0xF0 == 0xE0 else 4
+        return back if length > back else 0
+    return 0
+
+
+class LiveOutput:
+    """The log and the progress of one run, from its first byte on. At most `limit` bytes of log are kept in memory."""
+
+    def __init__(self, limit: int) -> None:
+        self._kept = KeptLog(limit)
+        self._stream: RedactedStream | None = None
+        self._undecided = bytearray()
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting_for_end: set[asyncio.Future[None]] = set()
+        self.progress: Progress | None = None
+        """What the code said last."""
+        self.status: EndStatus | None = None
+        """How the run ended, None if it has not."""
+        self.is_used = False
+        """Whether the sandbox has passed on output while the code ran."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the end of the run is on record: nothing is added any more."""
+        return self.status is not None
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last byte of the log."""
+        return self._kept.end
+
+    def redact(self, redaction: Redaction) -> None:
+        """Remove secrets from all that is added from now on."""
+        self._redaction = redaction
+        self._stream = RedactedStream(redaction)
+
+    def add(self, piece: bytes) -> None:
+        """Add output of the code to the log."""
+        self.is_used = True
+        if self._stream is None:
+            self._keep(piece)
+            return
+        # A search for secrets costs the same for one line and for many, so pieces are collected for a moment.
+        self._undecided += piece
+        if len(self._undecided) >= COLLECTED_BYTES:
+            self._decide()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(COLLECTED_SECONDS, self._decide)
+
+    def set_progress(self, progress: Progress) -> None:
+        text = progress.text if self._stream is None else self._redaction.text(progress.text)
+        self.progress = msgspec.structs.replace(progress, text=displayable(text)[:PROGRESS_CHARACTERS])
+        _wake(self._waiting)
+
+    def flush(self) -> None:
+        """Add what was held back because it may be the start of a secret. The code prints no more."""
+        self._decide()
+        if self._stream is not None:
+            self._keep(self._stream.rest())
+
+    def log(self) -> Log:
+        """Return the log so far."""
+        return self._kept.finish()
+
+    def finish(self, log: Log | None, status: EndStatus) -> None:
+        """End the output with the log and the status that are on record, and wake all readers.
+
+        `log` is None if nothing was recorded, or if all of the log was added.
+        """
+        if log is not None and not self.is_used:
+            self._kept = KeptLog.of(log)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.status = status
+        _wake(self._waiting)
+        _wake(self._waiting_for_end)
+
+    def parts(self, after: int, size: int | None) -> tuple[list[tuple[int, bytes]], int]:
+        """Return the kept bytes from the offset `after`, at most `size` of them, and the offset behind them.
+
+        There are up to two parts, each with its offset: what lay between them was dropped.
+        """
+        found: list[tuple[int, bytes]] = []
+        left = self.end if size is None else size
+        while after < self.end and left > 0:
+            start, content = self._kept.read(after, left)
+            found.append((start, content))
+            after, left = start + len(content), left - len(content)
+        return found, after
+
+    @property
+    def gap(self) -> tuple[int, int]:
+        """The offsets between which bytes were dropped."""
+        return self._kept.gap_start or 0, self._kept.tail_start if self._kept.gap_start is not None else 0
+
+    def skip_to(self, offset: int) -> None:
+        """Note that the bytes up to an offset were dropped elsewhere."""
+        self._kept.skip(offset - self._kept.end)
+
+    def read(self, after: int, size: int) -> LogPart:
+        """Return at most `size` bytes of the log from the offset `after`."""
+        start, content = self._kept.read(after, size)
+        behind = start + len(content)
+        is_last = self.has_ended if behind == self.end else behind == self._kept.gap_start
+        return log_part(start, content, may_continue=not is_last)
+
+    def changed(self) -> asyncio.Future[None]:
+        """Return a future that is done at the next change of the log or the progress, or at the end of the run."""
+        return self._future(self._waiting)
+
+    def ended(self) -> asyncio.Future[None]:
+        """Return a future that is done at the end of the run."""
+        return self._future(self._waiting_for_end)
+
+    def _future(self, waiting: set[asyncio.Future[None]]) -> asyncio.Future[None]:
+        woken = asyncio.get_running_loop().create_future()
+        if self.has_ended:
+            woken.set_result(None)
+        else:
+            waiting.add(woken)
+            woken.add_done_callback(waiting.discard)
+        return woken
+
+    def _decide(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._stream is not None and self._undecided:
+            piece, self._undecided = bytes(self._undecided), bytearray()
+            self._keep(self._stream.feed(piece))
+
+    def _keep(self, piece: bytes) -> None:
+        if piece:
+            self._kept.add(piece)
+            _wake(self._waiting)
+
+
+def _wake(waiting: set[asyncio.Future[None]]) -> None:
+    for woken in waiting:
+        if not woken.done():
+            woken.set_result(None)
+    waiting.clear()

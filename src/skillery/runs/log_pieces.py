@@ -1,0 +1,111 @@
+"""The rows that carry the log of a run to the servers that follow it, while another server executes the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, delete, insert, literal_column, select, update
+
+from skillery.database import in_utc
+from skillery.database.tables import run_log_pieces as pieces
+from skillery.database.tables import runs
+from skillery.runs.results import Status
+
+FOLLOWED = timedelta(seconds=30)
+"""How long one mark of a follower counts. The clocks of servers may differ by half of it."""
+KEPT = timedelta(seconds=60)
+"""Pieces stay this long behind the end of their run, for followers that have not read them yet."""
+PIECE_BYTES = 64 * 1024
+_STARTED: ColumnElement[str] = literal_column("'started'")
+
+
+class Piece(NamedTuple):
+    run_id: str
+    start: int
+    content: bytes
+
+
+class FollowedRun(NamedTuple):
+    """What the row of a followed run says."""
+
+    run_id: str
+    status: Status
+    is_queued: bool
+    progress_json: str | None
+    finished_at: datetime | None
+
+
+def mark_followed(connection: Connection, run_ids: Sequence[str]) -> None:
+    """Ask the servers of these runs for their logs, for the next 30 s."""
+    until = datetime.now(UTC) + FOLLOWED
+    connection.execute(update(runs).where(runs.c.id.in_(run_ids)).values(followed_until=until))
+
+
+def followed_on(connection: Connection, server: str) -> set[str]:
+    """Return the runs of a server that other servers follow now."""
+    asked = select(runs.c.id).where(
+        runs.c.server == server,
+        runs.c.status == _STARTED,
+        runs.c.followed_until.is_not(None),
+        runs.c.followed_until > datetime.now(UTC),
+    )
+    return set(connection.scalars(asked))
+
+
+def write_pieces(
+    connection: Connection,
+    *,
+    run_id: str,
+    parts: Sequence[tuple[int, bytes]],
+    progress: str | None,
+    gap: tuple[int, int],
+) -> None:
+    """Add parts of a log: the offset of each, and its bytes. Delete the pieces that begin in the gap of the log."""
+    now = datetime.now(UTC)
+    rows = [
+        {"run_id": run_id, "start": start + at, "content": content[at : at + PIECE_BYTES], "written_at": now}
+        for start, content in parts
+        for at in range(0, len(content), PIECE_BYTES)
+    ]
+    if rows:
+        connection.execute(insert(pieces), rows)
+    if gap[1] > gap[0]:
+        inside = (pieces.c.run_id == run_id, pieces.c.start >= gap[0], pieces.c.start < gap[1])
+        connection.execute(delete(pieces).where(*inside))
+    if progress is not None:
+        connection.execute(update(runs).where(runs.c.id == run_id).values(progress_json=progress))
+
+
+def read_pieces(
+    connection: Connection, offsets: Sequence[tuple[str, int]]
+) -> tuple[dict[str, FollowedRun], list[Piece]]:
+    """Return the state of each run, and the pieces behind its offset, in order.
+
+    The state is read first: if it says that a run has ended, the pieces are all of them.
+    """
+    columns = (runs.c.id, runs.c.status, runs.c.queued, runs.c.progress_json, runs.c.finished_at)
+    rows = connection.execute(select(*columns).where(runs.c.id.in_([run_id for run_id, _ in offsets])))
+    states = {
+        row.id: FollowedRun(row.id, row.status, row.queued, row.progress_json, in_utc(row.finished_at)) for row in rows
+    }
+    found: list[Piece] = []
+    for run_id, offset in offsets:
+        behind = select(pieces.c.start, pieces.c.content).where(pieces.c.run_id == run_id, pieces.c.start >= offset)
+        found += [
+            Piece(run_id, start, bytes(content)) for start, content in connection.execute(behind.order_by("start"))
+        ]
+    return states, found
+
+
+def forget_pieces(connection: Connection, *, limit: int) -> int:
+    """Delete the pieces of runs that ended a minute ago, of at most `limit` runs. Return how many runs."""
+    before = datetime.now(UTC) - KEPT
+    is_open = select(runs.c.id).where(runs.c.status == _STARTED, runs.c.id == pieces.c.run_id).exists()
+    recently = select(runs.c.id).where(runs.c.finished_at >= before, runs.c.id == pieces.c.run_id).exists()
+    old = select(pieces.c.run_id).where(pieces.c.written_at < before, ~is_open, ~recently).distinct().limit(limit)
+    ended = list(connection.scalars(old))
+    if ended:
+        connection.execute(delete(pieces).where(pieces.c.run_id.in_(ended)))
+    return len(ended)

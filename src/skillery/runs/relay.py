@@ -1,0 +1,91 @@
+"""Passes the logs of this server's runs on to other servers that follow them, through the database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+import msgspec
+
+from skillery.database import Database
+from skillery.errors import SkilleryError
+from skillery.runs.active_run import ActiveRun, ActiveRuns
+from skillery.runs.log_pieces import followed_on, write_pieces
+
+log = logging.getLogger(__name__)
+FLUSH_SECONDS = 0.25
+FLUSH_BYTES = 64 * 1024
+"""Bytes that are written in one flush while the code runs. Of a log that grows faster, the middle is dropped."""
+
+
+class _Passed:
+    """How much of the log of one run is in the database."""
+
+    def __init__(self, run: ActiveRun) -> None:
+        self.run = run
+        self.offset = 0
+        self.progress: bytes | None = None
+        self.is_followed = True
+        self.alone = asyncio.Lock()
+        self.task: asyncio.Task[None] | None = None
+
+
+class Relay:
+    """Writes the logs of followed runs. A run that no other server follows costs nothing."""
+
+    def __init__(self, database: Database, server: str, active: ActiveRuns) -> None:
+        """`server` is the id of this server."""
+        self._database = database
+        self._server = server
+        self._active = active
+        self._passed: dict[str, _Passed] = {}
+
+    async def look(self) -> None:
+        """Write the logs of the runs that are followed now, and no others."""
+        followed = await self._database.read(partial(followed_on, server=self._server))
+        for run_id in followed:
+            run = self._active.find(run_id)
+            if run is not None:
+                self._begin(self._passed.setdefault(run_id, _Passed(run)))
+        for run_id in self._passed.keys() - followed:
+            self._passed[run_id].is_followed = False
+            if self._active.find(run_id) is None:
+                del self._passed[run_id]
+
+    async def finish(self, run: ActiveRun) -> None:
+        """Write the rest of the log of a run that is about to go on record as ended."""
+        passed = self._passed.pop(run.run_id, None)
+        if passed is None:
+            return
+        passed.is_followed = False
+        try:
+            await self._flush(passed, None)
+        except SkilleryError as error:
+            log.warning("the log of %s could not be passed on: %s", run.run_id, error.message)
+
+    def _begin(self, passed: _Passed) -> None:
+        passed.is_followed = True
+        if passed.task is None or passed.task.done():
+            passed.task = asyncio.create_task(self._pass_on(passed))
+
+    async def _pass_on(self, passed: _Passed) -> None:
+        while passed.is_followed:
+            try:
+                await self._flush(passed, FLUSH_BYTES)
+            except SkilleryError as error:
+                log.debug("the log of %s could not be passed on: %s", passed.run.run_id, error.message)
+            await asyncio.sleep(FLUSH_SECONDS)
+
+    async def _flush(self, passed: _Passed, size: int | None) -> None:
+        """Write at most `size` bytes of what is new; None: all of it."""
+        async with passed.alone:
+            live, run_id = passed.run.live, passed.run.run_id
+            parts, end = live.parts(passed.offset, size)
+            progress = msgspec.json.encode(live.progress) if live.progress is not None else None
+            told = progress.decode() if progress is not None and progress != passed.progress else None
+            if not parts and told is None:
+                return
+            work = partial(write_pieces, run_id=run_id, parts=parts, progress=told, gap=live.gap)
+            await self._database.write(work)
+            passed.offset, passed.progress = end, progress

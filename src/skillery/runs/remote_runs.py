@@ -1,0 +1,114 @@
+"""Runs of other servers that are followed here: their logs arrive as rows of the database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+
+import msgspec
+
+from skillery.backends import Progress
+from skillery.database import Database
+from skillery.errors import SkilleryError
+from skillery.runs.live_output import LiveOutput
+from skillery.runs.log_pieces import FollowedRun, Piece, mark_followed, read_pieces
+from skillery.runs.log_sources import LiveSource
+from skillery.runs.results import Status
+
+log = logging.getLogger(__name__)
+LOOK_SECONDS = 0.25
+MARK_SECONDS = 10.0
+KEPT_BYTES = 1 << 20
+"""How much of the log of a run is kept here for its followers."""
+
+
+class RemoteRun(LiveSource):
+    """A run that another server executes."""
+
+    def __init__(self, *, is_queued: bool) -> None:
+        super().__init__(LiveOutput(KEPT_BYTES))
+        self.followers = 0
+        self._is_queued = is_queued
+
+    @property
+    def status(self) -> Status:
+        return self.live.status or ("queued" if self._is_queued else "started")
+
+    def add(self, piece: Piece) -> None:
+        self.live.skip_to(piece.start)
+        self.live.add(piece.content)
+
+    def update(self, row: FollowedRun | None) -> None:
+        """Take what the row of the run says. None: the run is no longer on record."""
+        if row is None:
+            self.live.finish(None, "failed")
+            return
+        self._is_queued = row.is_queued
+        if row.progress_json is not None:
+            progress = msgspec.json.decode(row.progress_json, type=Progress)
+            if progress != self.live.progress:
+                self.live.set_progress(progress)
+        if row.finished_at is not None:
+            self.live.finish(None, "completed" if row.status == "completed" else "failed")
+
+
+class RemoteRuns:
+    """All runs of other servers that are followed here. They are asked for together."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._runs: dict[str, RemoteRun] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, run_id: str, *, is_queued: bool) -> RemoteRun:
+        """Follow a run until `leave` was called as often as this."""
+        run = self._runs.setdefault(run_id, RemoteRun(is_queued=is_queued))
+        run.followers += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look_on())
+        return run
+
+    def leave(self, run_id: str) -> None:
+        run = self._runs.get(run_id)
+        if run is not None:
+            run.followers -= 1
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _look_on(self) -> None:
+        marked_at: dict[str, float] = {}
+        while self._runs:
+            try:
+                await self._look(marked_at)
+            except SkilleryError as error:
+                log.debug("the database did not answer what followed runs have printed: %s", error.message)
+            await asyncio.sleep(LOOK_SECONDS)
+            # A caller that polls comes back in a moment, and would have to begin anew.
+            now = time.monotonic()
+            for run_id, run in tuple(self._runs.items()):
+                is_left = not run.followers and now - marked_at.get(run_id, now) > MARK_SECONDS / 2
+                if is_left or (run.has_ended and not run.followers):
+                    del self._runs[run_id]
+
+    async def _look(self, marked_at: dict[str, float]) -> None:
+        now = time.monotonic()
+        due = [
+            run_id
+            for run_id, run in self._runs.items()
+            if run.followers and now - marked_at.get(run_id, -MARK_SECONDS) >= MARK_SECONDS
+        ]
+        if due:
+            await self._database.write(partial(mark_followed, run_ids=due))
+            marked_at.update(dict.fromkeys(due, now))
+        offsets = [(run_id, run.end) for run_id, run in self._runs.items() if not run.has_ended]
+        if not offsets:
+            return
+        states, pieces = await asyncio.to_thread(self._database.read_now, partial(read_pieces, offsets=offsets))
+        for piece in pieces:
+            self._runs[piece.run_id].add(piece)
+        for run_id, _ in offsets:
+            self._runs[run_id].update(states.get(run_id))

@@ -1,0 +1,109 @@
+"""A log that is kept in bounded memory: its head and its tail. Offsets count all bytes that were added."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from skillery.backends import Log
+
+BLOCK = 4096
+"""Pieces smaller than this are joined, because each piece takes memory of its own."""
+
+
+class KeptLog:
+    """Keeps at most `limit` bytes: the first half of them, and the last half."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = limit // 2
+        self._head = bytearray()
+        self._tail: deque[bytearray] = deque()
+        self._tail_size = 0
+        self._dropped = 0
+
+    @classmethod
+    def of(cls, log: Log) -> KeptLog:
+        """Return a log that is complete."""
+        kept = cls(0)
+        kept._head, kept._tail = bytearray(log.head), deque([bytearray(log.tail)])
+        kept._tail_size, kept._dropped = len(log.tail), log.dropped
+        return kept
+
+    @property
+    def gap_start(self) -> int | None:
+        """The offset of the first dropped byte, None if no byte was dropped."""
+        return len(self._head) if self._dropped else None
+
+    @property
+    def end(self) -> int:
+        """The number of bytes that were added."""
+        return self.tail_start + self._tail_size
+
+    @property
+    def tail_start(self) -> int:
+        """The offset of the first byte of the tail. The bytes between the head and this offset were dropped."""
+        return len(self._head) + self._dropped
+
+    def add(self, piece: bytes) -> None:
+        room = self._half - len(self._head)
+        if room > 0 and not self._dropped:
+            self._head += piece[:room]
+            piece = piece[room:]
+        if piece:
+            if self._tail and len(self._tail[-1]) < BLOCK:
+                self._tail[-1] += piece
+            else:
+                self._tail.append(bytearray(piece))
+            self._tail_size += len(piece)
+            self._trim()
+
+    def skip(self, count: int) -> None:
+        """Count bytes that are missing. The tail begins anew behind them."""
+        if count > 0:
+            self._dropped += self._tail_size + count
+            self._tail.clear()
+            self._tail_size = 0
+
+    def _trim(self) -> None:
+        while self._tail_size > self._half:
+            surplus = self._tail_size - self._half
+            first = self._tail[0]
+            cut = min(surplus, len(first))
+            if cut < len(first):
+                del first[:cut]
+            else:
+                self._tail.popleft()
+            self._tail_size -= cut
+            self._dropped += cut
+
+    def read(self, after: int, size: int) -> tuple[int, bytes]:
+        """Return the first kept offset at or behind `after`, and at most `size` bytes from there.
+
+        The bytes end at the end of the head if bytes behind it were dropped.
+        """
+        if after < len(self._head):
+            piece = bytes(self._head[after : after + size])
+            if self._dropped or len(piece) == size:
+                return after, piece
+            return after, piece + self._tail_from(len(self._head), size - len(piece))
+        start = min(max(after, self.tail_start), self.end)
+        return start, self._tail_from(start, size)
+
+    def _tail_from(self, start: int, size: int) -> bytes:
+        """Return at most `size` bytes from the offset `start`, which is in the tail."""
+        # Readers are usually near the end, so the blocks are searched from there.
+        wanted, blocks, behind = self.end - start, [], 0
+        for block in reversed(self._tail):
+            if behind >= wanted:
+                break
+            blocks.append(block)
+            behind += len(block)
+        found, skipped = bytearray(), behind - wanted
+        for block in reversed(blocks):
+            found += block[skipped : skipped + size - len(found)] if skipped else block[: size - len(found)]
+            skipped = 0
+            if len(found) >= size:
+                break
+        return bytes(found)
+
+    def finish(self) -> Log:
+        return Log(head=bytes(self._head), tail=b"".join(self._tail), dropped=self._dropped)

@@ -1,0 +1,121 @@
+"""Runs in the background, their logs while they run, and their progress."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.conftest import Rpc
+
+SLOW = """
+import time
+from runtime import progress
+def main(args):
+    for number in range(4):
+        print("line", number)
+        progress(number + 1, 4, f"step {number}")
+        time.sleep(0.3)
+    return "done"
+"""
+
+
+def begin(rpc: Rpc, code: str, **more: Any) -> dict[str, Any]:
+    return rpc("run_code", language="python", code=code, background=True, **more)
+
+
+def followed(rpc: Rpc, run_id: str, after: int = 0) -> tuple[str, list[dict[str, Any]]]:
+    """Return the log of a run from an offset, read to its end, and the answers that it came in."""
+    text, parts = "", []
+    while not parts or not parts[-1]["ended"]:
+        parts.append(rpc("read_run_log", run_id=run_id, after=after, wait_ms=5000))
+        text, after = text + parts[-1]["text"], parts[-1]["next"]
+    return text, parts
+
+
+def test_a_run_in_the_background_answers_at_once_and_is_followed_to_its_end(rpc: Rpc) -> None:
+    began = begin(rpc, SLOW)
+
+    assert (began["status"], began["output"], began["logs_preview"]) == ("started", None, "")
+    text, parts = followed(rpc, began["run_id"])
+    assert text == "line 0\nline 1\nline 2\nline 3\n"
+    assert len(parts) >= 4
+    assert parts[0]["status"] == "started"
+    assert parts[-1]["status"] == "completed"
+    assert {"done": 4, "total": 4, "text": "step 3"} in [part.get("progress") for part in parts]
+    assert rpc("get_run", run_id=began["run_id"])["output"] == "done"
+    assert followed(rpc, began["run_id"])[0] == text
+    assert followed(rpc, began["run_id"], 7)[0] == text[7:]
+
+
+def test_get_run_waits_for_the_end_and_shows_the_log_until_then(rpc: Rpc) -> None:
+    run_id = begin(rpc, SLOW)["run_id"]
+
+    live = rpc("get_run", run_id=run_id, wait_ms=200)
+    assert live["status"] == "started"
+    assert live["logs_preview"].startswith("line 0\n")
+    assert live["progress"]["total"] == 4
+    ended = rpc("get_run", run_id=run_id, wait_ms=10_000)
+    assert (ended["status"], ended["output"]) == ("completed", "done")
+    assert "progress" not in ended
+
+
+def test_a_cancelled_run_keeps_its_log(rpc: Rpc) -> None:
+    run_id = begin(rpc, "import time\ndef main(args):\n    print('begun')\n    time.sleep(60)\n")["run_id"]
+    rpc("read_run_log", run_id=run_id, wait_ms=5000)
+
+    ended = rpc("cancel_run", run_id=run_id)
+
+    assert ended["error"]["type"] == "Cancelled"
+    assert ended["logs_preview"] == "begun\n"
+    assert followed(rpc, run_id)[0] == "begun\n"
+
+
+def test_a_long_log_is_read_with_the_same_offsets_live_and_stored(rpc: Rpc) -> None:
+    code = "import time\ndef main(args):\n    for i in range(40000):\n        print('ä' * 30, i)\n    time.sleep(1)\n"
+    run_id = begin(rpc, code)["run_id"]
+    whole = sum(62 + len(str(i)) for i in range(40000))
+    live = rpc("read_run_log", run_id=run_id, after=whole - 1000, max_bytes=1000, wait_ms=5000)
+    while live["next"] < whole:
+        live = rpc("read_run_log", run_id=run_id, after=whole - 1000, max_bytes=1000, wait_ms=5000)
+    rpc("get_run", run_id=run_id, wait_ms=10_000)
+
+    stored = rpc("read_run_log", run_id=run_id, after=whole - 1000, max_bytes=1000)
+
+    assert {**stored, "status": "", "ended": ""} == {**live, "status": "", "ended": ""}
+    assert live["text"].endswith("39999\n")
+    beginning = rpc("read_run_log", run_id=run_id, max_bytes=1 << 20)
+    behind = rpc("read_run_log", run_id=run_id, after=beginning["next"], max_bytes=1 << 20)
+    assert behind["dropped_bytes"] > 0
+    assert behind["next"] == whole
+
+
+def test_what_cannot_start_is_refused_at_once(rpc: Rpc) -> None:
+    assert begin_error(rpc, "no.such")["data"]["type"] == "skill_not_found"
+    assert rpc.error("read_run_log", run_id="run_0")["data"]["type"] == "run_not_found"
+
+
+def begin_error(rpc: Rpc, name: str) -> dict[str, Any]:
+    return rpc.error("execute_skill", name=name, background=True)
+
+
+def test_the_same_key_answers_the_same_run(rpc: Rpc) -> None:
+    key = {"Idempotency-Key": f"background-{time.time()}"}
+    params = {"language": "python", "code": "def main(args):\n    return 1\n", "background": True}
+
+    first = rpc.http.post("/rpc", json=call("run_code", params), headers=key).json()["result"]
+    again = rpc.http.post("/rpc", json=call("run_code", params), headers=key).json()["result"]
+
+    assert first == again
+
+
+def call(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+@pytest.mark.parametrize("what", ["1e999", "'x'"])
+def test_progress_is_a_number(rpc: Rpc, what: str) -> None:
+    code = f"from runtime import progress\ndef main(args):\n    progress({what})\n"
+
+    assert rpc("run_code", language="python", code=code)["error"]["type"] == "TypeError"
