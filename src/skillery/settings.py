@@ -81,11 +81,20 @@ class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     examples_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
 
 
+Streams = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+
+
 class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Retention of run records: the first bound that is reached applies; 0 is no bound."""
+    """Retention of run records, and how many clients may follow runs.
+
+    Of the two bounds of retention, the first that is reached applies; 0 is no bound.
+    """
 
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 90
     keep_count: Annotated[int, msgspec.Meta(ge=0)] = 100_000
+    streams: Streams = 500
+    streams_per_identity: Streams = 200
+    streams_per_run: Streams = 200
 
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]

@@ -284,3 +284,24 @@ def test_a_thousand_publishers_of_one_version_have_one_winner(server: Server, ne
     assert len(won) == 1
     assert {answer["error"]["data"]["type"] for answer in answers if "error" in answer} == {"version_exists"}
     assert server.rpc("describe_skill", name=new_name)["skill"]["digest"] == won[0]["digest"]
+
+
+def test_a_run_is_followed_from_another_server(trio: list[Server], token: str) -> None:
+    """Its log and its progress arrive as rows, to the end, and the offsets are those of the server that has the run."""
+    code = (
+        "import time\nfrom runtime import progress\ndef main(args):\n"
+        "    for i in range(8):\n        print('line', i)\n        progress(i + 1, 8)\n        time.sleep(0.4)\n"
+    )
+    here, there = (Rpc(server.url, token) for server in trio[:2])
+    run_id = here("run_code", language="python", code=code, background=True)["run_id"]
+    parts: list[dict[str, Any]] = [{"text": "", "next": 0, "ended": False}]
+    while not parts[-1]["ended"]:
+        parts.append(there("read_run_log", run_id=run_id, after=parts[-1]["next"], wait_ms=5000))
+
+    assert "".join(part["text"] for part in parts) == "".join(f"line {i}\n" for i in range(8))
+    assert len(parts) > 4
+    assert any(part.get("progress", {}).get("done", 8) < 8 for part in parts)
+    assert parts[-1]["status"] == "completed"
+    assert here("read_run_log", run_id=run_id, after=7)["text"] == "".join(f"line {i}\n" for i in range(1, 8))
+    with there.http.stream("GET", f"/v1/runs/{run_id}/events", timeout=20) as events:
+        assert "event: end" in "".join(events.iter_text())

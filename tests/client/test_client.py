@@ -602,6 +602,7 @@ def story(client: Client, name: str, other: str) -> Iterator[tuple[str, Any]]:
     yield "execute_skill", run
     yield "run_code", client.run_code("python", "def main(args): 1 / 0")
     yield "get_run", client.get_run(run["run_id"])
+    yield "read_run_log", client.read_run_log(run["run_id"])
     yield "list_runs", client.list_runs(skill=name)
     yield "set_label", client.set_label(name, "stable", "1.0.0")
     yield "remove_label", client.remove_label(name, "stable")

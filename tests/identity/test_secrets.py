@@ -619,3 +619,29 @@ def test_a_typed_value_is_not_shown(tmp_path: Path) -> None:
 
     assert b"typed-value" not in shown
     assert skillery("secret", "list", "--home", home).out == "API_KEY\tyes\t-\n"
+
+
+SPELLED = """
+import os, time
+def main(args):
+    for _ in range(2):
+        for byte in os.environ[args["name"]].encode() + b" tok\\n":
+            os.write(1, bytes([byte]))
+            time.sleep(0.03)
+"""
+
+
+def test_a_secret_never_crosses_a_live_log(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
+    """Written byte by byte, and slowly: what is read while the run goes on never has a part of the value."""
+    skill = f"{new_name}.spell"
+    publish_with(rpc, skill, [name], SPELLED)
+    secret("set", name, value=VALUE)
+    secret("grant", name, skill)
+    run_id = rpc("execute_skill", name=skill, args={"name": name}, background=True)["run_id"]
+
+    parts: list[dict[str, Any]] = [{"text": "", "next": 0, "ended": False}]
+    while not parts[-1]["ended"]:
+        parts.append(rpc("read_run_log", run_id=run_id, after=parts[-1]["next"], wait_ms=5000))
+
+    assert "".join(part["text"] for part in parts) == f"[{name}] tok\n" * 2
+    assert len(parts) > 3

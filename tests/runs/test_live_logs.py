@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.conftest import Rpc
@@ -22,12 +24,14 @@ def main(args):
 
 
 def begin(rpc: Rpc, code: str, **more: Any) -> dict[str, Any]:
-    return rpc("run_code", language="python", code=code, background=True, **more)
+    began: dict[str, Any] = rpc("run_code", language="python", code=code, background=True, **more)
+    return began
 
 
 def followed(rpc: Rpc, run_id: str, after: int = 0) -> tuple[str, list[dict[str, Any]]]:
     """Return the log of a run from an offset, read to its end, and the answers that it came in."""
-    text, parts = "", []
+    text = ""
+    parts: list[dict[str, Any]] = []
     while not parts or not parts[-1]["ended"]:
         parts.append(rpc("read_run_log", run_id=run_id, after=after, wait_ms=5000))
         text, after = text + parts[-1]["text"], parts[-1]["next"]
@@ -89,6 +93,37 @@ def test_a_long_log_is_read_with_the_same_offsets_live_and_stored(rpc: Rpc) -> N
     behind = rpc("read_run_log", run_id=run_id, after=beginning["next"], max_bytes=1 << 20)
     assert behind["dropped_bytes"] > 0
     assert behind["next"] == whole
+
+
+def events_of(http: httpx.Client, run_id: str, **headers: str) -> list[tuple[str, str, Any]]:
+    """Return the name, the id and the data of each event of a run, to the end of the stream."""
+    found = []
+    with http.stream("GET", f"/v1/runs/{run_id}/events", headers=headers, timeout=20) as answer:
+        assert answer.status_code == 200
+        for block in "".join(answer.iter_text()).split("\n\n"):
+            fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+            if fields:
+                found.append((fields["event"], fields.get("id", ""), json.loads(fields["data"])))
+    return found
+
+
+def test_events_of_a_run_come_as_it_goes_on_and_continue_behind_an_id(rpc: Rpc) -> None:
+    run_id = begin(rpc, SLOW)["run_id"]
+
+    events = events_of(rpc.http, run_id)
+
+    assert [name for name, _, _ in events if name == "status"] != []
+    assert "".join(data["text"] for name, _, data in events if name == "log") == "line 0\nline 1\nline 2\nline 3\n"
+    assert len([name for name, _, _ in events if name == "log"]) == 4
+    assert {data["done"] for name, _, data in events if name == "progress"} == {1, 2, 3, 4}
+    name, last, run = events[-1]
+    assert (name, last, run["output"]) == ("end", "28", "done")
+    again = events_of(rpc.http, run_id, **{"Last-Event-ID": "14"})
+    assert [data["text"] for name, _, data in again if name == "log"] == ["line 2\nline 3\n"]
+    text = rpc.http.get(f"/v1/runs/{run_id}/events", headers={"accept": "text/plain"})
+    assert text.text == "line 0\nline 1\nline 2\nline 3\n"
+    assert rpc.http.get("/v1/runs/run_0/events").status_code == 404
+    assert rpc.http.get(f"/v1/runs/{run_id}/events?after=x").status_code == 400
 
 
 def test_what_cannot_start_is_refused_at_once(rpc: Rpc) -> None:

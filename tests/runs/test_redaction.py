@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.backends import Failure, Log, NetworkUse, Outcome, SecretValues
-from skillery.runs.redaction import Redaction
+from skillery.runs.redaction import RedactedStream, Redaction
 
 VALUE = "tok/en+of-a kind_4711"
 REDACTION = Redaction(SecretValues(KEY=VALUE))
@@ -194,3 +194,18 @@ def test_values_do_not_show_where_they_are_printed() -> None:
 
     assert VALUE not in f"{printed} {printed!r} {[printed]}"
     assert unquote(str(printed)) == "SecretValues(KEY)"
+
+
+@given(
+    values=st.dictionaries(st.sampled_from(["A", "B"]), st.text("abc\n", min_size=4, max_size=12), min_size=1),
+    pieces=st.lists(st.text("abc\n", max_size=9), max_size=12),
+)
+def test_a_stream_holds_back_what_may_become_a_value(values: dict[str, str], pieces: list[str]) -> None:
+    """Small alphabets, so that values overlap, contain each other and are cut everywhere."""
+    stream = RedactedStream(Redaction(values))
+
+    sent = b"".join([*(stream.feed(piece.encode()) for piece in pieces), stream.rest()])
+
+    assert not any(value.encode() in sent.replace(b"[A]", b"|").replace(b"[B]", b"|") for value in values.values())
+    if not any(form in "".join(pieces).encode() for form in Redaction(values).marks_in_bytes):
+        assert sent == "".join(pieces).encode()

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.backends import Failure, Limits
+from skillery.backends import Failure, Limits, Log
 from skillery.errors import Busy
+from skillery.formats.kept_log import KeptLog
 from skillery.sandboxing.linux import groups, plan, seccomp, syscalls, watchdog
 from skillery.sandboxing.linux.uids import Uids
-from skillery.sandboxing.kept_log import KeptLog
 from skillery.sandboxing.python_runner.process_ends import ended_early
 from skillery.sandboxing.python_runner.wire import HEAD, Channel, ChannelAbused
 
@@ -194,13 +194,33 @@ def test_of_a_log_the_two_ends_are_kept_and_the_middle_is_counted(limit: int, pi
     log, everything = KeptLog(limit), b"".join(pieces)
     for piece in pieces:
         log.add(piece)
-    kept = log.finish()
+    kept = Log(*log.parts())
     assert len(kept.head) + len(kept.tail) <= limit
     assert len(kept.head) + len(kept.tail) + kept.dropped == len(everything)
     assert everything.startswith(kept.head)
     assert everything.endswith(kept.tail)
     if len(everything) <= limit // 2 * 2:
         assert kept.dropped == 0
+
+
+@given(
+    limit=st.integers(2, 64),
+    pieces=st.lists(st.binary(max_size=40), max_size=30),
+    after=st.integers(0, 1300),
+    size=st.integers(1, 100),
+)
+def test_a_kept_log_is_read_by_the_offsets_of_all_bytes(limit: int, pieces: list[bytes], after: int, size: int) -> None:
+    log, everything = KeptLog(limit), b"".join(pieces)
+    for piece in pieces:
+        log.add(piece)
+
+    start, content = log.read(after, size)
+
+    assert log.end == len(everything)
+    assert start == max(after, min(start, log.end)) if after <= log.end else start == log.end
+    assert content == everything[start : start + len(content)]
+    at_gap = start + len(content) == log.gap_start
+    assert len(content) == size or start + len(content) == log.end or at_gap
 
 
 def receive_all(sent: bytes) -> None:

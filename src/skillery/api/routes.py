@@ -14,7 +14,7 @@ from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.types import ASGIApp
 
-from skillery.api import api_documents, blobs, health, imports
+from skillery.api import api_documents, blobs, health, imports, run_events
 from skillery.api.answers import HeldAnswer
 from skillery.api.downloads import DOWNLOADS, Download, routed
 from skillery.api.errors import INVALID_PARAMS, NOT_FOUND, encode, error_object, plain_error, unexpected
@@ -248,6 +248,10 @@ def make_routes(services: Services) -> list[Any]:
         told.extend(one.operations)
         return routed(one.paths, one.methods, opened("/v1/skills", one.door))
 
+    def events() -> Any:
+        told.extend(run_events.OPERATIONS)
+        return routed(["/v1/runs/{run_id:str}/events"], ("GET", "HEAD"), opened("/v1/runs", run_events.run_events))
+
     metrics = services.metrics
     return [
         *([route("/metrics", metrics.answer, metrics.operations)] if metrics is not None else []),
@@ -260,6 +264,7 @@ def make_routes(services: Services) -> list[Any]:
         route("/import", imports.receive_archive, imports.OPERATIONS),
         *(downloads(one) for one in DOWNLOADS),
         *(v1(one) for one in V1_ENDPOINTS),
+        events(),
         route("/healthz", health.healthz, health.HEALTHZ, guarded=False),
         route("/readyz", health.readyz, health.READYZ, guarded=False),
         route("/v1/openapi.json", api_documents.openapi_endpoint(told), api_documents.OPENAPI),

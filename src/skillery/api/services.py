@@ -26,6 +26,7 @@ from skillery.runs import Runner
 if TYPE_CHECKING:
     from skillery.api.mcp.endpoint import McpEndpoint
     from skillery.api.metrics import Metrics
+    from skillery.api.run_events import RunEvents
     from skillery.api.tracing import Tracing
 
 
@@ -43,6 +44,7 @@ class Services(NamedTuple):
     named: NamedEnvironments
     showing: Showing
     rebuilds: Rebuilds
+    run_events: RunEvents
     exports: Exports
     preparing: FactsPreparation
     refusals: Refusals

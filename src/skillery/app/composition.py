@@ -23,6 +23,7 @@ from skillery.api.mcp.endpoint import McpEndpoint
 from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
 from skillery.api.rpc.methods import METHODS
+from skillery.api.run_events import RunEvents, StreamLimits
 from skillery.api.services import Services
 from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.background_jobs import BackgroundJobs
@@ -199,6 +200,7 @@ def _services(
         named=parts.named,
         showing=parts.showing,
         rebuilds=parts.rebuilds,
+        run_events=RunEvents(runner, _stream_limits(settings)),
         exports=exports,
         preparing=preparing,
         refusals=Refusals(database),
@@ -220,6 +222,10 @@ def _services(
         metrics=_metrics(settings),
         tracing=tracing,
     )
+
+
+def _stream_limits(settings: Settings) -> StreamLimits:
+    return StreamLimits(settings.runs.streams_per_run, settings.runs.streams_per_identity, settings.runs.streams)
 
 
 def _run_queue(settings: Settings) -> Queue:

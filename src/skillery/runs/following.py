@@ -51,15 +51,23 @@ class Followed:
 
     async def _wait(self, changed: asyncio.Future[None], until: float) -> bool:
         """Wait for a change. Return False if the time is over, the client has gone or the server stops."""
-        gone = until_client_gone.get()
-        others = [asyncio.ensure_future(self._closing.wait())] + ([asyncio.ensure_future(gone())] if gone else [])
+        watch = until_client_gone.get()
+        gone: asyncio.Future[None] = asyncio.ensure_future(watch()) if watch else asyncio.Future()
         try:
-            left = max(0.0, until - time.monotonic())
-            await asyncio.wait({changed, *others}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            return changed.done() and not any(other.done() for other in others)
+            return await self.wait(changed, gone, max(0.0, until - time.monotonic())) and changed.done()
         finally:
-            for other in (changed, *others):
-                other.cancel()
+            changed.cancel()
+            gone.cancel()
+
+    async def wait(self, changed: asyncio.Future[None], gone: asyncio.Future[None], seconds: float) -> bool:
+        """Wait for a change, up to `seconds`. Return False if the client has gone or the server stops."""
+        closing = asyncio.ensure_future(self._closing.wait())
+        events: set[asyncio.Future[Any]] = {changed, gone, closing}
+        try:
+            await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            return not (gone.done() or closing.done())
+        finally:
+            closing.cancel()
 
 
 class Following:

@@ -10,10 +10,10 @@ import asyncio
 import msgspec
 
 from skillery.backends import Log, Progress
+from skillery.formats.kept_log import KeptLog
 from skillery.runs.display import displayable
 from skillery.runs.redaction import RedactedStream, Redaction
 from skillery.runs.results import EndStatus
-from skillery.sandboxing.kept_log import KeptLog
 
 LONGEST_CHARACTER = 4
 """Bytes of the longest character in UTF-8."""
@@ -110,7 +110,7 @@ class LiveOutput:
 
     def log(self) -> Log:
         """Return the log so far."""
-        return self._kept.finish()
+        return Log(*self._kept.parts())
 
     def finish(self, log: Log | None, status: EndStatus) -> None:
         """End the output with the log and the status that are on record, and wake all readers.
@@ -118,7 +118,7 @@ class LiveOutput:
         `log` is None if nothing was recorded, or if all of the log was added.
         """
         if log is not None and not self.is_used:
-            self._kept = KeptLog.of(log)
+            self._kept = KeptLog.of(log.head, log.tail, log.dropped)
         if self._timer is not None:
             self._timer.cancel()
         self.status = status

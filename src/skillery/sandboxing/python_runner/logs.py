@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from skillery.backends import FollowsLog, Log, RunHost
-from skillery.sandboxing.kept_log import KeptLog
+from skillery.formats.kept_log import KeptLog
 
 PIECE = 256 * 1024
 PIPE_BYTES = 1 << 20
@@ -66,7 +66,7 @@ class LogPipe:
         """Return the log when all writers have ended, or after `patience` seconds. A host that follows has it."""
         self.close_write_end()
         await asyncio.wait({self._ended}, timeout=patience)
-        return self._kept.finish()
+        return Log(*self._kept.parts())
 
     def close(self) -> None:
         self.close_write_end()

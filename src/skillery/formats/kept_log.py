@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from skillery.backends import Log
-
 BLOCK = 4096
 """Pieces smaller than this are joined, because each piece takes memory of its own."""
 
@@ -21,11 +19,11 @@ class KeptLog:
         self._dropped = 0
 
     @classmethod
-    def of(cls, log: Log) -> KeptLog:
+    def of(cls, head: bytes, tail: bytes, dropped: int) -> KeptLog:
         """Return a log that is complete."""
         kept = cls(0)
-        kept._head, kept._tail = bytearray(log.head), deque([bytearray(log.tail)])
-        kept._tail_size, kept._dropped = len(log.tail), log.dropped
+        kept._head, kept._tail = bytearray(head), deque([bytearray(tail)])
+        kept._tail_size, kept._dropped = len(tail), dropped
         return kept
 
     @property
@@ -105,5 +103,6 @@ class KeptLog:
                 break
         return bytes(found)
 
-    def finish(self) -> Log:
-        return Log(head=bytes(self._head), tail=b"".join(self._tail), dropped=self._dropped)
+    def parts(self) -> tuple[bytes, bytes, int]:
+        """Return the head, the tail, and the number of bytes that were dropped between them."""
+        return bytes(self._head), b"".join(self._tail), self._dropped

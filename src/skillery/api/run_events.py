@@ -1,0 +1,209 @@
+"""`GET /v1/runs/{run_id}/events`: the log, the progress and the end of a run, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+
+from skillery.api.errors import encode
+from skillery.api.http import admit, disconnected, only, send_bytes
+from skillery.api.operations import Answer, Operation, in_query
+from skillery.api.services import Services
+from skillery.backends import Identity
+from skillery.errors import Busy, InvalidParams
+from skillery.formats.wording import quoted
+from skillery.runs import Runner
+from skillery.runs.following import Followed
+
+EVENTS = "text/event-stream"
+TEXT = "text/plain"
+PAUSE_SECONDS = 0.1
+"""After each event. A reader then costs ten events a second, however many lines the code prints."""
+HEARTBEAT_SECONDS = 15.0
+EVENT_BYTES = 16 * 1024
+SEND_BUFFER_BYTES = 64 * 1024
+"""Without this bound, the kernel buffers 4 MiB for a client that does not read."""
+RETRY_MS = 2000
+PATH = "/v1/runs/{run_id}/events"
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        PATH,
+        "Follow a run",
+        {
+            200: Answer(
+                "Events: status, log, gap, progress, end. For Accept: text/plain, the log so far.", kinds=(EVENTS, TEXT)
+            )
+        },
+        (400, 404, 503),
+        "read",
+        description="The id of an event is an offset in the log. Send it as Last-Event-ID to continue behind it.",
+        parameters=(in_query("after", "Offset in the log to begin at, in bytes."),),
+        tag="Runs",
+    ),
+)
+
+
+class StreamLimits(NamedTuple):
+    """How many streams may be open at one time."""
+
+    of_run: int
+    of_identity: int
+    in_all: int
+
+
+class OpenStreams:
+    """Counts the open streams."""
+
+    def __init__(self, limits: StreamLimits) -> None:
+        self._limits = limits
+        self._of_run: Counter[str] = Counter()
+        self._of_identity: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, run_id: str, identity: str) -> Iterator[None]:
+        """Count one stream as open. Raise Busy if there are too many."""
+        for count, most, name in (
+            (self._of_run[run_id], self._limits.of_run, "runs.streams_per_run"),
+            (self._of_identity[identity], self._limits.of_identity, "runs.streams_per_identity"),
+            (self._of_run.total(), self._limits.in_all, "runs.streams"),
+        ):
+            if count >= most:
+                raise Busy(
+                    f"{count} streams of events are open, as many as the setting {name} allows",
+                    hint="Close one, or read the log with read_run_log.",
+                    retry_after_ms=RETRY_MS,
+                )
+        self._of_run[run_id] += 1
+        self._of_identity[identity] += 1
+        try:
+            yield
+        finally:
+            _subtract(self._of_run, run_id)
+            _subtract(self._of_identity, identity)
+
+
+def _subtract(counter: Counter[str], key: str) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+class RunEvents:
+    """Sends the events of runs."""
+
+    def __init__(self, runner: Runner, limits: StreamLimits) -> None:
+        self._runner = runner
+        self._streams = OpenStreams(limits)
+
+    async def send_log(self, identity: Identity, run_id: str, send: Any) -> None:
+        """Send the log so far as text."""
+        followed = await self._runner.follow_run(identity, run_id)
+        try:
+            await _start(send, f"{TEXT}; charset=utf-8")
+            after = 0
+            while (part := await followed.source.read(after, EVENT_BYTES)).next > after:
+                after = part.next
+                await send({"type": "http.response.body", "body": part.text.encode(), "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            followed.close()
+
+    async def send_events(self, identity: Identity, run_id: str, after: int, receive: Any, send: Any) -> None:
+        """Send events until the run has ended, or the client or the server ends the stream."""
+        followed = await self._runner.follow_run(identity, run_id)
+        try:
+            with self._streams.hold(run_id, identity.name):
+                _bound_buffer(receive)
+                await _start(send, EVENTS, (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+                gone = asyncio.ensure_future(disconnected(receive))
+                try:
+                    async for event in self._events(identity, run_id, followed, after, gone):
+                        await send({"type": "http.response.body", "body": event, "more_body": True})
+                finally:
+                    gone.cancel()
+                if not gone.done():
+                    await send({"type": "http.response.body", "body": b""})
+        finally:
+            followed.close()
+
+    async def _events(
+        self, identity: Identity, run_id: str, followed: Followed, after: int, gone: asyncio.Future[None]
+    ) -> AsyncIterator[bytes]:
+        source, status, progress = followed.source, None, None
+        while not gone.done():
+            changed = source.changed()
+            has_ended = source.has_ended
+            if source.status != status:
+                status = source.status
+                yield _event("status", {"status": status})
+            if source.progress is not None and source.progress != progress:
+                progress = source.progress
+                yield _event("progress", msgspec.to_builtins(progress))
+            part = await source.read(after, EVENT_BYTES)
+            if part.start > after:
+                yield _event("gap", {"bytes": part.start - after})
+            if part.text:
+                yield _event("log", {"text": part.text}, part.next)
+            is_behind, after = part.next > after, part.next
+            if has_ended and not is_behind:
+                yield _event("end", await self._runner.get_run(identity, run_id), after)
+                return
+            if is_behind:
+                changed.cancel()
+                await asyncio.wait({gone}, timeout=0 if has_ended else PAUSE_SECONDS)
+            elif not await followed.wait(changed, gone, HEARTBEAT_SECONDS):
+                return
+            elif not changed.done():
+                changed.cancel()
+                yield b":\n\n"
+
+
+def _event(name: str, data: Any, offset: int | None = None) -> bytes:
+    number = b"" if offset is None else b"id: %d\n" % offset
+    return b"event: %s\n%sdata: %s\n\n" % (name.encode(), number, encode(data))
+
+
+async def _start(send: Any, kind: str, *headers: tuple[bytes, bytes]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind.encode()), *headers]})
+
+
+def _bound_buffer(receive: Any) -> None:
+    """Bound what the kernel buffers for a client that does not read."""
+    transport = getattr(getattr(receive, "__self__", None), "transport", None)
+    connection = transport.get_extra_info("socket") if transport is not None else None
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+
+
+async def run_events(services: Services, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """`GET /v1/runs/{run_id}/events`."""
+    only(scope, "GET", "HEAD")
+    identity = await admit(services, scope, headers, "read", "get_run")
+    run_id = scope["path"].split("/")[3]
+    after = _offset(scope, headers)
+    if scope["method"] == "HEAD":
+        (await services.runner.follow_run(identity, run_id)).close()
+        await send_bytes(send, 200, b"", EVENTS)
+    elif TEXT in headers.get("accept", ""):
+        await services.run_events.send_log(identity, run_id, send)
+    else:
+        await services.run_events.send_events(identity, run_id, after, receive, send)
+
+
+def _offset(scope: Any, headers: dict[str, str]) -> int:
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    text = headers.get("last-event-id") or query.get("after", ["0"])[-1]
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise InvalidParams(
+            f"the offset is {quoted(text)}", hint="Pass the id of the last event, a number of bytes.", param="after"
+        )
+    return int(text)
