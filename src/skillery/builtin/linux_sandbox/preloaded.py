@@ -144,7 +144,7 @@ class PreloadedZygote(Zygote):
 
     @property
     def memory(self) -> int:
-        """Return the bytes of its own memory, which its runs share."""
+        """Return the bytes of the zygote's memory, which its runs share."""
         return watchdog.rough_memory(self._inner[0]) if self._inner[0] else 0
 
     # -- runs ----------------------------------------------------------------------------------------------------

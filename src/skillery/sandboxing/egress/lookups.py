@@ -39,7 +39,7 @@ BOUNDS = Bounds()
 
 
 def system_addresses(host: str, of_the_house: bool) -> Found:
-    # The final dot prevents that a search domain of the host turns a public name into an internal one.
+    # The final dot stops the host's search domains from turning a public name into an internal one.
     name = host if of_the_house else f"{host}."
     found = socket.getaddrinfo(name.encode("ascii"), None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
@@ -77,7 +77,7 @@ class LookUpThreads:
 class RunLookUps:
     """The look-ups of one run: a Resolver. Simultaneous connections to one name share one look-up.
 
-    A failure is remembered, an address is not: each connection dials the result of its own look-up.
+    Failures are cached. Addresses are not: each connection dials the result of its own look-up.
     """
 
     def __init__(self, threads: LookUpThreads, identity: str, caps: Caps, *, of_the_house: bool = False) -> None:

@@ -81,7 +81,7 @@ class Policy:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Policy:
-        """Parse the patterns at the run, so that older versions obey today's rules. Raise ValueError."""
+        """Parse the patterns when a run starts, so that older versions obey the current rules. Raise ValueError."""
         patterns = []
         for text in texts:
             pattern = parse_network_pattern(text)

@@ -1,7 +1,7 @@
-"""Memory limit of a process tree without a cgroup: sum its use many times a second.
+"""Memory limit of a process tree without a cgroup: add up the memory of its processes many times a second.
 
-Weaker than a cgroup (only each process's address space limits a burst between two looks), and named in `degraded`.
-The system call filter refuses memory that cannot be summed here.
+The limit is weaker than that of a cgroup, and runs list it in `degraded`. Between two checks, only the address space of
+each process limits a burst. The system call filter refuses kinds of memory that cannot be counted here.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 INTERVAL = 0.04
 NEAR = 0.5
-"""The share of the limit above which shared pages are divided among processes: the kernel needs time in proportion to
-the run's mappings, which the run controls."""
+"""Above this share of the limit, shared pages are divided among processes. Below, the cheaper counters are enough: the
+exact figure takes the kernel time in proportion to the run's mappings, which the run controls."""
 SLOW_WORK, SLOW = 0.1, 0.4
-"""Seconds of a look's own work, and in total, after which pages are no longer divided."""
+"""Processor and wall-clock seconds of one check, after which shared pages are no longer divided."""
 LOOKS = 3
 KIBIBYTE = 1024
 SOCKET_OPTIONS = 128 * KIBIBYTE
@@ -120,7 +120,7 @@ def tree_memory(root: int, thread_memory: Callable[[int], int] = shared_memory) 
 def over(root: int, limit: int) -> bool:
     """Return whether the descendants of `root` hold more than `limit` bytes.
 
-    If they make a look slow, shared pages count in full.
+    If the exact count takes too long, shared pages count in full.
     """
     began, worked = time.monotonic(), time.thread_time()
     roughly = max(tree_memory(root, rough_memory))
@@ -137,7 +137,7 @@ def over(root: int, limit: int) -> bool:
 async def exceeds(root: int, limit: int) -> None:
     """Return when the descendants of `root` hold more than `limit` bytes.
 
-    The looks run in their own thread: no other work, and no slow look of another run, delays them.
+    The checks have their own thread: neither other work nor a slow check of another run delays them.
     """
     loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "watchdog")
     try:

@@ -35,10 +35,10 @@ NAMESPACES = kernel.NEWUSER | kernel.NEWNS | kernel.NEWPID | kernel.NEWIPC | ker
 
 
 def become_nobody(*, keeps_groups: bool) -> None:
-    """Become uid and gid 1000, the only ones in the run's user namespace. It has no root.
+    """Become uid and gid 1000, the only ids in the run's user namespace. The namespace has no root.
 
-    An ordinary user's namespace `keeps_groups`: the kernel does not allow dropping them there. They are unmapped
-    inside.
+    `keeps_groups` is set if the server is an ordinary user: the kernel then does not allow dropping groups. They have
+    no mapping in the namespace.
     """
     if not keeps_groups:
         kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)
@@ -162,7 +162,7 @@ def wait_at_gate() -> None:
 
 
 def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoReturn:
-    """Start a session without a terminal in the locked process, check it, and become the run."""
+    """Start a session without a terminal in the locked process, check the process, and become the run."""
     run, wire = plan["run"], plan["wire"]
     try:
         os.close(calls.CONTROL)
@@ -174,7 +174,7 @@ def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoRetu
             raise kernel.SetupError("posture: " + "; ".join(wrong))
         if plan["environment"]:
             plan["reseed"]()
-        if ahead:  # a prepared run has time for it
+        if ahead:  # no caller waits for a prepared run yet
             run.rehearse()
         os.write(CHANNEL, plan["ready"])
         job, args = wire.receive(CHANNEL)

@@ -57,7 +57,7 @@ def syscall_faults() -> list[str]:
 def can_open(path: bytes, flags: int) -> bool:
     """Return whether a file can be opened.
 
-    By the bare call: an exception would cost every run more than the check is worth.
+    The function makes the system call itself: raising an exception would slow every run down.
     """
     descriptor = kernel.syscall(kernel.SYS_OPENAT, kernel.AT_FDCWD, path, flags, 0o600)
     if descriptor >= 0:

@@ -38,7 +38,7 @@ def open_streams() -> None:
 def set_stage() -> None:
     """Make the interpreter look as if it was started for the code alone.
 
-    Needs nothing of the run; the environment stays.
+    The function uses no data of a run, and leaves the environment as it is.
     """
     open_streams()
     sys.argv = [""]
@@ -193,7 +193,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
         from . import _placing
 
         _placing.place(channel, job["files"], job["lock_folder"])
-    _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # whatever the server's handler is
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # the server may have set another handler
     _wire.receive(channel)
     try:
         returned = call(job, args, finder)
@@ -234,7 +234,7 @@ def keep_files(job: dict[str, Any], owner: int) -> None:
 
 
 def note(line: str) -> None:
-    """Write a line to the log, whatever the code has done with its streams."""
+    """Write a line to the log, even if the code has closed or replaced its streams."""
     if line:
         flush()
         os.write(2, f"{line}\n".encode("utf-8", "replace"))
