@@ -122,11 +122,11 @@ def _stored(value: Any) -> Any:
 
 
 class _Lost(Exception):
-    """The shared transaction was rolled back."""
+    """Raised if the database rolled back the transaction that several writes share."""
 
 
 class _Sharing(NamedTuple):
-    """One of several writes that are committed together."""
+    """A write that waits to be committed together with others."""
 
     work: Callable[[Connection], Any]
     context: Context
@@ -240,7 +240,7 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, way, work)
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
-        """As `read`, on a connection of its own, for a worker thread. So `work` may take its time."""
+        """As `read`, but for a worker thread and on a separate connection. `work` may take long. Blocking."""
         with span("database read"), _speaking(), self._reads.connect() as connection:
             return work(connection)
 

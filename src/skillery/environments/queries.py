@@ -57,7 +57,7 @@ class OnServer(msgspec.Struct, frozen=True):
     size_bytes: int
     changed_at: datetime | None
     here: bool
-    """Whether the server is the one that answers."""
+    """True for the server that answers the request."""
     progress: ShownProgress | None = None
     """Set while the environment is being built."""
 

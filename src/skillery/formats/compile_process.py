@@ -1,8 +1,9 @@
 """The compile worker: a process that compiles foreign Python source for the server.
 
-The compiler holds the interpreter lock, so no source is compiled in the server. A worker answers one request after the
-other over its standard input, a socket. Each message is a length (4 bytes, big-endian) and MessagePack. The first
-message of a worker is empty and says that it is ready. A worker ends when the server closes the socket or dies.
+The compiler holds the interpreter lock, so the server itself compiles no source. A worker answers requests one after
+another over its standard input, which is a socket. A message is a length (4 bytes, big-endian), then MessagePack. The
+first message of a worker is empty and means that the worker is ready. A worker ends when the server closes the socket
+or dies.
 """
 
 from __future__ import annotations

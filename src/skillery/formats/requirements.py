@@ -56,7 +56,7 @@ class InvalidLock(ValueError):
 def requirement_problem(text: str) -> str | None:
     """Return what is wrong with a dependency, to be read after "which"; None if it is valid."""
     if "\\" in text or not text.isprintable():
-        # An escape in a marker's value would become a line of its own when the requirement is parsed again.
+        # An escape in a marker's value would become a separate line when the requirement is parsed again.
         return f"has a backslash, or a character that is not printable; {FORM}"
     try:
         found = Requirement(text)

@@ -60,7 +60,7 @@ class Finder:
     """Finds the skills among the entries of one archive."""
 
     def __init__(self, entries: Iterable[Entry], links: Links = Links(), *, split: bool = False) -> None:  # noqa: B008
-        """`split` makes each nested SKILL.md a skill of its own."""
+        """`split` makes each nested SKILL.md a separate skill."""
         self._tree = Tree(entries, links)
         self._roots = Roots(self._tree, split=split)
         self._owned: dict[str, list[str]] = {}

@@ -218,7 +218,7 @@ def with_packages(source_digest: str, packages: Sequence[str]) -> str:
 
 
 def same_files(source_digest: str, other: str) -> bool:
-    """Return whether two source digests are of the same files, whatever packages were inferred."""
+    """Return whether two source digests are of the same files. The inferred packages may differ."""
     if "+" in source_digest + other:
         return source_digest[:FILES_PART] == other[:FILES_PART]
     return source_digest == other

@@ -105,7 +105,7 @@ class SkillPublication:
     async def _stored(self, prepared: PreparedSkill, named: NamedSkill) -> _StoredVersion | None:
         """Return the version that already has the same files."""
         imported = named.imported
-        # A copy of another source's skill stays unchanged, whatever packages are inferred for it.
+        # A copy of another source's skill stays unchanged, even if other packages are inferred for it.
         packages = (self._options.packages or self._publisher.checks.undeclared.mode) if named.owns else None
         if imported is not None and _is_unchanged(prepared, imported, packages):
             return _StoredVersion(

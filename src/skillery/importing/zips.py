@@ -148,7 +148,7 @@ def _count_entries(file: BinaryIO, most: int) -> None:
 def _length64(before: bytes, length: int) -> int:
     """Return the length of the directory by the zip64 record before its locator.
 
-    zipfile uses this record, whatever `length` the short record states. Raises InvalidArchive if they disagree.
+    zipfile uses this record and ignores the `length` of the short record. Raises InvalidArchive if they differ.
     """
     record = before[-_LOCATOR64_BYTES - _END64_BYTES : -_LOCATOR64_BYTES]
     length64 = int.from_bytes(record[40:48], "little")

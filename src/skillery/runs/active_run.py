@@ -24,7 +24,7 @@ begun_runs: ContextVar[list[str] | None] = ContextVar("begun_runs", default=None
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Why a run is stopped from outside."""
+    """The reason for which a run is stopped from outside."""
 
     failure: Failure
     """The failure of the run, if the run is recorded."""
@@ -65,7 +65,7 @@ class ActiveRun:
         """Whether the run waits in the queue."""
         self.is_on_record = False
         self.was_stopped = False
-        """Whether the outcome is that of a stop."""
+        """True if the outcome comes from a stop, not from the code."""
         self._task: asyncio.Task[Any] | None = None
         self._stop: Stop | None = None
         self._work: asyncio.Future[Any] | None = None

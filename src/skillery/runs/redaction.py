@@ -18,10 +18,10 @@ import msgspec
 from skillery.backends import Failure, Log, Outcome
 
 SHORTEST = 4
-"""The shortest value, or piece of a cut value, that is redacted. A shorter one would also match ordinary words."""
+"""Characters of the shortest value, or piece of a cut value, that is redacted. Shorter ones match ordinary words."""
 SHORTEST_LINE = 8
 MOST_LINES = 100
-"""The lines of a value with more lines are not redacted alone: each form is one search through all text of the run."""
+"""Limit on the lines of a value that are also redacted one by one. Each is a search through all text of the run."""
 SHORTEST_ENCODED = 8
 # The strings and numbers of a JSON text. Possessive quantifiers match a string of megabytes in constant memory.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*+', re.DOTALL)
