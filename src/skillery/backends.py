@@ -239,15 +239,15 @@ class Secrets(Protocol):
 class KeepsSecrets(Protocol):
     """A Secrets that keeps its values in `Place.values`, so that a change and its audit entry are one transaction.
 
-    Both methods block and return the work for a transaction.
+    Both methods block. The functions that they return are called within the transaction of the audit entry.
     """
 
     def setting(self, name: str, value: str) -> Callable[[Transaction], bool]:
-        """Return the work of `set`. The work returns whether there was a value before."""
+        """Return a function that sets the value in a transaction, and returns whether there was a value before."""
         ...
 
     def removing(self, name: str) -> Callable[[Transaction], bool]:
-        """Return the work of `remove`."""
+        """Return a function that removes the value in a transaction, and returns whether there was a value."""
         ...
 
 

@@ -444,7 +444,7 @@ def _postgres_engine(url: URL) -> Engine:
 
 @contextmanager
 def _speaking() -> Iterator[None]:
-    """Turn database errors into errors that callers may see."""
+    """Convert errors of the database to errors that callers may see."""
     try:
         yield
     except exc.IntegrityError:

@@ -117,7 +117,7 @@ class EnvironmentPage(msgspec.Struct, frozen=True):
 
 
 class Showing:
-    """Queries over the database and the state of this server."""
+    """Answers queries about environments, from the database and the state of this server."""
 
     def __init__(
         self, database: Database, storage: Storage, installed: Environments, named: NamedEnvironments, server: str

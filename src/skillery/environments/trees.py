@@ -35,7 +35,7 @@ class Tree(msgspec.Struct, frozen=True):
 
 
 class Trees:
-    """One folder per wheel, named by the SHA-256 from the lock. A named folder is complete."""
+    """One folder per wheel, named by the SHA-256 from the lock. A folder with that name is complete."""
 
     def __init__(self, folder: Path, trash: Path) -> None:
         self._folder = folder

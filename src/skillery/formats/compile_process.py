@@ -39,20 +39,20 @@ _NOBODY = 65534
 
 
 class Check(msgspec.Struct, frozen=True, tag="check"):
-    """Find the fault of a file. `export` is the name that it must define, None for any."""
+    """Request to find the fault of a file. `export` is the name that the file must define, None for any."""
 
     source: bytes
     export: str | None
 
 
 class Wrap(msgspec.Struct, frozen=True, tag="wrap"):
-    """Make a handler of the body that `define_tool` was given."""
+    """Request to make a handler from the body that `define_tool` got."""
 
     code: bytes
 
 
 class Look(msgspec.Struct, frozen=True, tag="look"):
-    """Find the imports of some files."""
+    """Request to find the imports of some files."""
 
     sources: tuple[bytes, ...]
 
@@ -108,7 +108,7 @@ def _next_request(requests: BinaryIO) -> Request | None:
 
 
 def _work(request: Request) -> Answer:
-    """Return the answer without the time that it took."""
+    """Execute a request. The caller adds the processor time to the answer."""
     if isinstance(request, Check):
         return Answer(find_fault(request.source, request.export), 0, False)
     if isinstance(request, Look):

@@ -152,7 +152,7 @@ def settle(
     """End the open calls of dead servers. A call that became a run gets the answer of that run: `result_of` its id. Any
     other call counts as never made.
 
-    With `only_runs` the servers are alive, and only calls whose runs have ended are settled.
+    With `only_runs`, settle only calls whose runs have ended. Use it for servers that are alive.
     """
     left = and_(idempotency_keys.c.server.in_(servers), idempotency_keys.c.result_json.is_(None))
     for row in connection.execute(select(idempotency_keys).where(left)).all():

@@ -164,7 +164,7 @@ def blobs_used(connection: Connection, owner: str) -> tuple[int, int]:
 
 
 def past_room(owner: str, size_bytes: int, room: int, limit: int) -> QuotaExceeded:
-    """Return the error for a blob that turns out to be too large while it is received."""
+    """Return the error for a blob that exceeds the quota while it is received."""
     return _no_more_blobs(
         "blob_bytes",
         owner,

@@ -225,7 +225,7 @@ def same_files(source_digest: str, other: str) -> bool:
 
 
 def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any] | None) -> str:
-    """Return the digest of everything that decides what is published. An equal digest means nothing new."""
+    """Return a digest of all input that decides what is published. If the digest is equal, nothing has changed."""
     digest = digest_of(files)
     if not permissions:
         return digest

@@ -73,7 +73,7 @@ class SkillPublication:
 
     async def import_skill(self, prepared: PreparedSkill, named: NamedSkill) -> SkillReport:
         """Publish a skill, or check it in a dry run, and return its report. Raise the errors of `Publisher.publish`."""
-        # Checked first: the answer about existing skills depends on it.
+        # The grant is checked first: without it, the caller must not learn which skills exist.
         access.require_namespace(self._identity, "publish", named.name)
         mode = self._options.packages or self._publisher.checks.undeclared.mode
         if mode != "lock" and (same := await self._stored(prepared, named)) is not None:

@@ -158,7 +158,7 @@ def _length64(before: bytes, length: int) -> int:
 
 
 def _last_local_name(file: BinaryIO, size: int) -> str | None:
-    """Return the name of the last entry that begins before a zip was cut off, as far as sizes are known."""
+    """Return the name of the last entry before the end of a cut zip. An entry of unknown size ends the search."""
     last, at = None, 0
     while at + 30 < size:
         file.seek(at)

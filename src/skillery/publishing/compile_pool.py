@@ -138,7 +138,7 @@ class CompilePool:
         async with self._turn(caller):
             if self._idle:
                 answer = await self._answer(self._idle.pop(), request)
-                # A worker that has served other sources may die because of those. A fresh worker decides.
+                # A used worker may have died because of earlier sources, so a fresh worker tries again.
                 if answer is not CRASHED:
                     return answer
             return await self._answer(await self._start(), request)

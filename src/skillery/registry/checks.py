@@ -84,7 +84,7 @@ def checks_json(checks: Checks) -> str | None:
 
 
 def record_runs(connection: Connection, version_id: int, checks: Checks) -> None:
-    """Assign the runs that tested a version's examples to the version, which has its row by now."""
+    """Assign the runs that tested a version's examples to the version. Call this after its row is inserted."""
     run_ids = [example.run_id for example in checks.examples if example.run_id]
     if run_ids:
         skill_id = select(skill_versions.c.skill_id).where(skill_versions.c.id == version_id).scalar_subquery()

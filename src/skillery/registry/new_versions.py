@@ -1,4 +1,4 @@
-"""Inserting a version: all rows in the caller's one transaction, or none."""
+"""Insertion of a version: all rows in the caller's transaction, or none."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ async def _answer(run: ActiveRun, outcome: Outcome) -> Run:
 
 
 def tool_answer(run: Run) -> ToolResult:
-    """Return the answer of call_tool from that of its run. Failures are results too: agents continue from them."""
+    """Convert the answer of a run to the answer of call_tool. A failed run is a result too: agents continue with it."""
     error = if_set(run.error)
     return ToolResult(
         result={"error": error.message or error.type} if error else run.output,

@@ -70,7 +70,7 @@ class Watched:
 
 
 class Bwrap:
-    """The launcher and everything below it. Always call `end`."""
+    """The launcher, the bwrap that it becomes, and the processes of the run. Always call `end`."""
 
     def __init__(self, order: dict[str, Any], inherited: Sequence[int], status: int) -> None:
         """Start the launcher.

@@ -36,7 +36,7 @@ GENERATIONS = 8
 END_SECONDS = 5.0
 LOST = "the process that had imported it ended"
 FORKING = ("mount", "unshare", "setns", "clone", "sched_setaffinity")
-"""System calls that runs must not make, but that forking a run needs."""
+"""System calls that a zygote needs to fork a run. Runs themselves must not make them."""
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Crowded(ZygoteLost):
 
 
 class OneUid(Uids):
-    """The single host uid of all runs of one zygote: it is their parent, and cannot have more."""
+    """The only host uid of all runs of a preloaded zygote: an unprivileged zygote cannot give them other uids."""
 
     def __init__(self, uid: int) -> None:
         self._uid = uid

@@ -1,8 +1,8 @@
 """Look-ups in threads, shared between runs and identities.
 
 `getaddrinfo` cannot be cancelled: if the name server does not answer, the thread stays busy until the host's resolver
-gives up, often 30 seconds. So a look-up counts against its run and its identity until its thread returns, even after
-the connection or the run has ended.
+gives up, often 30 seconds. So a look-up counts towards the limits of its run and its identity until its thread returns,
+even after the connection or the run has ended.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def system_addresses(host: str, of_the_house: bool) -> Found:
 
 
 class LookUpThreads:
-    """The threads of all runs. A look-up holds its thread, and counts, until `find` returns."""
+    """The threads of all runs. A look-up occupies its thread, and counts towards the limits, until `find` returns."""
 
     def __init__(self, find: Callable[[str, bool], Found] = system_addresses, bounds: Bounds = BOUNDS) -> None:
         self.bounds = bounds

@@ -63,7 +63,7 @@ def is_open_to_all(path: str) -> bool:
 
 
 def shape(limits: Limits) -> Limits:
-    """Return the limits that a cell is made for. The others are enforced from outside, or set with the job."""
+    """Return the limits that the set-up of a cell fixes. The other limits come from outside, or with the job."""
     return Limits(
         memory_mb=limits.memory_mb,
         processes=limits.processes,
@@ -103,7 +103,7 @@ def tree_limits(limits: Limits, *, cgroups: bool, base: int = 0) -> dict[str, in
 def make_plan(
     *, root: bool, filters: Filters, cgroups: bool, without_landlock: bool = False, private: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return what is the same for all runs. `cgroups`: whether a cgroup holds the memory of a run."""
+    """Return the part of the set-up that is equal for all runs. `cgroups`: whether cgroups limit their memory."""
     return {
         "root": root,
         "keeps_groups": not root,

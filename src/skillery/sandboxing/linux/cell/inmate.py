@@ -1,10 +1,10 @@
 """Stage two: one run's own namespaces.
 
-Pid 1 mounts the run's folders, locks itself in, forks pid 2 and becomes the tiny program of `init`, all by a script
-that was written ahead (`calls`). Pid 2 holds no more privileges: it checks its own state, reports that it is ready,
-waits for its job, and starts the code. In parallel, the workshop mounts skills and blobs from outside.
+Pid 1 mounts the run's folders, drops its rights, forks pid 2 and becomes the small program of `init`. A prepared script
+of system calls does all of this (`calls`). Pid 2 has no privileges: it checks its own state, reports that it is ready,
+waits for its job, and starts the code. Meanwhile the workshop mounts skills and blobs from outside.
 
-Pid 1 sends the server over its control socket the failed step, or as `init` the wait status of the code.
+Over its control socket, pid 1 reports a failed step to the server. As `init`, it reports the wait status of the code.
 """
 
 # ruff: noqa: S108 - the paths are those of the sandbox

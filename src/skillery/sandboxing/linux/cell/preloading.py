@@ -72,8 +72,10 @@ def mount_own() -> None:
 
 
 def fork_with_another_number() -> int:
-    """Fork with a pid other than 2, the pid of each run's code: libraries that detect a fork by a new pid must detect
-    it."""
+    """Fork a child whose pid is not 2.
+
+    The code of each run has the pid 2. Libraries that detect a fork by a changed pid must see a change.
+    """
     first = os.fork()
     if first == 0:
         os._exit(0)

@@ -1,4 +1,4 @@
-"""One run, from the inside: import, call, send the returned value."""
+"""A run inside its sandbox: import the code, call its function, send the returned value."""
 
 # ruff: noqa: SIM105 - importing contextlib costs every run milliseconds
 from __future__ import annotations
@@ -51,7 +51,7 @@ def set_stage() -> None:
 
 
 def rehearse() -> None:
-    """Execute typical steps once, so that the memory pages that a run changes are private to this process already."""
+    """Execute typical steps of a run once. The kernel then copies the changed memory pages before the run begins."""
     exec(compile("def main(args):\n    return {**args}\n", "<rehearsal>", "exec"), {})  # noqa: S102 - our own line
     encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000, default=as_picture)
     keep_files({"lock_folder": "/nowhere"}, 0)
