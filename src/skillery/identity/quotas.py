@@ -292,8 +292,9 @@ def check_bundle(connection: Connection, quotas: Quotas, skill: str, size_bytes:
 
 
 def bundle_bytes(connection: Connection, namespace: str) -> int:
-    """Return the bytes of all versions of the skills that a pattern covers: `sales.*` is `sales` and all names below
-    it.
+    """Return the bytes of all versions of the skills that a grant covers.
+
+    Here, `sales.*` covers `sales` itself and all names below.
     """
     total = select(func.coalesce(func.sum(skill_versions.c.size_bytes), 0)).select_from(
         skill_versions.join(skills, skills.c.id == skill_versions.c.skill_id)

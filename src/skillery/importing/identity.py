@@ -105,7 +105,7 @@ class Aliases:
         return Alias(self.source.namespace, self.source.name, path)
 
     def recorded(self, root: str, stated: str, source_digest: str) -> Alias | None:
-        """Return the alias that an earlier import recorded for a skill, under its present path or its path before a move."""
+        """Return the alias that an earlier import recorded for a skill, under its path or its path before a move."""
         alias = self.alias_of(root, stated)
         if alias.path in self._by_path:
             return alias

@@ -168,8 +168,8 @@ def _known(connection: Connection, digests: list[str]) -> set[str]:
 
 
 def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
-    """Delete files from the cache of this machine: those that no run has used for that long (zero: never), and copies
-    of deleted contents.
+    """Delete files from the cache of this machine: files unused for that long (zero: never), and copies of deleted
+    contents.
     """
     now, swept = datetime.now(UTC), Swept()
     for some in _batches(cache.blobs_unused_since(now - grace)):

@@ -56,7 +56,10 @@ def hidden(private: tuple[str, ...]) -> list[str]:
 
 
 def is_open_to_all(path: str) -> bool:
-    """Return whether any uid may read the path, because a run's uid owns no files. A folder stands for its content."""
+    """Return whether any uid may read the path: the uid of a run owns no files.
+
+    For a folder, only the mode of the folder itself is checked.
+    """
     mode = Path(path).stat().st_mode
     needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
     return mode & needed == needed
@@ -75,7 +78,7 @@ def shape(limits: Limits) -> Limits:
 
 
 def cpu_seconds(limits: Limits) -> int:
-    """Return the CPU time limit of one process, a backup of the timeout."""
+    """Return the CPU time limit of one process in seconds. It is a backup if the timeout does not work."""
     return int(limits.timeout_ms / 1000 * max(1.0, limits.cpus)) + 2
 
 

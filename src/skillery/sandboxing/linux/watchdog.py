@@ -77,30 +77,36 @@ def fields(path: Path, wanted: tuple[str, ...]) -> int:
 def memory_of(pid: int, thread_memory: Callable[[int], int]) -> int:
     """Return the bytes that a process holds.
 
-    A process whose first thread has ended reports nothing under its own number, but under those of its other threads.
+    If the first thread of a process has ended, /proc shows its memory only for the other threads.
     """
     return next((held for held in map(thread_memory, threads(pid)) if held), 0)
 
 
 def rough_memory(thread: int) -> int:
-    """Return all mapped memory, including shared memory in full, from counters: no walk through the mappings."""
+    """Return all mapped memory, with shared memory in full. The kernel has counters for it, so the call is cheap."""
     return fields(Path(f"/proc/{thread}/status"), ("RssAnon", "RssShmem", "VmSwap", "VmPTE"))
 
 
 def shared_memory(thread: int) -> int:
-    """Return memory with shared pages divided; in full if that cannot be read."""
+    """Return all mapped memory, with shared pages divided among their processes.
+
+    If the kernel does not report the shares, shared pages count in full.
+    """
     pages = fields(Path(f"/proc/{thread}/smaps_rollup"), ("Pss", "SwapPss"))
     return pages + fields(Path(f"/proc/{thread}/status"), ("VmPTE",)) if pages else rough_memory(thread)
 
 
 @cache
 def socket_bytes() -> int:
-    """Return the most bytes that one socket holds."""
+    """Return the most bytes that one socket can hold."""
     return int(Path("/proc/sys/net/core/wmem_default").read_text()) + SOCKET_OPTIONS
 
 
 def socket_memory(pid: int) -> int:
-    """Return the most bytes that the sockets in the process's network hold; no process shows data waiting in them."""
+    """Return the most bytes that the sockets in the process's net namespace can hold.
+
+    The memory figures of processes do not contain the data in sockets.
+    """
     try:
         first = Path(f"/proc/{pid}/net/sockstat").read_text().split("\n", 1)[0]
         return int(first.split()[-1]) * socket_bytes()

@@ -106,7 +106,7 @@ class RunSession:
 
 
 class LiveRun(Protocol):
-    """One job. Call `live`, then always `end`."""
+    """A job in a backend's sandbox, for `run_whole`. Call `live`, then always `end`."""
 
     async def live(self) -> None: ...
 

@@ -152,7 +152,7 @@ def meet_server() -> None:
 def wait_at_gate() -> None:
     """Wait until the ids are mapped.
 
-    Only the zygote has the other end, after our copy was closed: if the zygote dies, the wait ends.
+    Close our copy of the other end first. Only the zygote then holds it, so the wait also ends if the zygote dies.
     """
     kernel.call("gate", kernel.SYS_READ, GATE, bytes(1), 1, answer=1)
     kernel.call("gate", kernel.SYS_CLOSE, GATE)
