@@ -101,7 +101,7 @@ def drop_files(database: Database, storage: Storage, digests: Iterable[str]) -> 
 
 
 def drop_file(database: Database, storage: Storage, sha256: str) -> bool:
-    """As drop_files, for one file. Return whether it was deleted."""
+    """Delete one file as `drop_files` does. Return whether the file was deleted. Blocking."""
     return sha256 in drop_files(database, storage, [sha256])
 
 
@@ -119,7 +119,7 @@ def finish_own_deletions(database: Database, storage: Storage) -> None:
 
 
 def finish_abandoned_deletions(database: Database, storage: Storage, digests: Collection[str] | None = None) -> None:
-    """Carry out the deletions of dead servers. If digests are given, carry out only those of them. Blocking."""
+    """Carry out the deletions of dead servers: all of them, or only those of the given digests. Blocking."""
     which = deletions.c.sha256.in_(digests) if digests is not None else deletions.c.sha256.is_not(None)
     _take_over(database, storage, which, only_abandoned=True)
 

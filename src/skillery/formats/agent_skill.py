@@ -122,7 +122,7 @@ class _Read(msgspec.Struct, frozen=True):
 
 
 def _read(stored: bytes) -> _Read | None:
-    """Return the parsed file; None if a strict reader finds no frontmatter, or a broken one."""
+    """Return the parsed file; None if it has no frontmatter for a strict reader, or an invalid one."""
     split = _SPLIT.match(stored)
     if split is None:
         return None

@@ -38,7 +38,7 @@ class FoundSkill(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """A skill behind a link that is imported under another path, `by`."""
+    """A path that leads by a link to a skill. The skill is imported under its path `by`."""
 
     path: str
     by: str

@@ -88,7 +88,7 @@ class SkillReader:
         return name in self._named_as_folders and name != self._below(found.folder)
 
     def prepare(self, found: FoundSkill) -> PreparedSkill:
-        """Return the skill, read. Raise InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
+        """Read a skill. Raise InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
         if found.problem is not None:
             raise found.problem
         if SKILL_MD not in found.files:

@@ -342,7 +342,7 @@ class PreloadedPool(Pool):
         return zygote
 
     async def _make(self, demand: Demand, *, ahead: bool) -> Cell:
-        """Try once. Without a zygote, the run imports its modules itself."""
+        """Fork a cell, without a second attempt. On ZygoteLost, the caller runs the job in an ordinary cell instead."""
         zygote = await self._zygote()
         try:
             return await self._forked(zygote, demand, ahead=ahead)
