@@ -610,8 +610,9 @@ class Sandbox(Protocol):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """Values of `Capability`; others may be added. Complete after `start`. A sandbox claims only what this host can
-        do.
+        """The capabilities of the sandbox on this host: values of `Capability`, and possibly others.
+
+        The set is complete after `start`.
         """
         ...
 

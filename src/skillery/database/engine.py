@@ -147,8 +147,10 @@ class Database:
     """An open database. Call `close` when done."""
 
     def __init__(self, url: str, server: str = "") -> None:
-        """`server` is the id of the server that opens the database, empty for a command. Rows name it, so that the
-        server can finish after a crash what it left open."""
+        """`server` is the id of the server that opens the database, or "" for a command.
+
+        Rows of unfinished work name the server, so that it can complete them after a crash.
+        """
         self.url = parse_database_url(url)
         self.server = server
         self.is_sqlite = self.url.get_backend_name() == "sqlite"

@@ -93,7 +93,7 @@ class _Partial(msgspec.Struct, frozen=True):
 
 
 class _Bound(msgspec.Struct, frozen=True):
-    """One side of a comparator: `>=` (lower) or `<` (upper) a precedence."""
+    """A limit of a comparator: a lower bound (`>=`) or an upper bound (`<`) on the precedence."""
 
     upper: bool
     key: bytes

@@ -314,8 +314,9 @@ def bundle_bytes(connection: Connection, namespace: str) -> int:
 def get_usage(
     connection: Connection, quotas: Quotas, identity: str, namespaces: list[str], sees: Callable[[str], bool]
 ) -> IdentityUse:
-    """Return what an identity uses and may use, and the same for every limit below these namespaces. `used` is given
-    only if the caller may see everything that is counted.
+    """Return the use and the limit of each quota, for the identity and for every limit below these namespaces.
+
+    `used` is given only if the caller may see everything that is counted.
     """
     quota = quotas.of(identity)
     count, size = blobs_used(connection, identity)

@@ -171,7 +171,7 @@ class _Stored(msgspec.Struct):
 
 
 def _permissions(manifest_json: str) -> Permissions:
-    """Return the permissions only: decoding a whole manifest takes too long while other callers wait."""
+    """Return the permissions of a manifest. Decoding the whole manifest would take too long."""
     listed = msgspec.json.decode(manifest_json, type=_Stored).permissions
     patterns = [parse_network_pattern(text) for text in listed.network]
     return Permissions(tuple(one for one in patterns if not isinstance(one, str)), tuple(listed.secrets))

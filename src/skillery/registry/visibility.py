@@ -107,7 +107,8 @@ def seen_by_name(view: View, rows: FromClause = skills) -> list[ColumnElement[bo
 def is_own() -> ColumnElement[bool]:
     """Return the condition for private skills of which the identity published a version.
 
-    The concatenation prevents the use of an index, so that a database starts from the identity's versions.
+    The concatenation in the condition prevents the use of an index, so that a database starts with the identity's
+    versions.
     """
     own = select(_own_versions.c.skill_id).where(_own_versions.c.publisher == bindparam("me"))
     return and_(skills.c.id.in_(own), skills.c.visibility.concat(literal_column("''")) == literal_column("'private'"))

@@ -1,7 +1,7 @@
-"""The server's side of a zygote that has imported modules of an environment: none of its messages is trusted.
+"""The server's side of a preloaded zygote, which has imported modules of an environment. Its messages are not trusted.
 
-It has its own host uid, cgroup and pid namespace. The server learns the pid, pidfd and mount namespace of its runs
-from the kernel, and never accepts descriptors from it.
+A preloaded zygote has its own host uid, cgroup and pid namespace. The server gets the pid, pidfd and mount namespace of
+its runs from the kernel, and never accepts descriptors from the zygote.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def _delete_unused(connection: Connection, server: str, digests: list[str]) -> t
 def leftovers(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
     """Delete files in the storage that no row names.
 
-    A process died before it wrote the row, or before it deleted the files of an upload that had failed.
+    Such files are left if a process dies before it writes the row, or before it deletes the files of a failed upload.
     """
     if not isinstance(storage, ListsContents):
         return Swept()

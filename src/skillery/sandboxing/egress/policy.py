@@ -1,6 +1,6 @@
 """The policy: may a run connect to a host?
 
-A name is made canonical once, here. Match, look-up, SNI and log use that form.
+This module converts each name to its canonical form. Patterns, look-ups, SNI and the log use only that form.
 """
 
 from __future__ import annotations

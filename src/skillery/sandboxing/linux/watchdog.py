@@ -35,8 +35,8 @@ def threads(pid: int) -> list[int]:
 def children(pid: int) -> list[int]:
     """Return the children of all threads of a process.
 
-    A thread that ends leaves its children to another thread, which may have been read already: then all are read
-    again, a few times at most, because threads may end endlessly.
+    If a thread ends, its children move to another thread, whose children may have been read before. In that case, all
+    threads are read again. The number of attempts is limited, because hostile code can end threads all the time.
     """
     found: dict[int, None] = {}
     for _ in range(LOOKS):
