@@ -670,7 +670,7 @@ class KeepsWarm(Protocol):
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For a backend without settings."""
+    """The settings of a backend that has none."""
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
 """The identity of imported skills: a source, and the whole path in its tree.
 
-The first import of a path records an alias, and later imports find the skill by it. If a path is new, the skill may
-have moved: then an alias of the same source whose path the tree no longer contains states the same name.
+The first import of a path records an alias, and later imports find the skill by the alias. A skill at a new path may be
+a skill that has moved. This is so if an alias of the same source has the same stated name, and the tree no longer
+contains the path of that alias.
 
 A skill at the root of an archive has no path, and archives without a source may come from anywhere. For these, the
 stated name is part of the key, so that two archives with one skill each stay two skills.
