@@ -84,13 +84,15 @@ class Budgets(NamedTuple):
 def measure(report: Report, folder: Path, small: bool) -> None:
     report.heading("Under attack")
     report.text(
-        f"Growth of the memory of the server process over the idle server (peak), of its children (sampled), and the "
-        f"longest time without an answer of `/healthz`, polled every 10 ms on a separate connection. The target: "
-        f"growth of at most {GROWN_MIB} MiB, plus `bodies_mb` and `answers_mb` if they have their defaults, and "
-        f"silence of at most {SILENT_MS} ms, or {LOADED_SILENT_MS} ms on a loaded machine, and slow connections do not "
-        f"lock out another client for longer than the time limits of the server. The server has "
-        f"{DESCRIPTORS} descriptors."
-        + (" The short form sends about a tenth of the amounts in the table." if small else "")
+        f"The server has {DESCRIPTORS} descriptors. The columns:\n\n"
+        "- `MiB`: growth of the server's memory over that of the idle server, at its peak. `MiB of children` is "
+        "sampled.\n"
+        "- `silent ms`: the longest time without an answer of `/healthz`, which is polled every 10 ms on a separate "
+        "connection.\n"
+        f"- `target met`: the memory grows by at most {GROWN_MIB} MiB, plus `bodies_mb` and `answers_mb` if they have "
+        f"their defaults. The silence is at most {SILENT_MS} ms, or {LOADED_SILENT_MS} ms on a loaded machine. Slow "
+        "connections lock out another client at most for the time limits of the server."
+        + ("\n\nThe short form sends about a tenth of the amounts in the table." if small else "")
     )
     victim = prepare(folder / "home", small=small)
     seen = list(all_seen(folder / "home", victim))

@@ -38,7 +38,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
         [what, f"{size / median(taken):.0f}", f"{median(base) / median(taken):.2f}"]
         for what, taken in (("upload (hashed, flushed)", ups), ("download", downs), ("`cp`", base))
     ]
-    report.text(f"{size} MiB, medians of {ROUNDS}; the client is a Python process on the same machine.")
+    report.text(f"{size} MiB, medians of {ROUNDS}. The client is a Python process on the same machine.")
     report.table(["what", "MiB/s", "ratio to `cp`"], rows)
     report.text(f"Peak resident memory of the server after all of it: {peak:.0f} MiB.")
 

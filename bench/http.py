@@ -23,8 +23,8 @@ MAIN = "def main(args):\n    return args\n"
 def measure(report: Report, folder: Path, small: bool) -> None:
     report.heading("One server process over HTTP")
     report.text(
-        f"{CONNECTIONS} connections kept busy by a client on the same machine; `ratio` is to `GET /healthz` in the "
-        "same run, the minimum of this stack."
+        f"A client on the same machine keeps {CONNECTIONS} connections busy. `ratio` compares with `GET /healthz` in "
+        "the same measurement, which is the minimum of this stack."
     )
     rows: list[list[object]] = []
     in_turns: list[list[object]] = []
@@ -39,7 +39,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
             in_turns += _with_a_token(folder, name, database, requests)
     report.table(["database", "request", "requests/s", "p50 ms", "p99 ms", "ratio"], rows)
     report.text(
-        f"Cost of tokens: one registry, two servers, {_TURNS} turns each (medians); `ratio` is to the server "
+        f"Cost of tokens: one registry, two servers, {_TURNS} turns each (medians). `ratio` compares with the server "
         "without tokens."
     )
     report.table(["database", "request", "requests/s", "p50 ms", "p99 ms", "ratio"], in_turns)

@@ -58,9 +58,10 @@ def measure(report: Report, folder: Path, small: bool) -> None:
         shutil.rmtree(home)
     report.heading("Importing")
     report.text(
-        f"{number} generated skills, {files} files, {size / KIB / KIB:.0f} MiB together: 1 % are over "
-        f"345 KB, the largest has 14.7 MB in {LARGEST_FILES:,} files; half of the SKILL.md need a repair. SQLite;"
-        f" medians of {ROUNDS}; the seconds are those of the whole command, start and making of the home included."
+        f"{number} generated skills with {files} files and {size / KIB / KIB:.0f} MiB. 1 % of them are over "
+        f"345 KB, and the largest has 14.7 MB in {LARGEST_FILES:,} files. Half of the SKILL.md files need a repair. "
+        f"SQLite, medians of {ROUNDS}. The seconds are those of the whole command, including its start and the "
+        "creation of the home."
     )
     rows = [
         [what, _seconds(done), f"{number / median([one.seconds for one in done]):.0f}", f"{_memory(done):.0f} MiB"]

@@ -32,13 +32,13 @@ def measure(report: Report, folder: Path, small: bool) -> None:
         make_wheel(house, f"own{number}", "1.0")
     rows = _published(folder, house, 20 if small else 100)
     report.text(
-        "`create_skill` over HTTP, SQLite, one caller: with no dependencies, and with ten whose lock is known "
-        "(`packages.reuse_hours`) and whose environment is there."
+        "`create_skill` over HTTP, SQLite, one caller: without dependencies, and with ten dependencies whose lock is "
+        "known (`packages.reuse_hours`) and installed."
     )
     report.table(["what", "p50 ms", "p99 ms"], rows)
     report.table(["on the disk", "MiB", "what it would be without sharing"], _disk(folder, house))
     built = _pandas(folder) if _is_there() else [["the package index cannot be reached", "", ""]]
-    report.text("The lock of pandas, from the real index: published and run once, start of the server not counted.")
+    report.text("The lock of pandas, from the real index: published and run once, without the start of the server.")
     report.table(["what", "seconds", ""], built)
 
 
@@ -75,7 +75,11 @@ def _disk(folder: Path, house: Path) -> list[list[object]]:
         server.stop()
     return [
         [f"{SKILLS} skills with one lock of {SHARED} wheels", f"{same:.1f}", f"{same * SKILLS:.1f}"],
-        [f"and {LOCKS} more locks, each with these and one of its own", f"{several:.1f}", f"{same * (LOCKS + 1):.1f}"],
+        [
+            f"and {LOCKS} more locks, each with these wheels and another one",
+            f"{several:.1f}",
+            f"{same * (LOCKS + 1):.1f}",
+        ],
     ]
 
 

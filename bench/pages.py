@@ -38,8 +38,9 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     sizes = [10_000, 100_000] if small else [10_000, 100_000, 1_000_000]
     report.heading("A registry of up to a million versions")
     report.text(
-        f"Medians of {CALLS} calls in milliseconds, in process, {VERSIONS_OF_A_SKILL} versions a skill. A page has 50 "
-        "skills; first, middle and last are places in the listing. OFFSET is the same page by `LIMIT … OFFSET …`."
+        f"Medians of {CALLS} calls in milliseconds, in process, with {VERSIONS_OF_A_SKILL} versions of each skill. A "
+        "page has 50 skills. First, middle and last are positions in the list. OFFSET is the same page by `LIMIT … "
+        "OFFSET …`."
     )
     rows: list[list[object]] = []
     for size in sizes:
@@ -53,7 +54,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     head = ["database", "versions", "list first", "middle", "last", "OFFSET first", "middle", "last"]
     report.table([*head, "describe latest", "describe ^1.2", "read file"], rows)
     ratios = [f"{rows[at][0]} {float(str(rows[at][7])) / float(str(rows[at][4])):.0f} times" for at in _largest(rows)]
-    report.text(f"At the largest size the last page by keyset is faster than by OFFSET: {', '.join(ratios)}.")
+    report.text(f"For the largest registry, the last page by keyset is faster than by OFFSET: {', '.join(ratios)}.")
 
 
 def _largest(rows: list[list[object]]) -> list[int]:

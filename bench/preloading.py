@@ -39,14 +39,14 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     times = 50 if small else 200
     rows, facts = asyncio.run(_sandbox(folder, PackageMount("ab" * 32, site), times))
     report.text(
-        "`import numpy, pandas` and a function that does nothing, straight to the sandbox. `prepared` and `on demand` "
-        "are forked from a process that has imported both, `cold` is a prepared run that imports them itself."
+        "`import numpy, pandas` and an empty function, directly in the sandbox. `prepared` and `on demand` are forked "
+        "from a process that has imported both. `cold` is a prepared run that imports both itself."
     )
     report.table(["what", "p50 ms", "p99 ms"], rows)
     report.text(facts)
     report.text(
-        "`run_code` with the same code over HTTP, one caller, one run after the other: in a named environment that "
-        "says `preload`, in one of the same packages that does not, and code that imports nothing."
+        "`run_code` with the same code over HTTP, one caller, one run after another: in a named environment with "
+        "`preload`, in an environment with the same packages without `preload`, and code without imports."
     )
     report.table(["what", "p50 ms", "p99 ms"], _over_http(folder, times))
 
@@ -141,8 +141,8 @@ async def _facts(means: HostCapabilities, pool: Pool, started: float) -> str:
     held = sum(one.memory_mb for one in means.environments.warm()) if means.environments else 0.0
     own = [_private(pid) for cell in pool.ready for pid in (cell.pid, *descendants(cell.pid))]
     return (
-        f"The process that has imported them holds {held:.0f} MiB, shared by its runs, and was there after "
-        f"{started:.1f} s; each prepared run has {sum(own) / len(pool.ready) / 1e6:.1f} MB of its own."
+        f"The process that has imported both holds {held:.0f} MiB, which its runs share. It was ready after "
+        f"{started:.1f} s. Each prepared run has {sum(own) / len(pool.ready) / 1e6:.1f} MB of private memory."
     )
 
 

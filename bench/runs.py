@@ -32,9 +32,9 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     times = 50 if small else 200
     report.heading("A no-op run")
     report.text(
-        "Sandbox: from the start of the job to its result, without HTTP and database; the cleanup ends shortly "
-        "afterwards. `prepared` was waiting for a run, `on demand` is forked for it, `cold` starts the zygote first. "
-        "`execute_skill` is over HTTP, recorded in SQLite, including the cleanup of the run."
+        "Sandbox: from the start of the job to its result, without HTTP and database. The cleanup ends shortly "
+        "afterwards. `prepared` was waiting for a run, `on demand` is forked for the run, `cold` starts the zygote "
+        "first. `execute_skill` is over HTTP, is recorded in SQLite, and includes the cleanup."
     )
     python = milliseconds(lambda: _run([sys.executable, "-I", "-S", "-c", NO_OP]), times)
     rows: list[list[object]] = [["`python -I -S`, no isolation", *_figures(python), "1.0"]]
@@ -58,17 +58,18 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     rows.append([f"execute_skill, {half:.0f} a second", *_figures(paced.latencies), _ratio(paced.latencies, python)])
     report.table(["what", "p50 ms", "p99 ms", "p50 ratio to bare Python"], rows)
     report.text(
-        f"Straight to the sandbox, four at a time: {figures.per_second:.0f} runs a second. Memory of its own for "
-        f"each prepared sandbox: {figures.megabytes:.1f} MB; processor time of an idle "
+        f"Directly in the sandbox, four at a time: {figures.per_second:.0f} runs a second. Private memory of "
+        f"each prepared cell: {figures.megabytes:.1f} MB. Processor time of an idle "
         f"engine: {figures.idle_ms:.0f} ms a second."
     )
     report.text(
-        f"Four callers together: {loaded.per_second:.0f} runs a second; one: {alone.per_second:.0f}. The last row is "
-        "half of what four callers reach, at random times, counted from when each was due."
+        f"Four callers together: {loaded.per_second:.0f} runs a second; one caller: {alone.per_second:.0f}. In the "
+        "last row, calls start at random times, at half of the rate of four callers. Each time is measured from the "
+        "planned start of its call."
     )
     report.text("Everything on one processor:")
     report.table(["what", "p50 ms", "p99 ms", "p50 ratio to bare Python"], _on_one_processor(folder, bubblewrap, times))
-    report.text("The same with more skills, straight to a prepared sandbox, and with a skill of 10 MB.")
+    report.text("Prepared cells with more skills, and with a skill of 10 MB, directly in the sandbox:")
     report.table(["what", "p50 ms", "p99 ms"], [[what, *_figures(taken)] for what, taken in figures.many.items()])
 
 

@@ -51,9 +51,9 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     sizes = [10_000] if small else [10_000, 100_000]
     report.heading("Search")
     report.text(
-        f"Medians of {CALLS} calls in milliseconds (in brackets the 95th percentile), in process; {WORDS_OF_A_TEXT} "
-        f"words a SKILL.md, of a vocabulary of {VOCABULARY:,} in which a word's frequency falls with its rank. A page "
-        "has 20 skills. The last column is the first query by an identity that may not see all skills."
+        f"Medians of {CALLS} calls in milliseconds (in brackets the 95th percentile), in process. Each SKILL.md has "
+        f"{WORDS_OF_A_TEXT} words of a vocabulary of {VOCABULARY:,}, in which the frequency of a word falls with its "
+        "rank. A page has 20 skills. The last column is the first query by an identity that may not see all skills."
     )
     rows: list[list[object]] = []
     for size in sizes:
@@ -65,7 +65,7 @@ def measure(report: Report, folder: Path, small: bool) -> None:
             rows.append(
                 ["Postgres", f"{size:,}", *_figures(Database(url.replace("/postgres?", f"/search_{size}?")), size)]
             )
-    report.table(["database", "skills", *QUERIES, "as a reader"], rows)
+    report.table(["database", "skills", *QUERIES, "restricted view"], rows)
 
 
 def _figures(database: Database, skills: int) -> list[str]:

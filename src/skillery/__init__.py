@@ -12,7 +12,7 @@ __all__ = ["__version__", "hookimpl"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name, and import its library only then: compile workers need neither and start often."""
+    """Import the library of a public name at its first use: compile workers start often and do not need it."""
     if name == "hookimpl":
         import pluggy
 

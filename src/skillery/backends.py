@@ -32,7 +32,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What a request shows of its sender: its headers by lower-case name, and its network address."""
+    """The data of a request that identify its sender: the headers by lower-case name, and the network address."""
 
     headers: Mapping[str, str]
     address: str
@@ -239,15 +239,15 @@ class Secrets(Protocol):
 class KeepsSecrets(Protocol):
     """A Secrets that keeps its values in `Place.values`, so that a change and its audit entry are one transaction.
 
-    Both methods block and return the work for a transaction.
+    Both methods block. The functions that they return are called within the transaction of the audit entry.
     """
 
     def setting(self, name: str, value: str) -> Callable[[Transaction], bool]:
-        """Return the work of `set`. The work returns whether there was a value before."""
+        """Return a function that sets the value in a transaction, and returns whether there was a value before."""
         ...
 
     def removing(self, name: str) -> Callable[[Transaction], bool]:
-        """Return the work of `remove`."""
+        """Return a function that removes the value in a transaction, and returns whether there was a value."""
         ...
 
 
@@ -280,7 +280,7 @@ class Limits(msgspec.Struct, frozen=True):
     blobs: int = 1_000
     blobs_mb: int = 256
     calls: int = 100
-    """Calls of mounted skills that run in a sandbox of their own."""
+    """Calls of mounted skills that run in separate sandboxes."""
     log_kb: int = 1_024
     """Kept size of the log. The rest is counted and never slows the code."""
     result_mb: int = 16
@@ -525,8 +525,8 @@ class RunHost(Protocol):
         ...
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        """Call a function of a skill that this run mounts as a stub. It runs in a sandbox of its own with its own
-        permissions.
+        """Call a function of a skill that this run mounts as a stub. The function runs in a separate sandbox, with the
+        permissions of its skill.
 
         `args` is the JSON `{"args": [...], "kwargs": {...}}`. Returns the JSON of the returned value. Raises
         SkillFailed if the function failed, and another SkilleryError if it was not called. Cancelling ends the
@@ -583,8 +583,10 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Capability(StrEnum):
-    """What a sandbox can do. If a run needs a capability of the first group that the backend does not have, the run is
-    refused with the name of the capability. A missing capability of LIMITS is listed in `degraded` of every run.
+    """A feature or a guarantee of a sandbox.
+
+    If a run needs a feature that the backend does not have, the run is refused with the name of the capability. If a
+    guarantee (LIMITS) is missing, `degraded` of every run lists it.
     """
 
     PYTHON = "python"
@@ -639,8 +641,9 @@ class Sandbox(Protocol):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """Values of `Capability`; others may be added. Complete after `start`. A sandbox claims only what this host can
-        do.
+        """The capabilities of the sandbox on this host: values of `Capability`, and possibly others.
+
+        The set is complete after `start`.
         """
         ...
 
@@ -698,11 +701,11 @@ class KeepsWarm(Protocol):
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For a backend without settings."""
+    """The settings of a backend that has none."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What a server gives to a backend that it opens."""
+    """The folder and the services that a server gives to a backend when it opens the backend."""
 
     home: Path
     """The folder of the server's data, which is kept. A backend uses a folder with its own name in it."""
@@ -748,7 +751,7 @@ class PublishedFile(msgspec.Struct, frozen=True):
 
 
 class Publication(msgspec.Struct, frozen=True):
-    """A version that is to be published (`before_publish`) or was just published (`after_publish`)."""
+    """A version that will be published (`before_publish`) or was just published (`after_publish`)."""
 
     name: str
     version: str

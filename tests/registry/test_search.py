@@ -298,7 +298,7 @@ def test_pages_follow_each_other_whatever_is_published_meanwhile(rpc: Rpc, new_n
     found, cursor = [], None
     for number in itertools.count():
         page = rpc("search_skills", query=new_word, limit=3, cursor=cursor)
-        found += [skill.name for skill in page.skills]
+        found += [skill["name"] for skill in page["skills"]]
         cursor = page["next_cursor"]
         publish(rpc, f"{new_name}.x{number}", body=f"{new_word} " * 50)
         if cursor is None or number > 3:

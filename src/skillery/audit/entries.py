@@ -29,7 +29,7 @@ _MOVE_HEAD = Change(update(audit_head), ("seq", "hash"))
 
 
 class Actor(Protocol):
-    """Who made a change: an Identity, or anything else with a name and a kind."""
+    """The author of a change: an Identity, or another object with a name and a kind."""
 
     @property
     def name(self) -> str: ...

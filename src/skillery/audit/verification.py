@@ -52,7 +52,7 @@ def verify(database: Database, noted: Head | None = None) -> Verified:
 
 
 def _rows(database: Database) -> Iterator[Any]:
-    after = -(2**63)  # no entry is numbered below 1, unless somebody slipped it in
+    after = -(2**63)  # an entry with a number below 1 is a forgery, and must be found too
     while page := database.read_now(lambda connection: _ROWS.rows(connection, after=after)):  # noqa: B023 - called at once
         yield from page
         after = page[-1][0]

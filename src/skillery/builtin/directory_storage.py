@@ -31,7 +31,7 @@ class DirectoryStorage:
     """Stores contents as files.
 
     A file is written under a temporary name, flushed to the disk and renamed, then its folder is flushed: a reader
-    sees the complete file or none, whatever happens in between.
+    sees the complete file or none, even after a crash.
     """
 
     def __init__(self, folder: Path) -> None:

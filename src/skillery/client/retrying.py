@@ -24,8 +24,11 @@ class Retries:
 
 
 class Patience:
-    """Retry state of one call. `repeatable` means that sending the call twice is harmless, so the call is sent again
-    even if the first attempt may have reached the server."""
+    """Retry state of one call.
+
+    If `repeatable` is true, sending the call twice is harmless. The call is then sent again even if the first attempt
+    may have reached the server.
+    """
 
     def __init__(self, retries: Retries, *, repeatable: bool) -> None:
         self._retries = retries

@@ -147,8 +147,8 @@ class Blobs:
 
         If the stream ends early, nothing is stored. If it passes a quota, the rest is not read.
 
-        `first` runs in the transaction that records the blob, and returns the blob to answer with: this one, or an
-        earlier one. `is_again` says that it will be an earlier one, which takes no further room.
+        `first` supports repeated uploads: it runs in the transaction that records the blob, and returns the new blob or
+        that of the first upload. `is_again` means that there was a first upload, so that no further room is needed.
         """
         parse_kind(kind)
         incoming = self.incoming(await self._database.read(partial(self._check_room, identity, is_again)))
@@ -168,8 +168,9 @@ class Blobs:
         return self._commit(incoming, identity, kind, self._lifetimes.outputs, output)
 
     async def keep_beside(self, identity: Identity, content: bytes, kind: str) -> BlobRow:
-        """Store a content that the server itself made about a run. It is not an output of the run. Raises
-        QuotaExceeded.
+        """Store a content that the server made about a run, such as its log. The blob is no output of the run.
+
+        Raises QuotaExceeded.
         """
 
         def work() -> BlobRow:

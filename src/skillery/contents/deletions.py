@@ -92,13 +92,16 @@ def carry_out(database: Database, storage: Storage, claimed: Claim) -> set[str]:
 
 
 def drop_files(database: Database, storage: Storage, digests: Iterable[str]) -> set[str]:
-    """Delete the files that no row, upload or tombstone names. Return their digests. Blocking."""
+    """Delete the files of these digests, except those that a row, an upload or a tombstone names.
+
+    Return the digests of the deleted files. Blocking.
+    """
     claimed = database.write_now(lambda connection: claim(connection, database.server, digests))
     return carry_out(database, storage, claimed)
 
 
 def drop_file(database: Database, storage: Storage, sha256: str) -> bool:
-    """As drop_files, for one file. Return whether it was deleted."""
+    """Delete one file as `drop_files` does. Return whether the file was deleted. Blocking."""
     return sha256 in drop_files(database, storage, [sha256])
 
 
@@ -116,7 +119,7 @@ def finish_own_deletions(database: Database, storage: Storage) -> None:
 
 
 def finish_abandoned_deletions(database: Database, storage: Storage, digests: Collection[str] | None = None) -> None:
-    """Carry out the deletions of dead servers, or those of them that delete one of the digests. Blocking."""
+    """Carry out the deletions of dead servers: all of them, or only those of the given digests. Blocking."""
     which = deletions.c.sha256.in_(digests) if digests is not None else deletions.c.sha256.is_not(None)
     _take_over(database, storage, which, only_abandoned=True)
 
@@ -124,7 +127,7 @@ def finish_abandoned_deletions(database: Database, storage: Storage, digests: Co
 def wait_until_deleted(database: Database, storage: Storage, digests: Collection[str], until: float) -> None:
     """Return when no tombstone names the digests. Blocking.
 
-    Raises Busy if one does so at the monotonic time `until`. Takes over abandoned deletions.
+    Raises Busy if there is still a tombstone at the monotonic time `until`. Takes over abandoned deletions.
     """
     while under_way := database.read_now(partial(find_deletions, digests=digests)):
         if time.monotonic() >= until:
@@ -138,12 +141,12 @@ def wait_until_deleted(database: Database, storage: Storage, digests: Collection
 
 
 def find_deletions(connection: Connection, digests: Collection[str]) -> set[str]:
-    """Return those of the digests that have a tombstone."""
+    """Return which of the digests have a tombstone."""
     return set(connection.scalars(select(deletions.c.sha256).where(deletions.c.sha256.in_(digests))))
 
 
 def take_turn(connection: Connection, sha256: str) -> None:
-    """Keep other transactions from starting an upload or a deletion of the digest until this one ends."""
+    """Lock the digest until the transaction ends: no other transaction can start an upload or a deletion of it."""
     take_turns(connection, "content", sha256)
 
 
@@ -180,7 +183,7 @@ def _find_abandoned(connection: Connection, which: ColumnElement[bool], only_aba
 
 
 def _renew(connection: Connection, claimed: Claim) -> Claim:
-    """Return the claim with the tombstones that no other server has taken over, as if it was made now."""
+    """Renew the tombstones that no other server has taken over. Return the claim with these tombstones."""
     begun = _clock()
     held = update(deletions).where(deletions.c.holder == claimed.holder)
     renewed = connection.scalars(

@@ -2,7 +2,7 @@
 
 A content is stored before the row that names it. Until then no row refers to the content, so a sweep could delete it.
 An upload therefore announces its digests first (`uploading`), and a deletion (`skillery.contents.deletions`) leaves
-every announced digest alone. An upload of a digest that is being deleted waits until the deletion has ended. The two
+every announced digest in place. An upload of a digest that is being deleted waits until the deletion has ended. The two
 take turns for each digest, so each sees the other, however long either takes.
 """
 

@@ -1,1 +1,1 @@
-"""What every layer may use: the current request, tracing, worker threads and the queue."""
+"""Modules that every layer may use: the current request, tracing, worker threads and the queue."""

@@ -12,7 +12,8 @@ from contextvars import ContextVar
 from skillery.errors import Busy, Unavailable
 
 until_client_gone: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("until_client_gone", default=None)
-"""Set by endpoints that can detect it: returns when the client has disconnected. Awaited only by queued requests."""
+"""A function that returns when the client has disconnected. Endpoints that can detect this set it. Only queued requests
+await it."""
 
 MOST_RETRY_MS = 60_000
 RECENT_ENDS = 64
@@ -116,7 +117,7 @@ class Queue:
             raise Unavailable("the client has gone", hint="Nothing was run.")
 
     def _give_up(self, caller: str, turn: asyncio.Future[None]) -> None:
-        """Leave the line. If the turn came at the same moment, pass it to the next caller."""
+        """Leave the queue. If the caller got a slot at the same moment, pass the slot to the next caller."""
         if turn.done():
             self._pass_on()
             return

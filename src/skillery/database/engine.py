@@ -122,11 +122,11 @@ def _stored(value: Any) -> Any:
 
 
 class _Lost(Exception):
-    """The shared transaction was rolled back."""
+    """Raised if the database rolled back the transaction that several writes share."""
 
 
 class _Sharing(NamedTuple):
-    """One of several writes that are committed together."""
+    """A write that waits to be committed together with others."""
 
     work: Callable[[Connection], Any]
     context: Context
@@ -147,8 +147,10 @@ class Database:
     """An open database. Call `close` when done."""
 
     def __init__(self, url: str, server: str = "") -> None:
-        """`server` is the id of the server that opens the database, empty for a command. Rows name it, so that the
-        server can finish after a crash what it left open."""
+        """`server` is the id of the server that opens the database, or "" for a command.
+
+        Rows of unfinished work name the server, so that it can complete them after a crash.
+        """
         self.url = parse_database_url(url)
         self.server = server
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
@@ -240,7 +242,7 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, way, work)
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
-        """As `read`, on a connection of its own, for a worker thread. So `work` may take its time."""
+        """As `read`, but for a worker thread and on a separate connection. `work` may take long. Blocking."""
         with span("database read"), _speaking(), self._reads.connect() as connection:
             return work(connection)
 
@@ -444,7 +446,7 @@ def _postgres_engine(url: URL) -> Engine:
 
 @contextmanager
 def _speaking() -> Iterator[None]:
-    """Turn database errors into errors that callers may see."""
+    """Convert errors of the database to errors that callers may see."""
     try:
         yield
     except exc.IntegrityError:

@@ -1,4 +1,4 @@
-"""Values that the whole registry has once. The first server makes them."""
+"""Values that exist once for the whole registry. The first server that needs a value creates it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class Defined:
-    """All definitions of a server. Raises StartupError that names the setting, its value and the remedy."""
+    """The definitions of all named environments. The constructor raises StartupError for an invalid definition."""
 
     def __init__(self, named: Sequence[Named] = ()) -> None:
         if len(named) > MOST_ENVIRONMENTS:

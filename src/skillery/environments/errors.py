@@ -9,8 +9,10 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class BuildFailed(Exception):
-    """Raised when packages cannot be installed. The message names the package and the cause. `passing` means that an
-    immediate retry may succeed."""
+    """Raised when packages cannot be installed. The message names the package and the cause.
+
+    If `passing` is true, the cause is temporary: an immediate retry may succeed.
+    """
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
         super().__init__(message)

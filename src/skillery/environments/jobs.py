@@ -48,7 +48,7 @@ UNBOUNDED = 1 << 30
 """No limit, because the host counts."""
 
 UNNAMED = "is not in permissions.network"
-"""Part of the egress proxy's reason for a host that is not in `Job.network`."""
+"""Text in the reasons of the egress proxy for refusing hosts that are not in `Job.network`."""
 
 Task = Literal["lock", "fetch", "build", "unpack"]
 

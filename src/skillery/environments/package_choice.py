@@ -12,7 +12,7 @@ from skillery.formats.import_names import Providers
 
 
 class Choice(NamedTuple):
-    """The chosen package, or "" and a reason, which completes a sentence about the import."""
+    """The chosen package, or "" and the reason, as a clause that follows the import in a message."""
 
     package: str
     reason: str = ""

@@ -57,7 +57,7 @@ class OnServer(msgspec.Struct, frozen=True):
     size_bytes: int
     changed_at: datetime | None
     here: bool
-    """Whether the server is the one that answers."""
+    """True for the server that answers the request."""
     progress: ShownProgress | None = None
     """Set while the environment is being built."""
 
@@ -117,7 +117,7 @@ class EnvironmentPage(msgspec.Struct, frozen=True):
 
 
 class Showing:
-    """Queries over the database and the state of this server."""
+    """Answers queries about environments, from the database and the state of this server."""
 
     def __init__(
         self, database: Database, storage: Storage, installed: Environments, named: NamedEnvironments, server: str

@@ -110,7 +110,7 @@ def has_login(address: str) -> bool:
 
 
 def address_problem(address: str) -> str | None:
-    """Return why the sandbox cannot reach an address, as the end of a sentence, or None."""
+    """Return why the sandbox cannot reach an address, as a clause that follows the address; None if it can."""
     found = parse_network_pattern(origin_of(address))
     if not isinstance(found, str):
         return None

@@ -35,7 +35,7 @@ BUILDS_AT_ONCE = 3
 
 
 class Environments:
-    """Installed environments. A named folder is complete, and stays while its mount is in use."""
+    """Installed environments. A folder with its final name is complete, and stays while its mount is in use."""
 
     def __init__(self, folder: Path, database: Database, builder: Builder, server: str, total_mb: int) -> None:
         self._shelf = Shelf(folder / "ready", folder / "incoming")

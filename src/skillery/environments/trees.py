@@ -35,7 +35,7 @@ class Tree(msgspec.Struct, frozen=True):
 
 
 class Trees:
-    """One folder per wheel, named by the SHA-256 from the lock. A named folder is complete."""
+    """One folder per wheel, named by the SHA-256 from the lock. A folder with that name is complete."""
 
     def __init__(self, folder: Path, trash: Path) -> None:
         self._folder = folder
@@ -169,7 +169,7 @@ class TreeWriter:
         return tree
 
     def begin(self, head: bytes) -> tuple[_File | None, int]:
-        """Return the file for the next bytes, and their number. The file is None if the bytes are to be skipped."""
+        """Return the file for the next bytes, and their number. The file is None if the bytes must be skipped."""
         try:
             what, name, size, executable = msgspec.json.decode(head, type=tuple[str, str, int, bool])
         except msgspec.MsgspecError:
@@ -300,7 +300,7 @@ def too_large(max_mb: int, package: str = "") -> BuildFailed:
 
 
 def make_folder(path: Path) -> int:
-    """Create a folder and its parents, readable for all users whatever the umask. Return the number of created
+    """Create a folder and its parents, readable for all users for any umask. Return the number of created
     folders."""
     if path.is_dir():
         return 0

@@ -126,7 +126,7 @@ def unresolvable(
 
 
 def _package(cause: str, requirements: Iterable[str]) -> str:
-    """Return the package at fault: the missing package, otherwise the first declared package that the cause names."""
+    """Return the package at fault: the missing package, else the first declared package that occurs in the cause."""
     missing = re.search(
         r"([a-z0-9][a-z0-9._-]*)(?:==\S+)? (?:was not found in|has no usable wheels|has no wheels)", cause
     )

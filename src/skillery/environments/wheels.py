@@ -169,7 +169,7 @@ def _check_directory(file: BinaryIO, package: str) -> None:
     if end >= ZIP64_END:
         file.seek(end - ZIP64_END)
         further = file.read(ZIP64_END)
-        if further[56:60] == b"PK\6\7":  # `zipfile` uses this record, whatever the end record says
+        if further[56:60] == b"PK\6\7":  # `zipfile` uses this record and ignores the end record
             (offset,) = struct.unpack_from("<Q", further, 64)
             if further[:4] != b"PK\6\6" or offset != end - ZIP64_END:
                 raise zipfile.BadZipFile

@@ -1,4 +1,4 @@
-"""Reading the contents of a version's files one after the other, at constant memory."""
+"""A reader for the contents of a version's files, one after another, at constant memory."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     @property
     def form(self) -> Form:
-        """The form of the archive that every reader understands."""
+        """The archive format of the skill in indexes: `zip` if a path is too long for a simple tar."""
         return "tar.gz" if all(fits_plain_tar(path) for path in self.files) else "zip"
 
 

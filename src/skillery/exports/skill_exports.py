@@ -37,7 +37,7 @@ _WORKERS = Workers("exports", 2)
 
 
 class Export(NamedTuple):
-    """One version, ready to export."""
+    """A version in its exported form: its archives and its files."""
 
     row: VersionRow
     facts: Facts

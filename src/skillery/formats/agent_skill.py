@@ -1,4 +1,4 @@
-"""A SKILL.md that conforms to the Agent Skills specification (agentskills.io/specification), and the name in it.
+"""Conversion of a SKILL.md to one that conforms to the Agent Skills specification (agentskills.io/specification).
 
 A stored SKILL.md may contain less, more or other fields than the specification allows. The registry keeps it unchanged;
 exports convert it. The result depends on the arguments alone, so every server exports the same bytes.
@@ -122,7 +122,7 @@ class _Read(msgspec.Struct, frozen=True):
 
 
 def _read(stored: bytes) -> _Read | None:
-    """Return the parsed file; None if a strict reader finds no frontmatter, or a broken one."""
+    """Return the parsed file; None if it has no frontmatter for a strict reader, or an invalid one."""
     split = _SPLIT.match(stored)
     if split is None:
         return None
@@ -216,7 +216,7 @@ def _conforming(frontmatter: Mapping[str, object], name: str, description: str) 
 
 
 def _fitting(made: dict[str, object], metadata: dict[str, str]) -> dict[str, object]:
-    """Drop entries until the frontmatter fits its limit: quotes can make text longer than it was.
+    """Drop entries until the frontmatter fits its limit: quotes can make it longer than the stored one.
 
     The longest entries of `metadata` go first, then the longest optional fields.
     """

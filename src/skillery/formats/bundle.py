@@ -22,7 +22,7 @@ SKILL_MD = "SKILL.md"
 
 
 class Source(NamedTuple):
-    """A Python file of a bundle that must compile. `export` is the name that it must define; None accepts any."""
+    """A Python file of a bundle that must compile. `export` is the name that the file must define; None accepts any."""
 
     path: str
     content: bytes

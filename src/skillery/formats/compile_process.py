@@ -1,8 +1,9 @@
 """The compile worker: a process that compiles foreign Python source for the server.
 
-The compiler holds the interpreter lock, so no source is compiled in the server. A worker answers one request after the
-other over its standard input, a socket. Each message is a length (4 bytes, big-endian) and MessagePack. The first
-message of a worker is empty and says that it is ready. A worker ends when the server closes the socket or dies.
+The compiler holds the interpreter lock, so the server itself compiles no source. A worker answers requests one after
+another over its standard input, which is a socket. A message is a length (4 bytes, big-endian), then MessagePack. The
+first message of a worker is empty and means that the worker is ready. A worker ends when the server closes the socket
+or dies.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ _NOBODY = 65534
 
 
 class Check(msgspec.Struct, frozen=True, tag="check"):
-    """Find the fault of a file. `export` is the name that it must define, None for any."""
+    """Request to find the fault of a file. `export` is the name that the file must define, None for any."""
 
     source: bytes
     export: str | None
 
 
 class Wrap(msgspec.Struct, frozen=True, tag="wrap"):
-    """Make a handler of the body that `define_tool` was given."""
+    """Request to make a handler from the body that `define_tool` got."""
 
     code: bytes
 
 
 class Look(msgspec.Struct, frozen=True, tag="look"):
-    """Find the imports of some files."""
+    """Request to find the imports of some files."""
 
     sources: tuple[bytes, ...]
 
@@ -107,7 +108,7 @@ def _next_request(requests: BinaryIO) -> Request | None:
 
 
 def _work(request: Request) -> Answer:
-    """Return the answer without the time that it took."""
+    """Execute a request. The caller adds the processor time to the answer."""
     if isinstance(request, Check):
         return Answer(find_fault(request.source, request.export), 0, False)
     if isinstance(request, Look):

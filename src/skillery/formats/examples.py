@@ -82,7 +82,7 @@ def _lines(skill_toml: str, count: int) -> tuple[int | None, ...]:
 
 
 def _located(problem: Problem, lines: tuple[int | None, ...]) -> Problem:
-    """Return the problem with its line in skill.toml, which says the same as the manifest."""
+    """Return the problem with its line in skill.toml, whose content equals the manifest."""
     place = re.match(r"examples\[(\d+)\]", problem.path or "")
     number = int(place[1]) if place else -1
     line = lines[number] if 0 <= number < len(lines) else None

@@ -25,7 +25,7 @@ class Providers(NamedTuple):
     how: Literal["known", "ambiguous", "guessed"]
 
     def __str__(self) -> str:
-        """`pyyaml`; several as `a, b and c`."""
+        """Return the names for a message: `pyyaml`, or `a, b and c`."""
         *first, last = self.packages[:MOST_NAMED]
         return f"{', '.join(first)} and {last}" if first else last
 

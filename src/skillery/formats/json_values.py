@@ -128,7 +128,7 @@ def _same_scalar(one: object, other: object) -> bool:
 
 
 def is_larger(value: object, most: int) -> bool:
-    """Return whether the value has more than `most` keys, items and characters together. Visits no more than that."""
+    """Return whether the value has more than `most` keys, items and characters together, after at most `most` steps."""
     waiting, left = [value], most
     while waiting and left >= 0:
         current = waiting.pop()

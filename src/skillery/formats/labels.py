@@ -29,7 +29,7 @@ def parse_label(text: str) -> str:
 
 
 def label_problem(text: str) -> str | None:
-    """Return why `text` is no label, as the end of a sentence about it; None if it is one."""
+    """Return why `text` is no label, as a clause that follows the text in a message; None if it is a label."""
     if not text.strip():
         return "it is blank"
     if text == LATEST:

@@ -78,7 +78,7 @@ class _LenientBuilder(Builder):
         if getattr(event, "tag", None) is not None:
             self.repairs.note("yaml_tag", f"the YAML tag {quoted(str(getattr(event, 'tag', '')))} is ignored", line)
         if depth > MAX_DEPTH:
-            # Deeper levels are not even scanned: that would take quadratic time.
+            # Deeper levels are not scanned, because scanning them would take quadratic time.
             self.refuse(f"is nested deeper than {MAX_DEPTH} levels", line)
         if isinstance(event, yaml.MappingStartEvent):
             return self.items(depth)

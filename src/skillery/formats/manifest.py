@@ -65,7 +65,7 @@ _DEPENDENCY_HINT = 'A dependency is a name with versions, such as "pandas>=2,<3"
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """How an action skill is run: `export` of the module at `entrypoint` is called with the arguments.
+    """The `[runtime]` of an action skill. A run calls `export` of the module at `entrypoint` with the arguments.
 
     Without an entrypoint, the runtime states what the scripts and tools of a skill need.
     """

@@ -56,7 +56,7 @@ class NetworkPattern(msgspec.Struct, frozen=True):
 
 
 def parse_network_pattern(text: str) -> NetworkPattern | str:
-    """Return the pattern, or why the text is none, as the end of a sentence about it."""
+    """Return the pattern. For an invalid text, return the reason, as a clause that follows the text in a message."""
     # This check comes first: case folding turns some other letters into ASCII (the Kelvin sign, the long s).
     if not text.isascii():
         return "is not ASCII; write international names in their 'xn--' form"
@@ -98,7 +98,7 @@ def is_open_to_anybody(pattern: NetworkPattern) -> bool:
 def host_problem(host: str) -> str | None:
     """Return why `host`, in lower case, is no DNS name; None if it is one.
 
-    The reason is the end of a sentence about the text that contains the host.
+    The reason is a clause that follows the checked text in a message.
     """
     labels = host.split(".")
     if not host.isascii():

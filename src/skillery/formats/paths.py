@@ -30,7 +30,7 @@ def parse_path(text: str) -> str:
 
 
 def path_problem(text: str) -> str | None:
-    """Return why `text` is no path in a bundle, as the end of a sentence about it."""
+    """Return why `text` is no path in a bundle; None if it is one. The reason follows the path in a message."""
     return _text_problem(text) or _segment_problem(text.split("/"))
 
 

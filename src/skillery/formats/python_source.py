@@ -35,7 +35,7 @@ _HINT = "Fix the file and publish again; nothing was stored."
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One fault of a source. The message continues a sentence that begins with the path of the file."""
+    """A fault of a source file. In an error, the path of the file stands before the message."""
 
     message: str
     line: int = 1

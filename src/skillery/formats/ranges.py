@@ -72,18 +72,18 @@ _FULL_PREFIX = re.compile(r"[<>]?=?v?[0-9]")
 
 
 class _Partial(msgspec.Struct, frozen=True):
-    """A version whose last numbers may be open (`1.x`, `1`, `*`)."""
+    """A version whose last numbers may be missing (`1.x`, `1`, `*`)."""
 
     numbers: tuple[int, ...]
     prerelease: tuple[str, ...]
 
     def floor(self) -> Version:
-        """Return the version with 0 for the open numbers."""
+        """Return the version with 0 for the missing numbers."""
         major, minor, patch = (*self.numbers, 0, 0, 0)[:3]
         return Version(major, minor, patch, self.prerelease)
 
     def above(self, digits: int) -> Version:
-        """Return the lowest release past all versions that share the first `digits` numbers."""
+        """Return the lowest release above all versions with the same first `digits` numbers."""
         major, minor, patch = (*self.numbers[: digits - 1], self.numbers[digits - 1] + 1, 0, 0)[:3]
         return Version(major, minor, patch)
 
@@ -93,7 +93,7 @@ class _Partial(msgspec.Struct, frozen=True):
 
 
 class _Bound(msgspec.Struct, frozen=True):
-    """One side of a comparator: `>=` (lower) or `<` (upper) a precedence."""
+    """A limit of a comparator: a lower bound (`>=`) or an upper bound (`<`) on the precedence."""
 
     upper: bool
     key: bytes

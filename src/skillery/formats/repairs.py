@@ -11,7 +11,7 @@ HARMLESS = frozenset({"unknown_keys", "odd_metadata", "odd_compatibility"})
 
 
 class Repair(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One place that was read differently from how it is written. A repair never changes the stored bytes.
+    """A mistake in a foreign file, and how it was read. A repair never changes the stored bytes.
 
     `code` is a stable snake_case word. The message states the found value and how it was read. `line` counts from 1.
     """

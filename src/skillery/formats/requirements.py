@@ -45,7 +45,7 @@ class Pin(NamedTuple):
 
 
 class InvalidLock(ValueError):
-    """Raised for a lock that cannot be read. The message continues a sentence about the lock; `line` counts from 1."""
+    """Raised for a lock that cannot be read. The message is a clause that follows "the lock". `line` counts from 1."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -54,9 +54,9 @@ class InvalidLock(ValueError):
 
 
 def requirement_problem(text: str) -> str | None:
-    """Return what is wrong with a dependency, to be read after "which"; None if it is valid."""
+    """Return the problem of a dependency, as a clause after "which"; None if it is valid."""
     if "\\" in text or not text.isprintable():
-        # An escape in a marker's value would become a line of its own when the requirement is parsed again.
+        # An escape in a marker's value would become a separate line when the requirement is parsed again.
         return f"has a backslash, or a character that is not printable; {FORM}"
     try:
         found = Requirement(text)
@@ -71,7 +71,7 @@ def requirement_problem(text: str) -> str | None:
 
 
 def python_problem(text: str) -> str | None:
-    """Return what is wrong with `requires-python`, to be read after "which"; None if it is valid."""
+    """Return the problem of `requires-python`, as a clause after "which"; None if it is valid."""
     try:
         SpecifierSet(text)
     except InvalidSpecifier:

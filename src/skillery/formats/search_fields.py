@@ -12,9 +12,9 @@ from skillery.formats.stems import stem_of
 from skillery.formats.words import FILLERS, spelt_words
 
 IN_NAME = (16, 13, 11, 10)
-"""Points by the number of words in the last segment of the name.
+"""Points of a word in the last segment of the name, if the segment has one, two, three or more words.
 
-`pdf` is more about PDF than `pdf-to-word-converter`.
+A short name says more about its subject: `pdf` is more about PDF than `pdf-to-word-converter`.
 """
 IN_NAMESPACE = 4
 EARLY, IN_DESCRIPTION = 6, 5

@@ -30,7 +30,7 @@ _RESERVED_ENDS = ("_PROXY",)
 
 
 def secret_name_problem(text: str) -> str | None:
-    """Return what is wrong with the name of a secret, to be read after it (`is no name …`); None if it is valid."""
+    """Return the problem of a secret's name, as a clause that follows it (`is no name …`); None if it is valid."""
     if not is_variable_name(text):
         return f"is not a secret name: {_FORM}"
     if changes_what_runs(text):

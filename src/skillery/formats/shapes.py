@@ -66,7 +66,7 @@ class Shapes:
     def unknown_keys(self, where: str, table: Mapping[str, object], known: tuple[str, ...]) -> None:
         """Warn of keys that have no effect, until there are MAX_SHOWN warnings.
 
-        An answer has no more warnings, and each unknown key is compared with all known ones.
+        Further warnings would not be shown, and each one costs a comparison with all known keys.
         """
         for key in table:
             if len(self.warnings) >= MAX_SHOWN:

@@ -63,7 +63,10 @@ def segments_of(uri: str) -> tuple[str, ...] | None:
 
 
 def skill_paths_of(segments: tuple[str, ...]) -> list[SkillPath]:
-    """Return all interpretations of a URI, the longest name first: a skill's folder inside another one is its own."""
+    """Return all interpretations of a URI as a skill and a path, the longest skill name first.
+
+    The first one whose skill exists is right: the folder of `a.b` inside the folder of `a` belongs to `a.b`.
+    """
     found: list[SkillPath] = []
     for count in range(1, len(segments) + 1):
         if not _SEGMENT.fullmatch(segments[count - 1]):

@@ -13,7 +13,7 @@ LENGTH = 200
 BEFORE = 40
 MOST_LOOKED_AT = 50
 OPEN, CLOSE = "«", "»"
-# Marks in the stored text are replaced, so that they cannot be mistaken for ours.
+# Such marks in the stored text are replaced, so that all marks in a snippet come from the search.
 _OTHERS = str.maketrans({OPEN: "‹", CLOSE: "›"})
 
 

@@ -24,7 +24,7 @@ _SAME = {"analysi": "analyz"}
 
 
 class _Stemmer(threading.local):
-    """One stemmer for each thread: a stemmer stores its current word in itself."""
+    """Holds one stemmer for each thread, because a stemmer keeps the current word as its state."""
 
     def __init__(self) -> None:
         self.stem = snowballstemmer.stemmer("english").stemWord

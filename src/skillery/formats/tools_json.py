@@ -169,7 +169,7 @@ class _Unreadable(msgspec.Struct, frozen=True):
 
 
 class _Repeated(dict[str, object]):
-    """An object that contains one key twice. The last value counts, which readers of the file cannot see."""
+    """A JSON object that contains a key twice. Its last value counts, but a reader of the file may see the first."""
 
     key: str
 

@@ -131,7 +131,10 @@ def parse_query(text: str) -> tuple[Term, ...]:
 
 
 def beginning_of(stem: str) -> str:
-    """Return letters that words with this stem begin with: `analyz` is the stem of `analysis`."""
+    """Return the letters that all words with this stem begin with.
+
+    They can be fewer than the stem: `analyz` is the stem of `analysis`.
+    """
     return stem[: max(2, len(stem) - 2)]
 
 

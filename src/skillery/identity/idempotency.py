@@ -152,7 +152,7 @@ def settle(
     """End the open calls of dead servers. A call that became a run gets the answer of that run: `result_of` its id. Any
     other call counts as never made.
 
-    With `only_runs` the servers are alive, and only calls whose runs have ended are settled.
+    With `only_runs`, settle only calls whose runs have ended. Use it for servers that are alive.
     """
     left = and_(idempotency_keys.c.server.in_(servers), idempotency_keys.c.result_json.is_(None))
     for row in connection.execute(select(idempotency_keys).where(left)).all():
@@ -222,7 +222,7 @@ class Once:
         return result
 
     async def _note(self, note: Callable[[Connection], None]) -> None:
-        """Retry while the database is unreachable. Otherwise the key would mark an open call for a day."""
+        """Update the row of a key. Retry while the database is unreachable: else the call would stay open for a day."""
         try:
             await self._database.write(note)
         except SkilleryError:
@@ -252,5 +252,5 @@ def _is(claim: Claim) -> ColumnElement[bool]:
 
 
 def _is_open(claim: Claim) -> ColumnElement[bool]:
-    """Still the claim of this server. A server that others took for dead has lost it."""
+    """Return the condition that this server still holds the claim, and no other server has taken it over."""
     return and_(_is(claim), idempotency_keys.c.server == claim.server, idempotency_keys.c.result_json.is_(None))

@@ -164,7 +164,7 @@ def blobs_used(connection: Connection, owner: str) -> tuple[int, int]:
 
 
 def past_room(owner: str, size_bytes: int, room: int, limit: int) -> QuotaExceeded:
-    """Return the error for a blob that turns out to be too large while it is received."""
+    """Return the error for a blob that exceeds the quota while it is received."""
     return _no_more_blobs(
         "blob_bytes",
         owner,
@@ -292,8 +292,9 @@ def check_bundle(connection: Connection, quotas: Quotas, skill: str, size_bytes:
 
 
 def bundle_bytes(connection: Connection, namespace: str) -> int:
-    """Return the bytes of all versions of the skills that a pattern covers: `sales.*` is `sales` and all names below
-    it.
+    """Return the bytes of all versions of the skills that a grant covers.
+
+    Here, `sales.*` covers `sales` itself and all names below.
     """
     total = select(func.coalesce(func.sum(skill_versions.c.size_bytes), 0)).select_from(
         skill_versions.join(skills, skills.c.id == skill_versions.c.skill_id)
@@ -313,8 +314,9 @@ def bundle_bytes(connection: Connection, namespace: str) -> int:
 def get_usage(
     connection: Connection, quotas: Quotas, identity: str, namespaces: list[str], sees: Callable[[str], bool]
 ) -> IdentityUse:
-    """Return what an identity uses and may use, and the same for every limit below these namespaces. `used` is given
-    only if the caller may see everything that is counted.
+    """Return the use and the limit of each quota, for the identity and for every limit below these namespaces.
+
+    `used` is given only if the caller may see everything that is counted.
     """
     quota = quotas.of(identity)
     count, size = blobs_used(connection, identity)

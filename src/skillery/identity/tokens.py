@@ -105,8 +105,9 @@ def digest_of(token: str) -> bytes:
 
 
 def parse_scopes(words: Iterable[str]) -> tuple[Scope, ...]:
-    """Return the scopes in the order of SCOPES, without duplicates. Raises InvalidParams for an unknown scope, and if
-    there is none.
+    """Return the scopes in the order of SCOPES, without duplicates.
+
+    Raises InvalidParams for an unknown scope, and for an empty list.
     """
     given = set(words)
     for word in sorted(given - set(SCOPES)):
@@ -218,8 +219,9 @@ def note_use(connection: Connection, token_id: str) -> None:
 
 
 def _one_at_a_time(connection: Connection) -> None:
-    """Keep other writers of tokens out until the transaction ends, so that what was read stays true. SQLite has one
-    writer at a time anyway.
+    """Lock out other writers of tokens until the transaction ends, so that no read becomes outdated.
+
+    SQLite needs no lock: it has one writer at a time.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("LOCK TABLE tokens IN SHARE ROW EXCLUSIVE MODE"))

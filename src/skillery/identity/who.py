@@ -1,4 +1,4 @@
-"""An identity as results name it."""
+"""The form of an identity in results."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class FoundSkill(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """A skill behind a link that is imported under another path, `by`."""
+    """A path that leads by a link to a skill. The skill is imported under its path `by`."""
 
     path: str
     by: str
@@ -60,7 +60,7 @@ class Finder:
     """Finds the skills among the entries of one archive."""
 
     def __init__(self, entries: Iterable[Entry], links: Links = Links(), *, split: bool = False) -> None:  # noqa: B008
-        """`split` makes each nested SKILL.md a skill of its own."""
+        """`split` makes each nested SKILL.md a separate skill."""
         self._tree = Tree(entries, links)
         self._roots = Roots(self._tree, split=split)
         self._owned: dict[str, list[str]] = {}

@@ -1,7 +1,8 @@
 """The identity of imported skills: a source, and the whole path in its tree.
 
-The first import of a path records an alias, and later imports find the skill by it. If a path is new, the skill may
-have moved: then an alias of the same source whose path the tree no longer contains states the same name.
+The first import of a path records an alias, and later imports find the skill by the alias. A skill at a new path may be
+a skill that has moved. This is so if an alias of the same source has the same stated name, and the tree no longer
+contains the path of that alias.
 
 A skill at the root of an archive has no path, and archives without a source may come from anywhere. For these, the
 stated name is part of the key, so that two archives with one skill each stay two skills.
@@ -76,7 +77,7 @@ class Aliases:
     def check_source(self, may: Callable[[str], bool]) -> None:
         """Raise SourceUnclear if the source is a default and the tree has fewer than half of its earlier paths.
 
-        Only skills whose names `may` allows count: other callers learn nothing about a source.
+        Only skills whose names `may` accepts count. So callers without a grant learn nothing about a source.
         """
         present = (one for one in self._by_path.values() if not one.is_absent and may(one.name))
         earlier = {tree_path(one.alias.path) for one in present if not one.alias.path.startswith("/")}
@@ -95,7 +96,7 @@ class Aliases:
         )
 
     def adopt(self, adopted: Mapping[str, Alias]) -> None:
-        """Use aliases from before there were sources, by the folder of the skill in the archive."""
+        """Use aliases from releases without sources, given by the folder of the skill in the archive."""
         self._adopted = adopted
 
     def alias_of(self, root: str, stated: str) -> Alias:
@@ -105,7 +106,7 @@ class Aliases:
         return Alias(self.source.namespace, self.source.name, path)
 
     def recorded(self, root: str, stated: str, source_digest: str) -> Alias | None:
-        """Return the alias that an earlier import recorded for a skill, by its path or an earlier path."""
+        """Return the alias that an earlier import recorded for a skill, under its path or its path before a move."""
         alias = self.alias_of(root, stated)
         if alias.path in self._by_path:
             return alias
@@ -133,7 +134,7 @@ class Aliases:
 
 
 def key_before_sources(stated: str, root: str) -> str:
-    """Return the name that an alias stored for the second skill of a name, before there were sources."""
+    """Return the key that releases without sources stored for the second skill with one stated name."""
     return f"{stated} ({shown(root)[:40]})"[:255]
 
 

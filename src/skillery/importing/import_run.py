@@ -195,7 +195,7 @@ class ImportRun:
 
 
 def _with_path_in_alias(prepared: PreparedSkill, first: _ReadSkill) -> PreparedSkill:
-    """Return the second of two skills with one stated name. Its path becomes part of its alias."""
+    """Return the skill with its path in its alias, because an earlier skill of the import states the same name."""
     message = f"{first.root or 'the root'!r} has the name {prepared.stated!r} too; this skill gets another name"
     return prepared._replace(
         is_name_repaired=True, repairs=(*prepared.repairs, Repair("name_of_another", shown(message)))
@@ -203,7 +203,7 @@ def _with_path_in_alias(prepared: PreparedSkill, first: _ReadSkill) -> PreparedS
 
 
 def _ready(report: SkillReport) -> asyncio.Task[SkillReport]:
-    """Return a task that is only there to keep reports in order."""
+    """Return a finished task, which keeps a report in its place among those of running tasks."""
 
     async def finished() -> SkillReport:
         return report

@@ -19,7 +19,7 @@ NOTHING = "leads to nothing"
 
 
 class Links(NamedTuple):
-    """Links of a folder as the file system resolved them. Empty for an archive, whose entries suffice."""
+    """Links of a local folder, resolved by the file system. Empty for an archive, whose entries are enough."""
 
     leads: Mapping[str, str] = {}
     """The path of a link's target among the entries, by the path of the link."""

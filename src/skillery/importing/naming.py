@@ -37,7 +37,7 @@ class NamedSkill(NamedTuple):
     owns: bool = True
     """Whether the source may publish new versions of the skill."""
     is_known: bool = False
-    """Whether `imported` was imported under this alias or the one before."""
+    """True if `imported` was imported under this alias, or under the alias that this one replaces."""
     takes_over: bool = False
     notes: tuple[Repair, ...] = ()
 

@@ -27,11 +27,11 @@ class ImportOptions(NamedTuple):
     """True if the import yanks the skills that the source no longer contains."""
     dry_run: bool = False
     into: str = ""
-    """Name of the skill that gets the archive's one skill as a version, whatever name that states."""
+    """Name of the skill that gets the archive's only skill as a version. The name that the files state is ignored."""
     packages: Mode | None = None
     """Handling of undeclared packages; None follows the server's setting."""
     split: bool = False
-    """True if a SKILL.md below another skill's folder is a skill of its own."""
+    """True if a SKILL.md below another skill's folder is a separate skill."""
     is_new: bool = False
     """True if each skill must be new, or equal to the stored one."""
 

@@ -88,7 +88,7 @@ class SkillReader:
         return name in self._named_as_folders and name != self._below(found.folder)
 
     def prepare(self, found: FoundSkill) -> PreparedSkill:
-        """Return the skill, read. Raise InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
+        """Read a skill. Raise InvalidBundle, InvalidManifest, InvalidPath, BundleTooLarge, InvalidArchive."""
         if found.problem is not None:
             raise found.problem
         if SKILL_MD not in found.files:
@@ -218,14 +218,14 @@ def with_packages(source_digest: str, packages: Sequence[str]) -> str:
 
 
 def same_files(source_digest: str, other: str) -> bool:
-    """Return whether two source digests are of the same files, whatever packages were inferred."""
+    """Return whether two source digests are of the same files. The inferred packages may differ."""
     if "+" in source_digest + other:
         return source_digest[:FILES_PART] == other[:FILES_PART]
     return source_digest == other
 
 
 def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any] | None) -> str:
-    """Return the digest of everything that decides what is published. An equal digest means nothing new."""
+    """Return a digest of all input that decides what is published. If the digest is equal, nothing has changed."""
     digest = digest_of(files)
     if not permissions:
         return digest

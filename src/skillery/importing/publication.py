@@ -73,7 +73,7 @@ class SkillPublication:
 
     async def import_skill(self, prepared: PreparedSkill, named: NamedSkill) -> SkillReport:
         """Publish a skill, or check it in a dry run, and return its report. Raise the errors of `Publisher.publish`."""
-        # Checked first: the answer about existing skills depends on it.
+        # The grant is checked first: without it, the caller must not learn which skills exist.
         access.require_namespace(self._identity, "publish", named.name)
         mode = self._options.packages or self._publisher.checks.undeclared.mode
         if mode != "lock" and (same := await self._stored(prepared, named)) is not None:
@@ -105,7 +105,7 @@ class SkillPublication:
     async def _stored(self, prepared: PreparedSkill, named: NamedSkill) -> _StoredVersion | None:
         """Return the version that already has the same files."""
         imported = named.imported
-        # A copy of another source's skill stays unchanged, whatever packages are inferred for it.
+        # A copy of another source's skill stays unchanged, even if other packages are inferred for it.
         packages = (self._options.packages or self._publisher.checks.undeclared.mode) if named.owns else None
         if imported is not None and _is_unchanged(prepared, imported, packages):
             return _StoredVersion(

@@ -30,7 +30,7 @@ class Root(NamedTuple):
 
     real: str
     inner: frozenset[str] = frozenset()
-    """Real folders below `real` that are skills of their own."""
+    """Real folders below `real` that are separate skills."""
     nested: tuple[str, ...] = ()
     """Folders of nested skills, relative to the skill."""
 

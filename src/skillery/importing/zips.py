@@ -148,7 +148,7 @@ def _count_entries(file: BinaryIO, most: int) -> None:
 def _length64(before: bytes, length: int) -> int:
     """Return the length of the directory by the zip64 record before its locator.
 
-    zipfile uses this record, whatever `length` the short record states. Raises InvalidArchive if they disagree.
+    zipfile uses this record and ignores the `length` of the short record. Raises InvalidArchive if they differ.
     """
     record = before[-_LOCATOR64_BYTES - _END64_BYTES : -_LOCATOR64_BYTES]
     length64 = int.from_bytes(record[40:48], "little")
@@ -158,7 +158,7 @@ def _length64(before: bytes, length: int) -> int:
 
 
 def _last_local_name(file: BinaryIO, size: int) -> str | None:
-    """Return the name of the last entry that begins before a zip was cut off, as far as sizes are known."""
+    """Return the name of the last entry before the end of a cut zip. An entry of unknown size ends the search."""
     last, at = None, 0
     while at + 30 < size:
         file.seek(at)

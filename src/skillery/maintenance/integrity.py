@@ -27,7 +27,7 @@ class Fault(msgspec.Struct, frozen=True):
     kind: str
     """A stable snake_case word."""
     subject: str
-    """What the fault is about: `name@version`, the id of a blob or run, the SHA-256 of a content."""
+    """The faulty object: `name@version`, the id of a blob or run, or the SHA-256 of a content."""
     message: str
 
 

@@ -24,7 +24,7 @@ WORKERS = 2
 KEPT_SOURCES = 2_000
 """Limit on the sources whose imports are cached."""
 UNBOUNDED = 1 << 40
-"""Size of the wait queues: their callers are already limited as requests."""
+"""Size of the wait queues. They need no limit, because the server already limits the requests of their callers."""
 
 TOO_LONG = fault_at(1, "takes too long to compile")
 CRASHED = fault_at(1, "does not compile: the compiler crashed")
@@ -138,7 +138,7 @@ class CompilePool:
         async with self._turn(caller):
             if self._idle:
                 answer = await self._answer(self._idle.pop(), request)
-                # A worker that has served other sources may die because of those. A fresh worker decides.
+                # A used worker may have died because of earlier sources, so a fresh worker tries again.
                 if answer is not CRASHED:
                     return answer
             return await self._answer(await self._start(), request)

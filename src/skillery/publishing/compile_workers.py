@@ -99,7 +99,7 @@ class CompileWorker:
 def _started(server: socket.socket, arguments: list[str]) -> subprocess.Popen[bytes]:
     # Isolated, but with the server's own path to the packages, and without its environment variables.
     command = [sys.executable, "-I", "-c", _START, *arguments]
-    # A process group of its own, so that Ctrl-C in the server's terminal only reaches the server.
+    # A separate process group, so that Ctrl-C in the server's terminal only reaches the server.
     return subprocess.Popen(command, env={}, stdin=server.fileno(), stdout=subprocess.DEVNULL, process_group=0, cwd="/")
 
 

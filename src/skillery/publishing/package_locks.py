@@ -36,9 +36,10 @@ async def with_lock(
 ) -> tuple[Bundle, ImportScan | None]:
     """Return the bundle with its `requirements.lock`, which is part of its digest, and the result of `infer`.
 
-    Packages that are inferred, or that the given lock names as inferred, become dependencies in the manifest too. An
-    existing version keeps its lock, so that the same files are the same bundle again. Raises the errors of
-    `Locks.make`, `Locks.verify` and `infer`.
+    Inferred packages become dependencies in the manifest too. So do packages that a given lock names as inferred. An
+    existing version keeps its lock, so that the same files are the same bundle again.
+
+    Raises the errors of `Locks.make`, `Locks.verify` and `infer`.
     """
     check_python(bundle.manifest.runtime.requires_python if bundle.manifest.runtime else "")
     given = next((file.content for file in bundle.files if file.path == LOCK), None)

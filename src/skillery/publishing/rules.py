@@ -19,9 +19,9 @@ class PublishingRules(NamedTuple):
     visibility: Visibility = "public"
     """The visibility of a new skill."""
     increases: Landing = "publish"
-    """A version with more permissions than the skill's published versions, from any publisher."""
+    """First status of a version with more permissions than the skill's published versions, from any publisher."""
     first_permissions: Landing = "publish"
-    """A first version that has permissions."""
+    """First status of the first version of a skill, if it has permissions."""
     examples: bool = True
     """Whether examples are run."""
 

@@ -223,7 +223,7 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
 
 
 def _where_kept(connection: Connection, identity: Identity, name: str) -> str | None:
-    """Return the skill in which define_tool would store the tool, else the skill that the bare name means."""
+    """Return the skill in which define_tool stores a tool of this name, else the skill that the bare name means."""
     try:
         kept = _skill_for(identity, name, None)
     except InvalidParams:

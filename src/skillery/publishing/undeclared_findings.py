@@ -62,10 +62,10 @@ def is_provided(missing: Missing, packages: frozenset[str]) -> bool:
 
 
 def findings_of(scan: ImportScan, entrypoint: str, packages: frozenset[str], *, is_sure: bool) -> tuple[Finding, ...]:
-    """Return the findings of a skill whose runs have `packages`; `is_sure` means that the list is complete.
+    """Return the findings of a skill whose runs have `packages`. `is_sure` means that this list is complete.
 
-    An import that the entrypoint requires is an error if it certainly fails. A package with unknown modules may provide
-    it, so its presence makes the finding a warning.
+    If an import of the entrypoint certainly fails, the finding is an error. If a package with unknown modules might
+    provide the module, the finding is a warning.
     """
     is_sure = is_sure and all(map(is_known_package, packages))
     return tuple(_findings(scan, entrypoint, packages, is_sure))

@@ -84,7 +84,7 @@ def checks_json(checks: Checks) -> str | None:
 
 
 def record_runs(connection: Connection, version_id: int, checks: Checks) -> None:
-    """Assign the runs that tested a version's examples to the version, which has its row by now."""
+    """Assign the runs that tested a version's examples to the version. Call this after its row is inserted."""
     run_ids = [example.run_id for example in checks.examples if example.run_id]
     if run_ids:
         skill_id = select(skill_versions.c.skill_id).where(skill_versions.c.id == version_id).scalar_subquery()
@@ -171,7 +171,7 @@ class _Stored(msgspec.Struct):
 
 
 def _permissions(manifest_json: str) -> Permissions:
-    """Return the permissions only: decoding a whole manifest takes too long while other callers wait."""
+    """Return the permissions of a manifest. Decoding the whole manifest would take too long."""
     listed = msgspec.json.decode(manifest_json, type=_Stored).permissions
     patterns = [parse_network_pattern(text) for text in listed.network]
     return Permissions(tuple(one for one in patterns if not isinstance(one, str)), tuple(listed.secrets))

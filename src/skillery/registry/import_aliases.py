@@ -1,8 +1,8 @@
 """Aliases of imported skills: the registry skill for each path of a source.
 
 An alias belongs to a namespace, a source and a path. The first import records it, so the same path of the same source
-stays the same skill whatever its name. An alias owns its skill, or is a copy of a skill that another source owns. Only
-an alias that owns the skill publishes new versions of it.
+stays the same skill even if its name changes. An alias owns its skill, or is a copy of a skill that another source
+owns. Only an alias that owns the skill publishes new versions of it.
 """
 
 from __future__ import annotations

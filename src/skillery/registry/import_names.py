@@ -79,7 +79,8 @@ def is_owned(connection: Connection, name: str) -> bool:
 
 
 def holder_of(connection: Connection, identity: Identity, source: str, name: str) -> str:
-    """Return in words who holds a name. The source of a skill that the identity may not see is not named."""
+    """Return a text that names the holder of a skill name, without the source of a skill that is invisible to the
+    identity."""
     rows = _SKILL.rows(connection, name=name)
     if rows and not sees_skill(connection, identity, rows[0][0], name, rows[0][1]):
         return "belongs to another skill"

@@ -35,7 +35,7 @@ class Step(NamedTuple):
     leads_to: str
     method: str
     done: str
-    """The participle in "it cannot be …"."""
+    """The participle for messages: "it cannot be <done>"."""
 
 
 STEPS: dict[StepName, Step] = {

@@ -1,4 +1,4 @@
-"""Inserting a version: all rows in the caller's one transaction, or none."""
+"""Insertion of a version: all rows in the caller's transaction, or none."""
 
 from __future__ import annotations
 
@@ -193,8 +193,8 @@ def _point_to(connection: Connection, skill_id: int, version_id: int, namespace:
 def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> tuple[int, bool]:
     """Return the skill's id, and whether this transaction adds the skill.
 
-    The row is locked until the transaction ends, so that two publishers of one skill take turns. SQLite has one writer
-    at a time anyway.
+    The row stays locked until the transaction ends, so that two publishers of one skill take turns. SQLite needs no
+    lock: it has one writer at a time.
     """
     added = _ADD_SKILL.run(connection, name=name, created_at=datetime.now(UTC), visibility=visibility)
     [(skill_id,)] = _LOCK_SKILL.rows(connection, name=name)

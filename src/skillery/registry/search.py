@@ -31,7 +31,16 @@ Kind = Literal["", "action", "instruction"]
 MOST_TAGS = 16
 _LEAST_SCORE = 0.001
 _meanings = msgspec.json.Decoder(list[Meaning])
-_rows = msgspec.json.Decoder(SkillRow)
+
+
+class _StoredRow(SkillRow, frozen=True, kw_only=True):
+    """The summary of a version as it was stored. Old summaries lack some members."""
+
+    namespace: str = ""
+    kind: Literal["action", "instruction"] = "action"
+
+
+_rows = msgspec.json.Decoder(_StoredRow)
 
 _DETAILS = (
     select(search_words.c.skill_id, skill_versions.c.summary_json, skill_versions.c.skill_md_start, objects.c.data)

@@ -30,7 +30,7 @@ MAX_BODY = 32 * 1024
 """Characters of a SKILL.md that are searched."""
 SKILL_MD = "SKILL.md"
 _NAMED_INSIDE = (SKILL_MD, "skill.toml")
-"""Files that differ between copies, because they contain the name."""
+"""Files that contain the name, and therefore differ between copies of a skill."""
 _LONG_TAG = 100
 
 _INDEXED = Statement(select(search_words.c.version_id).where(search_words.c.skill_id == bindparam("of_skill")))

@@ -119,7 +119,10 @@ class _Parts:
         return _ROWS_OF_FREQUENT if self.ranges or self.texts else _ROWS_IF_ALL_FREQUENT
 
     def _add_ranges(self, number: int, one: Meaning, quota: int, is_whole: bool) -> None:
-        """Add ranges of postings. A frequent word only names candidates here: its points come with its probe."""
+        """Add a range of postings for each stored word of a query's word.
+
+        If `is_whole` is false, the word is frequent: its range only finds candidates, and a probe adds the points.
+        """
         for word, counts in one.words.items():
             place, gain = len(self.ranges), counts * one.weight
             self.given |= _factors("range", place, number, gain if is_whole else 0, one.weight if is_whole else 0)

@@ -45,11 +45,11 @@ _KEPT = 128
 _FTS = table("search_index", column("rowid"))
 
 Texts = Literal["none", "few", "first"]
-"""The texts that count for a word: none, all (if they are few), or the first ones found."""
+"""Which texts with a word count: none, all (if there are few), or the first ones found."""
 
 
 class Meaning(msgspec.Struct, frozen=True, array_like=True):
-    """The stored words that one word of a query is looked up as. A meaning is part of cursors."""
+    """The stored words that stand for one word of a query. Cursors contain the meanings."""
 
     words: dict[str, int]
     """The factor of a posting, by stem."""

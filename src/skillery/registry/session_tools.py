@@ -1,4 +1,4 @@
-"""Tools of one identity and session: rows that every server of the database finds, until they expire."""
+"""Tools of sessions. A tool is a row that belongs to an identity and a session. All servers of the database see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding a tool by its name.
+"""Look-up of a tool by its name.
 
 If several skills offer a tool of one name, the bare name means the tool that was published last, among those that the
 caller sees.

@@ -30,9 +30,9 @@ class Usage(msgspec.Struct, frozen=True):
     failed: int
     cancelled: int
     success_rate: float | None
-    """The share among runs that completed or failed."""
+    """The share of completed runs among those that completed or failed; None if there are none."""
     p50_ms: float | None
-    """Percentiles of completed runs only: an early failure is no fast run."""
+    """Percentiles of the durations of completed runs. Failed runs do not count: an early failure is no fast run."""
     p95_ms: float | None
     last_run_at: datetime | None
 

@@ -60,7 +60,7 @@ def view_of(identity: Identity) -> View | None:
 
 
 def parameters(identity: Identity) -> dict[str, Any]:
-    """Return the parameters for statements with the conditions below."""
+    """Return the SQL parameters of the conditions in this module."""
     if view_of(identity) is None:
         return {}
     found: dict[str, Any] = {"me": identity.name}
@@ -107,7 +107,8 @@ def seen_by_name(view: View, rows: FromClause = skills) -> list[ColumnElement[bo
 def is_own() -> ColumnElement[bool]:
     """Return the condition for private skills of which the identity published a version.
 
-    The concatenation prevents the use of an index, so that a database starts from the identity's versions.
+    The concatenation in the condition prevents the use of an index, so that a database starts with the identity's
+    versions.
     """
     own = select(_own_versions.c.skill_id).where(_own_versions.c.publisher == bindparam("me"))
     return and_(skills.c.id.in_(own), skills.c.visibility.concat(literal_column("''")) == literal_column("'private'"))
@@ -123,7 +124,10 @@ def seen_version(view: View) -> ColumnElement[bool]:
 
 
 def sees_each(view: View, rows: FromClause, skill_id: ColumnElement[int]) -> ColumnElement[bool]:
-    """Return the condition on rows that another condition finds, of a table with `visibility` and `name` of a skill."""
+    """Return the condition that checks the visibility of each row, on a table with `visibility` and `name` of a skill.
+
+    Use it if another condition already finds the rows by an index.
+    """
     own = exists().where(_own_versions.c.publisher == bindparam("me"), _own_versions.c.skill_id == skill_id)
     return or_(*seen_by_name(view, rows), and_(_is("private", rows), own))
 
@@ -143,7 +147,7 @@ def sees_version(identity: Identity, name: str, status: str, publisher: str) -> 
 
 
 def _together(view: View, visibility: Visibility, rows: FromClause = skills) -> list[ColumnElement[bool]]:
-    """Return many grants as few conditions: databases limit the conditions of a statement."""
+    """Combine many grants into few conditions, because databases limit the conditions of a statement."""
     return [and_(_is(visibility, rows), one) for one in _in_grants(view, rows)]
 
 

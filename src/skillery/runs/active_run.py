@@ -25,7 +25,7 @@ begun_runs: ContextVar[list[str] | None] = ContextVar("begun_runs", default=None
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Why a run is stopped from outside."""
+    """The reason for which a run is stopped from outside."""
 
     failure: Failure
     """The failure of the run, if the run is recorded."""
@@ -78,7 +78,7 @@ class ActiveRun:
         self.announced = asyncio.get_running_loop().create_future()
         """Done once a run in the background is on record and can be announced."""
         self.was_stopped = False
-        """Whether the outcome is that of a stop."""
+        """True if the outcome comes from a stop, not from the code."""
         self._task: asyncio.Task[Any] | None = None
         self._stop: Stop | None = None
         self._work: asyncio.Future[Any] | None = None
@@ -99,12 +99,12 @@ class ActiveRun:
 
     @property
     def task(self) -> asyncio.Task[Any]:
-        """The task that takes the run to its record."""
+        """The task that executes and records the run."""
         assert self._task is not None, "the task is started before the run is added to the active runs"
         return self._task
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start the task that takes the run to its record."""
+        """Start the task that executes and records the run."""
         self._task = task = asyncio.create_task(work)
         return task
 
@@ -115,7 +115,7 @@ class ActiveRun:
         return len(self.job.args) + (len(call.code) if isinstance(call, CodeCall) else 0)
 
     def stop(self, stop: Stop) -> None:
-        """End the work of the run, now or as soon as it begins. The first stop counts."""
+        """Stop the run: now, or when its work begins. If the run is stopped twice, the first `stop` counts."""
         self._stop = self._stop or stop
         if self._work is not None:
             self._work.cancel()
@@ -158,7 +158,7 @@ class ActiveRun:
 
 
 def _claim(prepared: Prepared) -> Claim | None:
-    """Return the idempotency claim that the run answers."""
+    """Return the idempotency claim that the result of the run settles, or None."""
     # create_skill is not answered by the runs of its examples, and a call is not answered by the runs of called skills.
     is_own_call = prepared.parent_run_id is None and not isinstance(prepared.version, Unpublished)
     return claimed.get() if is_own_call else None

@@ -40,7 +40,7 @@ class Cache:
         self._folder = folder / _boot()
         self._lock = threading.Lock()
         self._known: dict[str, float] = {}
-        """By the digest of a bundle, when its last use was recorded."""
+        """The time at which the last use of a bundle was recorded, by digest."""
         for old in folder.glob("*") if folder.is_dir() else ():
             if old != self._folder:
                 _remove(old)

@@ -57,7 +57,7 @@ def with_line(log: Log, line: str) -> Log:
 
 
 def _fitting(text: bytes, room: int, cut: Callable[[bytes, int], bytes]) -> bytes:
-    """Return as much of one side of `text` as fits into `room` bytes once it is displayable."""
+    """Return the start or the end of `text`, as `cut` does, so that its displayable form has at most `room` bytes."""
     piece = cut(text, room)
     return piece if len(_decoded(piece).encode()) <= room else cut(text, room // LONGEST_DISPLAYED)
 

@@ -1,4 +1,4 @@
-"""Execution: the sandbox runs a job, which gets its secrets before and whose outcome has none of them after."""
+"""Execution: add the secrets to a job, run the job in the sandbox, and redact the secrets from its outcome."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _with_added_lines(live: LiveOutput, log_: Log, hinted: Outcome) -> Outcome:
 
 
 async def checked(outcome: Outcome) -> Outcome:
-    """Return the outcome, as a failure if the result is not JSON."""
+    """Return the outcome. If its result is not JSON, return a failure instead."""
     if outcome.failure is not None:
         return outcome
     if len(outcome.result or b"") > BIG_TEXT:

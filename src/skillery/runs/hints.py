@@ -33,7 +33,7 @@ NO_SOCKET = re.compile(r"\[Errno 13\] Permission denied(?!:)")
 def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
     """Return the outcome with a hint in its message, or in the result of a script.
 
-    `why_less` says why the run lacks permissions that its skill lists.
+    `why_less` says why the run has fewer permissions than its skill lists.
     """
     failure = outcome.failure
     if failure is not None and failure.type == "FileNotFoundError" and NO_FOLDER.search(failure.message):

@@ -18,7 +18,7 @@ class LimitRules(msgspec.Struct, frozen=True):
 
     defaults: Limits
     maximum: Mapping[str, float]
-    """One for each limit. Callers and skills can set only those in ASKABLE."""
+    """The highest value of each limit. Callers and skills can set only the limits in ASKABLE."""
 
     def for_skill(self, declared: Mapping[str, float], timeout_ms: int | None) -> Limits:
         """Return the limits of a skill. If the maximum was reduced since it was published, the new maximum counts."""

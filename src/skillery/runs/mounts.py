@@ -1,4 +1,4 @@
-"""What is mounted into a sandbox: skills, tools of sessions and blobs."""
+"""The mounts of a run: skills, tools of sessions and blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The capabilities that a job needs of its sandbox, and the failure if the sandbox lacks one."""
+"""The capabilities that a job needs, and the failure if the sandbox does not have one of them."""
 
 from __future__ import annotations
 

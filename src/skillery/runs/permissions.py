@@ -1,4 +1,4 @@
-"""The permissions of a run. A version that no reviewer has approved gets none of those in its manifest."""
+"""The permissions of a run. A version without a reviewer's approval gets no permissions of its manifest."""
 
 from __future__ import annotations
 

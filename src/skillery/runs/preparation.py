@@ -59,7 +59,7 @@ class Prepared(msgspec.Struct, frozen=True):
     parent_run_id: str | None = None
     """The run whose code called this one."""
     why_less: str = ""
-    """Why the run lacks permissions that its skill lists."""
+    """Why the run has fewer permissions than its skill lists; "" if it has all of them."""
     tool: str | None = None
     """The tool that was called."""
     waited_ms: float = 0.0

@@ -58,7 +58,7 @@ _network = msgspec.json.Decoder(list[NetworkUse])
 
 
 class RunFilter(msgspec.Struct, frozen=True):
-    """Which runs are listed; "" means all."""
+    """The filters of `list_runs`. An empty text matches every run."""
 
     skill: str = ""
     status: Status | Literal[""] = ""
@@ -78,7 +78,7 @@ def find_run(connection: Connection, identity: Identity, run_id: str) -> Row[Any
 
 
 def get_run(connection: Connection, *, identity: Identity, run_id: str) -> RunRecord:
-    """The run as it was answered, and what else is on record of it. Raises RunNotFound."""
+    """Return the run as it was answered, with the other recorded fields. Raises RunNotFound."""
     return record_of(connection, find_run(connection, identity, run_id))
 
 
@@ -118,7 +118,7 @@ def _progress(row: Row[Any]) -> Progress | msgspec.UnsetType:
 
 
 def _ended_run(connection: Connection, row: Row[Any]) -> Run:
-    """Return what the caller of the run was answered."""
+    """Return the result that the caller of the run got."""
     written = output_blobs(connection, row.id)
     return Run(
         status=row.status,
@@ -186,7 +186,7 @@ def listing(whose: str, asked: RunFilter, now: datetime) -> Select[Any]:
         skill_id = select(skills.c.id).where(skills.c.name == asked.skill).scalar_subquery()
         where += [runs.c.skill_id == skill_id, runs.c.skill_id.is_not(None)]
     if asked.status:
-        # A literal, not a parameter: so the database can use the partial index for it.
+        # A literal instead of a parameter, so that the database can use the partial index.
         status = "started" if asked.status == "queued" else asked.status
         where.append(runs.c.status == literal_column(f"'{status}'"))
     if asked.status in {"queued", "started"}:

@@ -18,10 +18,10 @@ import msgspec
 from skillery.backends import Failure, Log, Outcome
 
 SHORTEST = 4
-"""The shortest value, or piece of a cut value, that is redacted. A shorter one would also match ordinary words."""
+"""Characters of the shortest value, or piece of a cut value, that is redacted. Shorter ones match ordinary words."""
 SHORTEST_LINE = 8
 MOST_LINES = 100
-"""The lines of a value with more lines are not redacted alone: each form is one search through all text of the run."""
+"""Limit on the lines of a value that are also redacted one by one. Each is a search through all text of the run."""
 SHORTEST_ENCODED = 8
 # The strings and numbers of a JSON text. Possessive quantifiers match a string of megabytes in constant memory.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*+', re.DOTALL)
@@ -88,7 +88,11 @@ class Redaction:
         return _TOKENS.sub(redacted, text)
 
     def log(self, log: Log) -> Log:
-        """Return the log redacted, also a value across head and tail, and the pieces of a value at a dropped middle."""
+        """Return the log redacted.
+
+        A value that continues from the head to the tail is redacted too. If the middle was dropped, so are pieces of a
+        value at both edges.
+        """
         if not self._marks:
             return log
         marks = self.marks_in_bytes
@@ -156,8 +160,11 @@ def _start_across(text: bytes, form: bytes, cut: int) -> int:
 
 
 def forms_of(value: str) -> set[str]:
-    """Return the forms in which a value may appear: plain, quoted, in a URL, in a host name (lower case), in hex, in
-    base64 alone or as a part of a longer text."""
+    """Return the forms in which a value may appear.
+
+    The forms are: plain, quoted, in a URL, in a host name (lower case), in hex, and in base64, alone or as a part of a
+    longer text.
+    """
     if len(value) < SHORTEST:
         return set()
     whole = {form for text in (value, value.strip()) for form in _written(text)}

@@ -1,4 +1,4 @@
-"""Rendering: what a caller is told of a run. Nothing that a sandbox sends is trusted."""
+"""Rendering: the answer to the caller of a run. Nothing that a sandbox sends is trusted."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def begun_answer(run: ActiveRun) -> Run:
 
 
 def tool_answer(run: Run) -> ToolResult:
-    """Return the answer of call_tool from that of its run. Failures are results too: agents continue from them."""
+    """Convert the answer of a run to the answer of call_tool. A failed run is a result too: agents continue with it."""
     error = if_set(run.error)
     return ToolResult(
         result={"error": error.message or error.type} if error else run.output,
@@ -146,7 +146,7 @@ def small_output(result: bytes) -> msgspec.Raw | None:
 
 
 def large_output(result: bytes, blob_id: str | None) -> dict[str, Any]:
-    """Return what an answer has in place of a large output."""
+    """Return the blob reference and preview that replace a large output in an answer."""
     preview = result[:PREVIEW_BYTES].decode("utf-8", "ignore")
     return {"blob_id": blob_id, "size_bytes": len(result), "preview": preview}
 

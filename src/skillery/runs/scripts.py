@@ -57,7 +57,10 @@ def _text(name: str, value: object) -> str:
 
 
 def _variables(value: object, permissions: Permissions) -> dict[str, str]:
-    """Raise for names that change which code runs: with these, a caller could read the secrets of the skill."""
+    """Return the variables for the script. Raise _Invalid if their names or values are not allowed.
+
+    Variables that change which code runs are refused: with them, a caller could read the secrets of the skill.
+    """
     if not isinstance(value, dict):
         raise _Invalid(f"The argument 'env' is {kind_of(value)}, and an object of strings is expected.")
     if value and (permissions.secrets or permissions.network):
@@ -72,6 +75,6 @@ def _variables(value: object, permissions: Permissions) -> dict[str, str]:
 
 
 def script_answer(result: bytes) -> dict[str, Any] | None:
-    """Return the decoded result of a script; None if no script can answer that: a sandbox is not trusted."""
+    """Return the decoded result of a script; None if its form is wrong, because a sandbox is not trusted."""
     answer = msgspec.json.decode(result) if len(result) <= BIG_TEXT else None
     return answer if isinstance(answer, dict) and isinstance(answer.get("files", []), list) else None

@@ -28,7 +28,7 @@ class Trial(msgspec.Struct, frozen=True):
     """The limit of the run is lower if the skill's own limit is."""
     permissions: Permissions
     why_less: str
-    """The hint for a run that failed because it lacks permissions."""
+    """The hint for a run that failed because its permissions were reduced."""
 
 
 class TrialResult(NamedTuple):
@@ -39,7 +39,7 @@ class TrialResult(NamedTuple):
 
 
 class Unpublished(NamedTuple):
-    """What a trial runs, in place of a version."""
+    """The files of a trial, with the same fields as a version."""
 
     name: str
     version: str

@@ -1,4 +1,4 @@
-"""Parts of sandboxes, for backends in packages of their own. The built-in sandboxes use the same parts.
+"""Parts of sandboxes, for backends in other packages. The built-in sandboxes use the same parts.
 
 On the host:
 

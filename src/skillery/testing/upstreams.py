@@ -23,8 +23,9 @@ LIFE = datetime.timedelta(days=2)
 
 
 class Upstream:
-    """Answers one request per connection after `until` has arrived: 200 with the request line as body, or
-    `answer(head)`."""
+    """A server for tests. It reads one request per connection, until the bytes `until`, and answers it.
+
+    The answer is 200 with the request line as body, or `answer(head)`."""
 
     def __init__(
         self, *, tls: bool = False, answer: Callable[[bytes], bytes] | None = None, until: bytes = b"\r\n\r\n"

@@ -16,7 +16,7 @@ from skillery_bubblewrap.sandbox import BubblewrapSandbox
 
 
 class BubblewrapSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[backends.sandbox.bubblewrap]`"""
+    """Settings of the sandbox `bubblewrap`, from `[backends.sandbox.bubblewrap]`."""
 
     program: str = "bwrap"
     """The bwrap binary: a path, or a name on the server's PATH."""

@@ -70,12 +70,12 @@ class Watched:
 
 
 class Bwrap:
-    """The launcher and everything below it. Always call `end`."""
+    """The launcher, the bwrap that it becomes, and the processes of the run. Always call `end`."""
 
     def __init__(self, order: dict[str, Any], inherited: Sequence[int], status: int) -> None:
         """Start the launcher.
 
-        `status` is the read end of bwrap's status pipe, which this object closes unless this raises OSError.
+        `status` is the read end of bwrap's status pipe. The object owns and closes it, unless the call raises OSError.
         """
         self._loop = asyncio.get_running_loop()
         self._known: asyncio.Future[None] = self._loop.create_future()

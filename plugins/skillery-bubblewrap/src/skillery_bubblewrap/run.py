@@ -72,7 +72,7 @@ class HostCapabilities(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """One job. Call `live`, then always `end`."""
+    """A job in bwrap. Call `live`, then always `end`."""
 
     def __init__(self, means: HostCapabilities, job: Job, host: RunHost) -> None:
         self._means = means

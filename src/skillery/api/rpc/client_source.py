@@ -42,15 +42,15 @@ _WITHOUT_AWAITING = (
 
 
 class Flavour(NamedTuple):
-    """One of the classes that have every method."""
+    """A class of the client that has every method: synchronous, asynchronous or batch."""
 
     module: str
     name: str
     doc: str
     begin: str
-    """What stands before `def`."""
+    """The text before `def`."""
     call: str
-    """What the body of a method does with a result, around the call."""
+    """The text of a method's body, around its call."""
     answer: str
     has_keys: bool
 
@@ -63,7 +63,7 @@ FLAVOURS = (
 
 
 def sources() -> dict[Path, str]:
-    """Every file that is made, with what should stand in it."""
+    """Return the content of every generated file, by path."""
     generated = CLIENT / "generated"
     made = {generated / f"{flavour.module}.py": _methods(flavour) for flavour in FLAVOURS}
     made[generated / "calls.py"] = _calls()
@@ -101,9 +101,9 @@ def _calls() -> str:
     tools = [name for name, method in METHODS.items() if method.is_tool]
     return (
         f"{MADE}ONCE = frozenset({once!r})\n"
-        '"""The server makes them once for one Idempotency-Key."""\n'
+        '"""Methods that the server executes once for each Idempotency-Key."""\n'
         f"REPEATABLE = frozenset({harmless!r})\n"
-        '"""Change nothing: to call them twice does no harm."""\n'
+        '"""Methods that change nothing, so that calling them twice is harmless."""\n'
         f"TOOLS = {tuple(tools)!r}\n"
         '"""The tools of the protocol."""\n'
     )
@@ -169,7 +169,7 @@ def _documentation(struct: type[Params], *, keyed: bool) -> str:
 
 
 def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]]:
-    """Name, type, description, and whether it must be given."""
+    """Yield name, type, description, and whether the field is required."""
     hints = typing.get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
         kind = hints[field.name]
@@ -179,7 +179,7 @@ def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]
 
 
 def _type(kind: Any) -> str:
-    """As a caller writes it: what is only read may be any mapping, and a list of objects any sequence."""
+    """Return the type that the client declares. Objects are accepted as any Mapping, lists of them as any Sequence."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _type(arguments[0])
@@ -200,7 +200,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _structs() -> list[type[msgspec.Struct]]:
-    """Objects that stand in params, and nowhere else."""
+    """Return the structs that occur in params and not in results."""
     found: dict[str, type[msgspec.Struct]] = {}
     for method in METHODS.values():
         for hint in typing.get_type_hints(method.params).values():

@@ -26,13 +26,13 @@ class ListEnvironments(Params, frozen=True, kw_only=True):
 
 
 class DescribeEnvironment(Params, frozen=True, kw_only=True):
-    """Show one environment, and the skills that have its packages."""
+    """Return one environment, and the versions that use its lock."""
 
     name: Annotated[Subject, shown("Name of an environment, or the SHA-256 of a lock")]
 
 
 class RebuildEnvironment(Params, frozen=True, kw_only=True):
-    """Lock a named environment anew and install that, or install a lock of skills anew."""
+    """Lock a named environment again and install the new lock, or reinstall a lock of skills."""
 
     name: Annotated[Subject, shown("Name of an environment, or the SHA-256 of a lock")]
 

@@ -22,7 +22,7 @@ Ttl = Annotated[int, Meta(ge=1, le=MOST_TTL)]
 
 
 def shown(description: str, **schema: Any) -> Meta:
-    """How a parameter is published: its description, and a default where the specification prints one."""
+    """Return the published part of a parameter: its description, and further keys of its JSON Schema."""
     return Meta(description=description, extra_json_schema=schema)
 
 
@@ -34,7 +34,7 @@ EnvironmentName = Annotated[str, Meta(max_length=100)]
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all: by name only, nothing unknown."""
+    """Base of all params. They are passed by name, and unknown names are refused."""
 
 
 class ListSkills(Params, frozen=True, kw_only=True):
@@ -147,7 +147,7 @@ class LoadSkillsProtocolGuide(Params, frozen=True, kw_only=True):
 
 
 class SkillFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of a new skill."""
+    """A file of a new skill."""
 
     path: Annotated[str, shown("Path within the skill directory (e.g., 'code/main.py')")]
     content: Annotated[str, shown("Content of the file")]
@@ -156,10 +156,10 @@ class SkillFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CreateSkill(Params, frozen=True, kw_only=True):
-    """Publish a new skill, or a new version of one. Everything is validated before anything is stored."""
+    """Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored."""
 
     manifest: Annotated[
-        dict[str, Any], shown("skill.toml as JSON: name, version, description, and what else it declares")
+        dict[str, Any], shown("skill.toml as JSON: name, version, description, and further declarations")
     ]
     skill_md: Annotated[str, shown("SKILL.md: markdown for the LLM, with YAML frontmatter at the top")]
     files: Annotated[list[SkillFile], shown("Code and resources of the skill")] = []
@@ -168,7 +168,7 @@ class CreateSkill(Params, frozen=True, kw_only=True):
 NAME = shown("Skill name")
 VERSION = shown("Exact version")
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
-"""What one person tells others: a reason, a note, a message."""
+"""A text for other people: a reason, a note or a message."""
 
 
 class SubmitVersion(Params, frozen=True, kw_only=True):
@@ -183,54 +183,54 @@ class ApproveVersion(Params, frozen=True, kw_only=True):
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
-    digest: Annotated[str, shown("Digest of what was looked at: another one is refused")] = ""
+    digest: Annotated[str, shown("Digest of the reviewed bundle: an approval of another digest is refused")] = ""
     note: Annotated[Annotated[str, Meta(max_length=2000)], shown("Recorded with the approval")] = ""
 
 
 class RejectVersion(Params, frozen=True, kw_only=True):
-    """Refuse a version that is in review."""
+    """Reject a version that is in review."""
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
-    reason: Annotated[Text, shown("What its author is told")]
+    reason: Annotated[Text, shown("Reason for the author")]
 
 
 class YankVersion(Params, frozen=True, kw_only=True):
-    """Let a published version be resolved only where it is asked for exactly."""
+    """Withdraw a published version: only requests for exactly this version still resolve."""
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
-    reason: Annotated[Text, shown("What those are told who ask for it exactly")]
+    reason: Annotated[Text, shown("Reason for callers who request exactly this version")]
 
 
 class UnyankVersion(Params, frozen=True, kw_only=True):
-    """Take a yank back."""
+    """Undo a yank."""
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
 
 
 class DeprecateSkill(Params, frozen=True, kw_only=True):
-    """Say of all published versions of a skill that another should be used."""
+    """Mark all published versions of a skill as deprecated."""
 
     name: Annotated[str, NAME]
-    message: Annotated[Text, shown("What describe_skill says of it")]
+    message: Annotated[Text, shown("Message that describe_skill shows")]
     successor: Annotated[str, shown("Name of the skill to use instead")] = ""
 
 
 class UndeprecateSkill(Params, frozen=True, kw_only=True):
-    """Take a deprecation back."""
+    """Undo a deprecation."""
 
     name: Annotated[str, NAME]
 
 
 class SetVisibility(Params, frozen=True, kw_only=True):
-    """Say who sees a skill."""
+    """Set which callers can see a skill."""
 
     name: Annotated[str, NAME]
     visibility: Annotated[
         Literal["public", "namespace", "private"],
-        shown("public: everybody; namespace: who has a grant that covers the name; private: its publishers"),
+        shown("public: all callers; namespace: callers with a grant that covers the name; private: its publishers"),
     ]
 
 
@@ -244,19 +244,19 @@ class SetLabel(Params, frozen=True, kw_only=True):
     label: Annotated[str, LABEL]
     version: Annotated[
         Annotated[str, Meta(min_length=1)],
-        shown("What it points to: a version, or what means one now (another label, a range, 'latest')"),
+        shown("New target: a version, or a version spec to resolve now (another label, a range, 'latest')"),
     ]
 
 
 class RollbackLabel(Params, frozen=True, kw_only=True):
-    """Point a label to what it pointed to before its last move."""
+    """Undo the last move of a label."""
 
     name: Annotated[str, NAME]
     label: Annotated[str, LABEL]
 
 
 class RemoveLabel(Params, frozen=True, kw_only=True):
-    """Take a label away; a rollback brings it back."""
+    """Remove a label. A rollback restores it."""
 
     name: Annotated[str, NAME]
     label: Annotated[str, LABEL]
@@ -266,28 +266,28 @@ class ListLabels(Params, frozen=True, kw_only=True):
     """List the labels of a skill, and their moves, newest first."""
 
     name: Annotated[str, NAME]
-    label: Annotated[str, shown("Only this one")] = ""
+    label: Annotated[str, shown("Only this label")] = ""
     limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of moves", default=50)] = 50
     cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
 
 
 class ResolveSkills(Params, frozen=True, kw_only=True):
-    """Say which version each skill is now, with its digest."""
+    """Resolve skills to exact versions and digests, as a lock."""
 
     skills: Annotated[list[str], shown("'name' or 'name@version spec' each, at most 1000")]
 
 
 class LockEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One skill in a lock, as resolve_skills answers it."""
+    """A skill of a lock, as resolve_skills returns it."""
 
     name: Annotated[str, NAME]
     version: Annotated[str, VERSION]
     digest: Annotated[str, shown("Digest of the bundle")]
-    status: Annotated[str, shown("What it was when it was locked")] = ""
+    status: Annotated[str, shown("Status of the version when it was locked")] = ""
 
 
 class VerifyLock(Params, frozen=True, kw_only=True):
-    """Say whether all that is locked is there as it was."""
+    """Check whether the locked versions still exist with the same digests."""
 
     lock: Annotated[Annotated[list[LockEntry], Meta(max_length=1000)], shown("'lock' of resolve_skills")]
 
@@ -306,27 +306,27 @@ class SearchSkills(Params, frozen=True, kw_only=True):
 
 
 class CheckSkill(CreateSkill, frozen=True, kw_only=True):
-    """Say what create_skill would say, and run the examples, without publishing anything."""
+    """Run all checks of create_skill and the examples, without publishing anything."""
 
 
 class WaiveFinding(Params, frozen=True, kw_only=True):
-    """Let versions of a skill be published in spite of a finding."""
+    """Allow versions of a skill to be published in spite of a finding."""
 
     name: Annotated[str, NAME]
     rule: Annotated[Annotated[str, Meta(min_length=1, max_length=255)], shown("The finding's rule")]
-    reason: Annotated[Text, shown("Why, for everybody who reads the skill")]
-    until: Annotated[str, shown("Until when: '2027-01-31', a time, or '90d'; omit for ever")] = ""
+    reason: Annotated[Text, shown("Reason, for all readers of the skill")]
+    until: Annotated[str, shown("End of the waiver: '2027-01-31', a time, or '90d'; omit for no end")] = ""
     file: Annotated[Annotated[str, Meta(max_length=255)], shown("Only findings in this file")] = ""
     version: Annotated[str, shown("Only this exact version")] = ""
 
 
 class ListVersions(Params, frozen=True, kw_only=True):
-    """List versions of a skill or of all skills, the one published last first."""
+    """List versions of a skill or of all skills, the most recently published first."""
 
     name: Annotated[str, shown("Only versions of this skill")] = ""
     status: Annotated[
         Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected"] | msgspec.UnsetType,
-        shown("Only versions with this status (e.g., 'in_review' for what waits for a reviewer)"),
+        shown("Only versions with this status (e.g., 'in_review' for versions that wait for a reviewer)"),
     ] = msgspec.UNSET
     namespace: Annotated[str, shown("Only versions in this namespace and below it")] = ""
     limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
@@ -336,74 +336,76 @@ class ListVersions(Params, frozen=True, kw_only=True):
 class ListWaivers(Params, frozen=True, kw_only=True):
     """List the waivers of the skills that the caller reviews, newest first."""
 
-    name: Annotated[str, shown("Only those of this skill")] = ""
+    name: Annotated[str, shown("Only waivers of this skill")] = ""
     limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
     cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
 
 
 class RevokeWaiver(Params, frozen=True, kw_only=True):
-    """Make a waiver no longer good. What was published under it stays."""
+    """Revoke a waiver. Versions that were published under it stay."""
 
     id: Annotated[str, shown("The waiver's id")]
 
 
 class DeleteBlob(Params, frozen=True, kw_only=True):
-    """Delete a blob of one's own."""
+    """Delete a blob of the caller."""
 
     blob_id: Annotated[str, shown("Blob identifier")]
 
 
 class GetUsage(Params, frozen=True, kw_only=True):
-    """Say how much is used, and how much may be."""
+    """Return the used amount and the limit of each quota."""
 
-    identity: Annotated[str, shown("Whose; omit for your own (another's takes the scope admin)")] = ""
-    namespace: Annotated[str, shown("Of which namespace; omit for those of your grants")] = ""
+    identity: Annotated[str, shown("Identity; omit for the caller (other identities need the scope admin)")] = ""
+    namespace: Annotated[str, shown("Namespace; omit for the namespaces of the caller's grants")] = ""
 
 
 class CollectGarbage(Params, frozen=True, kw_only=True):
-    """Remove what nothing refers to any more."""
+    """Remove unreferenced and expired data."""
 
-    dry_run: Annotated[bool, shown("Only say what would be removed", default=False)] = False
+    dry_run: Annotated[bool, shown("Only report what a sweep would remove", default=False)] = False
     steps: Annotated[list[str], shown("Only these steps of a sweep, by their names; omit for all")] = []
 
 
 class CreateToken(Params, frozen=True, kw_only=True):
-    """Make a token. It is shown in the answer and never again."""
+    """Create a token. Only this answer contains it."""
 
-    name: Annotated[str, shown("Whose token it is; tokens of one name are one identity")]
-    scopes: Annotated[list[str], shown("What it may do: read, run, publish, review, admin")]
-    namespaces: Annotated[list[str], shown("Under which names it may publish ('sales.*'; '*' for all)")] = []
+    name: Annotated[str, shown("Name of the identity; tokens with one name are one identity")]
+    scopes: Annotated[list[str], shown("Scopes of the token: read, run, publish, review, admin")]
+    namespaces: Annotated[
+        list[str], shown("Namespace grants: names to publish or review ('sales.*'; '*' for all)")
+    ] = []
     kind: Annotated[Literal["person", "agent"], shown("Whether a person or an agent holds it", default="person")] = (
         "person"
     )
-    expires: Annotated[str, shown("After how long it is no longer good (e.g., '90d'); omit for never")] = ""
+    expires: Annotated[str, shown("Lifetime of the token (e.g., '90d'); omit for no end")] = ""
 
 
 class ListTokens(Params, frozen=True, kw_only=True):
-    """List every token, without its secret."""
+    """List all tokens, without their secrets."""
 
 
 class RevokeToken(Params, frozen=True, kw_only=True):
-    """Make a token no longer good, for ever."""
+    """Revoke a token permanently."""
 
     id: Annotated[str, shown("The token's id")]
 
 
 class ListAudit(Params, frozen=True, kw_only=True):
-    """List what was changed and what was refused, newest first."""
+    """List changes and refused attempts, newest first."""
 
-    identity: Annotated[str, shown("Only what this identity did or was refused")] = ""
-    action: Annotated[str, shown("Only this action: a method's name, for the most part")] = ""
-    subject: Annotated[str, shown("Only what was done to this: a skill (all its versions), name@version, an id")] = ""
-    outcome: Annotated[Literal["done", "refused", ""], shown("Only what was done, or only what was refused")] = ""
-    since: Annotated[str, shown("Only from this time on (e.g., '2026-11-22T09:30:00Z')")] = ""
-    until: Annotated[str, shown("Only before this time")] = ""
+    identity: Annotated[str, shown("Only entries of this identity")] = ""
+    action: Annotated[str, shown("Only this action, usually the name of a method")] = ""
+    subject: Annotated[str, shown("Only this subject: a skill (with all its versions), name@version, or an id")] = ""
+    outcome: Annotated[Literal["done", "refused", ""], shown("Only changes, or only refused attempts")] = ""
+    since: Annotated[str, shown("Only entries from this time on (e.g., '2026-11-22T09:30:00Z')")] = ""
+    until: Annotated[str, shown("Only entries before this time")] = ""
     limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
     cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
 
 
 class GetRun(Params, frozen=True, kw_only=True):
-    """Show a run as it was answered, and what else is on record of it."""
+    """Return a run as it was answered, with the other recorded fields."""
 
     run_id: Annotated[str, shown("The run's id")]
     wait_ms: Annotated[int, Meta(ge=0, le=60_000), shown("Wait up to this long for the end of the run")] = 0
@@ -426,13 +428,13 @@ class ListRuns(Params, frozen=True, kw_only=True):
         Literal["queued", "started", "completed", "failed"] | msgspec.UnsetType, shown("Only runs with this status")
     ] = msgspec.UNSET
     since: Annotated[str, shown("Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')")] = ""
-    identity: Annotated[str, shown("Only runs of this identity; somebody else's for admins alone")] = ""
+    identity: Annotated[str, shown("Only runs of this identity; other identities need the scope admin")] = ""
     limit: Annotated[int, Meta(ge=1, le=1000), shown("Maximum number of results", default=50)] = 50
     cursor: Annotated[str, shown("Pagination cursor from previous response")] = ""
 
 
 class CancelRun(Params, frozen=True, kw_only=True):
-    """Stop a run that waits or is under way."""
+    """Stop a queued or started run."""
 
     run_id: Annotated[str, shown("The run's id")]
 

@@ -1,4 +1,4 @@
-"""The parameters of the methods for tools that skills bring along (Skill Tools 1.0.0)."""
+"""The parameters of the methods for tools of skills and sessions (Skill Tools 1.0.0)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from skillery.backends import Language
 MOST_CODE = 256 * 1024
 MOST_PARAMETERS = 64 * 1024
 Address = Annotated[str, Meta(max_length=257)]
-"""Of a tool: the names of a skill and of a tool have at most 128 characters. What is near is looked for only to what is
-no longer."""
+"""The name of a tool, or `skill/tool`. Each of the two names has at most 128 characters, so that the search for similar
+names is cheap."""
 Session = Annotated[str, Meta(max_length=128)]
-SESSION = shown("Which of your sessions this is about, by a name that you give it; omit for the one without a name")
+SESSION = shown("Session of the caller, by a name that the caller chooses; omit for the unnamed session")
 
 
 class ListTools(Params, frozen=True, kw_only=True):
@@ -31,9 +31,9 @@ class ListTools(Params, frozen=True, kw_only=True):
 class CallTool(Params, frozen=True, kw_only=True):
     """Call a tool of a skill."""
 
-    name: Annotated[Address, shown("Name of the tool, or 'skill/tool' where several skills have one of that name")]
+    name: Annotated[Address, shown("Name of the tool, or 'skill/tool' if several skills have a tool of that name")]
     args: Annotated[dict[str, Any], shown("Arguments for the tool")] = msgspec.field(default_factory=dict)
-    skill: Annotated[str, shown("The skill that offers it; omit for the one that was published last")] = ""
+    skill: Annotated[str, shown("Skill that offers the tool; omit for the most recently published one")] = ""
     version: Annotated[str, shown("Version of that skill (omit for latest)")] = ""
     timeout_ms: Annotated[TimeoutMs | msgspec.UnsetType, shown("Execution timeout in milliseconds")] = msgspec.UNSET
     input_blobs: Annotated[list[str], shown("Blob IDs to mount in the sandbox")] = msgspec.field(default_factory=list)
@@ -47,7 +47,7 @@ class CallTool(Params, frozen=True, kw_only=True):
 
 
 class DefineTool(Params, frozen=True, kw_only=True):
-    """Define a tool of your own."""
+    """Define a tool, for a session or as a published skill."""
 
     name: Annotated[Address, shown("Tool name (lowercase with underscores)")]
     description: Annotated[Annotated[str, Meta(min_length=1, max_length=1024)], shown("What the tool does")]
@@ -60,16 +60,18 @@ class DefineTool(Params, frozen=True, kw_only=True):
     ]
     persistent: Annotated[str, shown('"true" to keep it as a skill that others can use')] = ""
     language: Annotated[
-        Language | msgspec.UnsetType, shown("What the code is written in; JavaScript where that runs, else Python")
+        Language | msgspec.UnsetType,
+        shown("Language of the code; omit for JavaScript if the server can run it, else Python"),
     ] = msgspec.UNSET
     namespace: Annotated[
-        str | msgspec.UnsetType, shown("Where a persistent tool is kept; omit for none, or where you may publish")
+        str | msgspec.UnsetType,
+        shown("Namespace of a persistent tool; omit for none, or for the first granted namespace"),
     ] = msgspec.UNSET
     session: Annotated[Session, SESSION] = ""
 
 
 class RemoveTool(Params, frozen=True, kw_only=True):
-    """Remove a tool that was defined."""
+    """Remove a tool that define_tool has made."""
 
     name: Annotated[Address, shown("Tool name to remove, or 'skill/tool'")]
     session: Annotated[Session, SESSION] = ""

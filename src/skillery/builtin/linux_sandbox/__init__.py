@@ -1,6 +1,6 @@
 """The sandbox `linux`: every run gets its own namespaces, a read-only root, cgroups, Landlock and seccomp.
 
-No daemon and no installation: the backend uses only the kernel, for a server run as root or as an ordinary user.
+The backend needs no daemon and no installation. It uses only the kernel, and works as root and as an ordinary user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from skillery.sandboxing.linux.uids import Uids
 
 
 class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[backends.sandbox.linux]`"""
+    """Settings of the sandbox `linux`, from `[backends.sandbox.linux]`."""
 
     first_uid: int = 100_000
     """The first host uid of runs, if the server is root.
@@ -33,9 +33,9 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     Further runs do not wait for them, and runs with network access use none.
     """
     recycle_runs: int = 1_000
-    """Runs are forked from one process, and share its memory layout and hash seed.
+    """Number of runs that are forked from one process before a new process replaces it.
 
-    After this many runs, a new process replaces it. With 1, each run has its own process, and costs the start of an
+    These runs share its memory layout and hash seed. With 1, each run has its own process, which costs the start of an
     interpreter.
     """
     recycle_minutes: int = 60

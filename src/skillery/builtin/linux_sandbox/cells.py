@@ -68,9 +68,9 @@ class Ends:
     """The server's ends of the connections to a cell, and the cell's ends until they are sent."""
 
     def __init__(self, *, wary: bool = False) -> None:
-        """Open all connections.
+        """Open all connections. If that fails, close them again and raise OSError.
 
-        Raise OSError, with nothing open. `wary` means that an untrusted process may keep the other ends.
+        `wary` means that an untrusted process may keep the other ends.
         """
         self.wary = wary
         with contextlib.ExitStack() as opened:

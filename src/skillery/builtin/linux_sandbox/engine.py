@@ -114,9 +114,9 @@ class CellRun:
         raise AssertionError
 
     def _entries(self) -> list[dict[str, Any]]:
-        """Return the entries to mount.
+        """Return the entries that the workshop mounts.
 
-        Preloaded packages are mounted already, unless the job has several environments.
+        If the zygote has preloaded the only environment of the job, its packages are mounted already.
         """
         is_there = self._pool is not self._capabilities.pool and len(self._job.packages) == 1
         return given(self._job, root=self._capabilities.root, packages=not is_there)

@@ -106,7 +106,7 @@ class Pool:
         return None
 
     def _remember(self, demand: Demand) -> None:
-        """Record the request, so that the most frequent recent parameters are prepared."""
+        """Record the requested parameters: cells are prepared for the most frequent recent ones."""
         self._asked.append(demand)
         if demand != self._usual:
             self._usual = Counter(self._asked).most_common(1)[0][0]

@@ -1,7 +1,7 @@
-"""The server's side of a zygote that has imported modules of an environment: none of its messages is trusted.
+"""The server's side of a preloaded zygote, which has imported modules of an environment. Its messages are not trusted.
 
-It has its own host uid, cgroup and pid namespace. The server learns the pid, pidfd and mount namespace of its runs
-from the kernel, and never accepts descriptors from it.
+A preloaded zygote has its own host uid, cgroup and pid namespace. The server gets the pid, pidfd and mount namespace of
+its runs from the kernel, and never accepts descriptors from the zygote.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GENERATIONS = 8
 END_SECONDS = 5.0
 LOST = "the process that had imported it ended"
 FORKING = ("mount", "unshare", "setns", "clone", "sched_setaffinity")
-"""System calls that runs must not make, but that forking a run needs."""
+"""System calls that a zygote needs to fork a run. Runs themselves must not make them."""
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Crowded(ZygoteLost):
 
 
 class OneUid(Uids):
-    """The single host uid of all runs of one zygote: it is their parent, and cannot have more."""
+    """The only host uid of all runs of a preloaded zygote: an unprivileged zygote cannot give them other uids."""
 
     def __init__(self, uid: int) -> None:
         self._uid = uid
@@ -144,7 +144,7 @@ class PreloadedZygote(Zygote):
 
     @property
     def memory(self) -> int:
-        """Return the bytes of its own memory, which its runs share."""
+        """Return the bytes of the zygote's memory, which its runs share."""
         return watchdog.rough_memory(self._inner[0]) if self._inner[0] else 0
 
     # -- runs ----------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ class PreloadedPool(Pool):
         return zygote
 
     async def _make(self, demand: Demand, *, ahead: bool) -> Cell:
-        """Try once. Without a zygote, the run imports its modules itself."""
+        """Fork a cell, without a second attempt. On ZygoteLost, the caller runs the job in an ordinary cell instead."""
         zygote = await self._zygote()
         try:
             return await self._forked(zygote, demand, ahead=ahead)

@@ -107,10 +107,10 @@ class WarmEnvironments:
         self._keep(self._start(kept))
 
     def _has_room(self) -> bool:
-        """Return whether another environment fits.
+        """Return whether there is room for another environment.
 
-        If not, dismiss the least recently used one that was useful for long enough: two environments in turn in the
-        last slot would only import.
+        If not, dismiss the least recently used environment, if it was idle for longer than its start takes. Otherwise,
+        two environments that need the last slot in turn would spend all their time on imports.
         """
         self._forget_failures()
         living = [kept for kept in self._kept.values() if kept.state != "failed"]

@@ -47,7 +47,7 @@ class Answers:
     """Requests over one socket, each answered by its number. A silent process counts as dead."""
 
     def __init__(self, *, wary: bool = False) -> None:
-        """`wary` means an untrusted process: one that sends an unrequested message is lost."""
+        """`wary` means that the other process is untrusted. If it sends an unrequested message, the link is closed."""
         self._wary = wary
         self.link = Packets(wary=wary)
         self._numbers = itertools.count()
@@ -57,7 +57,7 @@ class Answers:
         self._answered = 0
 
     async def wait_ready(self, seconds: float = START_SECONDS) -> int:
-        """Return the sender's pid if this end is wary. Raise CannotStart."""
+        """Wait for the first message. Return the pid of its sender, which only a wary link knows. Raise CannotStart."""
         try:
             async with asyncio.timeout(seconds):
                 first = await self.link.receive()
@@ -93,9 +93,9 @@ class Answers:
         self._asked.clear()
 
     async def ask(self, messages: list[dict[str, Any]], descriptors: tuple[int, ...] = ()) -> Received:
-        """Return the answer to messages that belong together.
+        """Send a request as one or more messages, the last with the descriptors, and return the answer.
 
-        The last message carries the descriptors. Raise ZygoteLost.
+        Raise ZygoteLost.
         """
         if self.lost:
             raise ZygoteLost
@@ -123,9 +123,9 @@ class Answers:
         return received
 
     async def _answer(self, asked: asyncio.Future[Received]) -> Received:
-        """Wait for the answer.
+        """Return the answer. Raise TimeoutError if the process answers no request at all for ANSWER_SECONDS.
 
-        The process works sequentially, so it is dead only if it answers no request. Raise TimeoutError.
+        The process handles requests one after another, so answers to other requests show that it works.
         """
         while True:
             before = self._answered

@@ -228,9 +228,9 @@ class BatchMethods:
     def create_skill(
         self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
     ) -> Pending[NewVersion]:
-        """Publish a new skill, or a new version of one. Everything is validated before anything is stored.
+        """Publish a new skill, or a new version of a skill. The whole bundle is checked before anything is stored.
 
-        manifest: skill.toml as JSON: name, version, description, and what else it declares
+        manifest: skill.toml as JSON: name, version, description, and further declarations
         skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
         files: Code and resources of the skill
         """
@@ -255,7 +255,7 @@ class BatchMethods:
 
         name: Skill name
         version: Exact version
-        digest: Digest of what was looked at: another one is refused
+        digest: Digest of the reviewed bundle: an approval of another digest is refused
         note: Recorded with the approval
         """
         answer: Pending[NewVersion] = self.call(
@@ -264,27 +264,27 @@ class BatchMethods:
         return answer
 
     def reject_version(self, name: str, version: str, reason: str) -> Pending[NewVersion]:
-        """Refuse a version that is in review.
+        """Reject a version that is in review.
 
         name: Skill name
         version: Exact version
-        reason: What its author is told
+        reason: Reason for the author
         """
         answer: Pending[NewVersion] = self.call("reject_version", {"name": name, "version": version, "reason": reason})
         return answer
 
     def yank_version(self, name: str, version: str, reason: str) -> Pending[NewVersion]:
-        """Let a published version be resolved only where it is asked for exactly.
+        """Withdraw a published version: only requests for exactly this version still resolve.
 
         name: Skill name
         version: Exact version
-        reason: What those are told who ask for it exactly
+        reason: Reason for callers who request exactly this version
         """
         answer: Pending[NewVersion] = self.call("yank_version", {"name": name, "version": version, "reason": reason})
         return answer
 
     def unyank_version(self, name: str, version: str) -> Pending[NewVersion]:
-        """Take a yank back.
+        """Undo a yank.
 
         name: Skill name
         version: Exact version
@@ -293,10 +293,10 @@ class BatchMethods:
         return answer
 
     def deprecate_skill(self, name: str, message: str, *, successor: str | None = None) -> Pending[NewVersion]:
-        """Say of all published versions of a skill that another should be used.
+        """Mark all published versions of a skill as deprecated.
 
         name: Skill name
-        message: What describe_skill says of it
+        message: Message that describe_skill shows
         successor: Name of the skill to use instead
         """
         answer: Pending[NewVersion] = self.call(
@@ -305,7 +305,7 @@ class BatchMethods:
         return answer
 
     def undeprecate_skill(self, name: str) -> Pending[NewVersion]:
-        """Take a deprecation back.
+        """Undo a deprecation.
 
         name: Skill name
         """
@@ -313,10 +313,10 @@ class BatchMethods:
         return answer
 
     def set_visibility(self, name: str, visibility: Literal["public", "namespace", "private"]) -> Pending[NewVersion]:
-        """Say who sees a skill.
+        """Set which callers can see a skill.
 
         name: Skill name
-        visibility: public: everybody; namespace: who has a grant that covers the name; private: its publishers
+        visibility: public: all callers; namespace: callers with a grant that covers the name; private: its publishers
         """
         answer: Pending[NewVersion] = self.call("set_visibility", {"name": name, "visibility": visibility})
         return answer
@@ -330,10 +330,10 @@ class BatchMethods:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Pending[VersionPage]:
-        """List versions of a skill or of all skills, the one published last first.
+        """List versions of a skill or of all skills, the most recently published first.
 
         name: Only versions of this skill
-        status: Only versions with this status (e.g., 'in_review' for what waits for a reviewer)
+        status: Only versions with this status (e.g., 'in_review' for versions that wait for a reviewer)
         namespace: Only versions in this namespace and below it
         limit: Maximum number of results
         cursor: Pagination cursor from previous response
@@ -344,7 +344,7 @@ class BatchMethods:
         return answer
 
     def get_run(self, run_id: str, *, wait_ms: int | None = None) -> Pending[RunRecord]:
-        """Show a run as it was answered, and what else is on record of it.
+        """Return a run as it was answered, with the other recorded fields.
 
         run_id: The run's id
         wait_ms: Wait up to this long for the end of the run
@@ -382,7 +382,7 @@ class BatchMethods:
         skill: Only runs of this skill
         status: Only runs with this status
         since: Only runs since then (e.g., '2026-11-22T10:00:00Z' or '24h')
-        identity: Only runs of this identity; somebody else's for admins alone
+        identity: Only runs of this identity; other identities need the scope admin
         limit: Maximum number of results
         cursor: Pagination cursor from previous response
         """
@@ -393,7 +393,7 @@ class BatchMethods:
         return answer
 
     def cancel_run(self, run_id: str) -> Pending[RunRecord]:
-        """Stop a run that waits or is under way.
+        """Stop a queued or started run.
 
         run_id: The run's id
         """
@@ -405,13 +405,13 @@ class BatchMethods:
 
         name: Skill name
         label: Label (e.g., 'stable')
-        version: What it points to: a version, or what means one now (another label, a range, 'latest')
+        version: New target: a version, or a version spec to resolve now (another label, a range, 'latest')
         """
         answer: Pending[MovedLabel] = self.call("set_label", {"name": name, "label": label, "version": version})
         return answer
 
     def rollback_label(self, name: str, label: str) -> Pending[MovedLabel]:
-        """Point a label to what it pointed to before its last move.
+        """Undo the last move of a label.
 
         name: Skill name
         label: Label (e.g., 'stable')
@@ -420,7 +420,7 @@ class BatchMethods:
         return answer
 
     def remove_label(self, name: str, label: str) -> Pending[MovedLabel]:
-        """Take a label away; a rollback brings it back.
+        """Remove a label. A rollback restores it.
 
         name: Skill name
         label: Label (e.g., 'stable')
@@ -434,7 +434,7 @@ class BatchMethods:
         """List the labels of a skill, and their moves, newest first.
 
         name: Skill name
-        label: Only this one
+        label: Only this label
         limit: Maximum number of moves
         cursor: Pagination cursor from previous response
         """
@@ -444,7 +444,7 @@ class BatchMethods:
         return answer
 
     def resolve_skills(self, skills: list[str]) -> Pending[Lock]:
-        """Say which version each skill is now, with its digest.
+        """Resolve skills to exact versions and digests, as a lock.
 
         skills: 'name' or 'name@version spec' each, at most 1000
         """
@@ -452,7 +452,7 @@ class BatchMethods:
         return answer
 
     def verify_lock(self, lock: Sequence[Locked]) -> Pending[Verified]:
-        """Say whether all that is locked is there as it was.
+        """Check whether the locked versions still exist with the same digests.
 
         lock: 'lock' of resolve_skills
         """
@@ -487,9 +487,9 @@ class BatchMethods:
     def check_skill(
         self, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
     ) -> Pending[CheckedSkill]:
-        """Say what create_skill would say, and run the examples, without publishing anything.
+        """Run all checks of create_skill and the examples, without publishing anything.
 
-        manifest: skill.toml as JSON: name, version, description, and what else it declares
+        manifest: skill.toml as JSON: name, version, description, and further declarations
         skill_md: SKILL.md: markdown for the LLM, with YAML frontmatter at the top
         files: Code and resources of the skill
         """
@@ -508,12 +508,12 @@ class BatchMethods:
         file: str | None = None,
         version: str | None = None,
     ) -> Pending[Waiver]:
-        """Let versions of a skill be published in spite of a finding.
+        """Allow versions of a skill to be published in spite of a finding.
 
         name: Skill name
         rule: The finding's rule
-        reason: Why, for everybody who reads the skill
-        until: Until when: '2027-01-31', a time, or '90d'; omit for ever
+        reason: Reason, for all readers of the skill
+        until: End of the waiver: '2027-01-31', a time, or '90d'; omit for no end
         file: Only findings in this file
         version: Only this exact version
         """
@@ -528,7 +528,7 @@ class BatchMethods:
     ) -> Pending[WaiverPage]:
         """List the waivers of the skills that the caller reviews, newest first.
 
-        name: Only those of this skill
+        name: Only waivers of this skill
         limit: Maximum number of results
         cursor: Pagination cursor from previous response
         """
@@ -536,7 +536,7 @@ class BatchMethods:
         return answer
 
     def revoke_waiver(self, id: str) -> Pending[Waiver]:
-        """Make a waiver no longer good. What was published under it stays.
+        """Revoke a waiver. Versions that were published under it stay.
 
         id: The waiver's id
         """
@@ -554,7 +554,7 @@ class BatchMethods:
         """List the tools that skills offer.
 
         skill: Only tools of this skill: 'name' or 'name@version spec'
-        session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
+        session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
         limit: Maximum number of results
         cursor: Pagination cursor from previous response
         """
@@ -579,14 +579,14 @@ class BatchMethods:
     ) -> Pending[ToolResult]:
         """Call a tool of a skill.
 
-        name: Name of the tool, or 'skill/tool' where several skills have one of that name
+        name: Name of the tool, or 'skill/tool' if several skills have a tool of that name
         args: Arguments for the tool
-        skill: The skill that offers it; omit for the one that was published last
+        skill: Skill that offers the tool; omit for the most recently published one
         version: Version of that skill (omit for latest)
         timeout_ms: Execution timeout in milliseconds
         input_blobs: Blob IDs to mount in the sandbox
         files: Blobs to copy into the workspace: writable files at their paths
-        session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
+        session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
         environment: Named environment, for a tool of a skill that declares no packages; '' for none
         background: Answer at once with the run_id; get_run and read_run_log follow the run
         """
@@ -619,16 +619,16 @@ class BatchMethods:
         namespace: str | None = None,
         session: str | None = None,
     ) -> Pending[DefinedTool]:
-        """Define a tool of your own.
+        """Define a tool, for a session or as a published skill.
 
         name: Tool name (lowercase with underscores)
         description: What the tool does
         parameters: JSON string of parameter definitions
         code: Body of the function that gets 'args' and returns the result
         persistent: "true" to keep it as a skill that others can use
-        language: What the code is written in; JavaScript where that runs, else Python
-        namespace: Where a persistent tool is kept; omit for none, or where you may publish
-        session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
+        language: Language of the code; omit for JavaScript if the server can run it, else Python
+        namespace: Namespace of a persistent tool; omit for none, or for the first granted namespace
+        session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
         """
         answer: Pending[DefinedTool] = self.call(
             "define_tool",
@@ -646,10 +646,10 @@ class BatchMethods:
         return answer
 
     def remove_tool(self, name: str, *, session: str | None = None) -> Pending[DefinedTool]:
-        """Remove a tool that was defined.
+        """Remove a tool that define_tool has made.
 
         name: Tool name to remove, or 'skill/tool'
-        session: Which of your sessions this is about, by a name that you give it; omit for the one without a name
+        session: Session of the caller, by a name that the caller chooses; omit for the unnamed session
         """
         answer: Pending[DefinedTool] = self.call("remove_tool", {"name": name, "session": session})
         return answer
@@ -669,7 +669,7 @@ class BatchMethods:
         return answer
 
     def describe_environment(self, name: str) -> Pending[DescribedEnvironment]:
-        """Show one environment, and the skills that have its packages.
+        """Return one environment, and the versions that use its lock.
 
         name: Name of an environment, or the SHA-256 of a lock
         """
@@ -677,7 +677,7 @@ class BatchMethods:
         return answer
 
     def rebuild_environment(self, name: str) -> Pending[DescribedEnvironment]:
-        """Lock a named environment anew and install that, or install a lock of skills anew.
+        """Lock a named environment again and install the new lock, or reinstall a lock of skills.
 
         name: Name of an environment, or the SHA-256 of a lock
         """
@@ -685,7 +685,7 @@ class BatchMethods:
         return answer
 
     def delete_blob(self, blob_id: str) -> Pending[DeletedBlob]:
-        """Delete a blob of one's own.
+        """Delete a blob of the caller.
 
         blob_id: Blob identifier
         """
@@ -693,18 +693,18 @@ class BatchMethods:
         return answer
 
     def get_usage(self, *, identity: str | None = None, namespace: str | None = None) -> Pending[IdentityUse]:
-        """Say how much is used, and how much may be.
+        """Return the used amount and the limit of each quota.
 
-        identity: Whose; omit for your own (another's takes the scope admin)
-        namespace: Of which namespace; omit for those of your grants
+        identity: Identity; omit for the caller (other identities need the scope admin)
+        namespace: Namespace; omit for the namespaces of the caller's grants
         """
         answer: Pending[IdentityUse] = self.call("get_usage", {"identity": identity, "namespace": namespace})
         return answer
 
     def collect_garbage(self, *, dry_run: bool | None = None, steps: list[str] | None = None) -> Pending[Garbage]:
-        """Remove what nothing refers to any more.
+        """Remove unreferenced and expired data.
 
-        dry_run: Only say what would be removed
+        dry_run: Only report what a sweep would remove
         steps: Only these steps of a sweep, by their names; omit for all
         """
         answer: Pending[Garbage] = self.call("collect_garbage", {"dry_run": dry_run, "steps": steps})
@@ -719,13 +719,13 @@ class BatchMethods:
         kind: Literal["person", "agent"] | None = None,
         expires: str | None = None,
     ) -> Pending[CreatedToken]:
-        """Make a token. It is shown in the answer and never again.
+        """Create a token. Only this answer contains it.
 
-        name: Whose token it is; tokens of one name are one identity
-        scopes: What it may do: read, run, publish, review, admin
-        namespaces: Under which names it may publish ('sales.*'; '*' for all)
+        name: Name of the identity; tokens with one name are one identity
+        scopes: Scopes of the token: read, run, publish, review, admin
+        namespaces: Namespace grants: names to publish or review ('sales.*'; '*' for all)
         kind: Whether a person or an agent holds it
-        expires: After how long it is no longer good (e.g., '90d'); omit for never
+        expires: Lifetime of the token (e.g., '90d'); omit for no end
         """
         answer: Pending[CreatedToken] = self.call(
             "create_token", {"name": name, "scopes": scopes, "namespaces": namespaces, "kind": kind, "expires": expires}
@@ -733,12 +733,12 @@ class BatchMethods:
         return answer
 
     def list_tokens(self) -> Pending[Tokens]:
-        """List every token, without its secret."""
+        """List all tokens, without their secrets."""
         answer: Pending[Tokens] = self.call("list_tokens", {})
         return answer
 
     def revoke_token(self, id: str) -> Pending[Token]:
-        """Make a token no longer good, for ever.
+        """Revoke a token permanently.
 
         id: The token's id
         """
@@ -757,14 +757,14 @@ class BatchMethods:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Pending[AuditPage]:
-        """List what was changed and what was refused, newest first.
+        """List changes and refused attempts, newest first.
 
-        identity: Only what this identity did or was refused
-        action: Only this action: a method's name, for the most part
-        subject: Only what was done to this: a skill (all its versions), name@version, an id
-        outcome: Only what was done, or only what was refused
-        since: Only from this time on (e.g., '2026-11-22T09:30:00Z')
-        until: Only before this time
+        identity: Only entries of this identity
+        action: Only this action, usually the name of a method
+        subject: Only this subject: a skill (with all its versions), name@version, or an id
+        outcome: Only changes, or only refused attempts
+        since: Only entries from this time on (e.g., '2026-11-22T09:30:00Z')
+        until: Only entries before this time
         limit: Maximum number of results
         cursor: Pagination cursor from previous response
         """

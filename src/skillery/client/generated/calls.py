@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ONCE = frozenset(["execute_skill", "run_code", "create_blob", "create_skill", "call_tool", "define_tool"])
-"""The server makes them once for one Idempotency-Key."""
+"""Methods that the server executes once for each Idempotency-Key."""
 REPEATABLE = frozenset(
     [
         "list_skills",
@@ -30,7 +30,7 @@ REPEATABLE = frozenset(
         "list_audit",
     ]
 )
-"""Change nothing: to call them twice does no harm."""
+"""Methods that change nothing, so that calling them twice is harmless."""
 TOOLS = (
     "list_skills",
     "describe_skill",

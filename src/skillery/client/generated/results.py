@@ -727,14 +727,14 @@ class IdentityUse(TypedDict):
 
 
 class Swept(TypedDict):
-    """What a step removed, or in a dry run would remove."""
+    """The number and bytes of the items that a step removed, or would remove in a dry run."""
 
     count: int
     bytes: int
 
 
 class Garbage(TypedDict):
-    """What a sweep removed, by step. A dry run removes nothing."""
+    """The items that a sweep removed, by step. A dry run removes nothing."""
 
     dry_run: bool
     removed: dict[str, Swept]

@@ -12,7 +12,7 @@ class RunFile(TypedDict):
 
 
 class SkillFile(TypedDict):
-    """One file of a new skill."""
+    """A file of a new skill."""
 
     path: str
     content: str

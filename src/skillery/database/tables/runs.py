@@ -84,7 +84,7 @@ Index(
     sqlite_where=runs.c.parent_run_id.is_not(None),
 )
 
-# list_runs: of one identity or all, of one skill or all, by time. Failed runs are few, and often asked for.
+# For list_runs by time: of one identity or all, of one skill or all. Failed runs are few, and often requested.
 Index("ix_runs_identity", runs.c.identity, runs.c.started_at, runs.c.id)
 Index("ix_runs_time", runs.c.started_at, runs.c.id)
 Index(

@@ -52,6 +52,6 @@ search_spellings = Table(
     sqlite_with_rowid=False,
 )
 SEARCH_INDEX = "search_index"
-"""The index over `search_words`, made by a migration. On SQLite it is an FTS5 index, with tables of its own that begin
+"""The index over `search_words`, made by a migration. On SQLite it is an FTS5 index, with separate tables that begin
 with this name and that triggers fill. On Postgres it is a GIN index.
 """

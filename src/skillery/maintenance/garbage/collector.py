@@ -19,7 +19,7 @@ BUSY_RETRY_MS = 5_000
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """What a step removed, or in a dry run would remove."""
+    """The number and bytes of the items that a step removed, or would remove in a dry run."""
 
     count: int = 0
     bytes: int = 0
@@ -29,7 +29,7 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 class Garbage(msgspec.Struct, frozen=True):
-    """What a sweep removed, by step. A dry run removes nothing."""
+    """The items that a sweep removed, by step. A dry run removes nothing."""
 
     dry_run: bool
     removed: dict[str, Swept]
@@ -40,7 +40,7 @@ class Sweep(NamedTuple):
 
     dry_run: bool
     stopped: Callable[[], bool]
-    """Return whether the server is closing. A step then ends after the item at hand."""
+    """Return whether the server is closing. The step then ends after the current item."""
 
 
 class Step(NamedTuple):
@@ -61,7 +61,7 @@ class Collector:
         self._at_work = threading.Lock()
 
     def collect(self, *, by: Identity = SERVER, dry_run: bool = False, only: Sequence[str] = ()) -> dict[str, Swept]:
-        """Take every step, or those named in `only`. `by` asked for the sweep. Blocking.
+        """Take every step, or those named in `only`. `by` is the caller who requested the sweep. Blocking.
 
         Raises Busy if another sweep of this database is under way, and InvalidParams for an unknown step.
         """
@@ -88,7 +88,7 @@ class Collector:
         return [step for step in self._steps if not only or step.name in only]
 
     def close(self) -> None:
-        """Stop the current sweep after the item at hand. No step starts later. Blocking."""
+        """Stop the current sweep after its current item. No step starts later. Blocking."""
         self._stopping.set()
         with self._at_work:
             return

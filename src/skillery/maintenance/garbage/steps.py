@@ -143,7 +143,7 @@ def _delete_unused(connection: Connection, server: str, digests: list[str]) -> t
 def leftovers(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
     """Delete files in the storage that no row names.
 
-    A process died before it wrote the row, or before it deleted the files of an upload that had failed.
+    Such files are left if a process dies before it writes the row, or before it deletes the files of a failed upload.
     """
     if not isinstance(storage, ListsContents):
         return Swept()
@@ -168,8 +168,8 @@ def _known(connection: Connection, digests: list[str]) -> set[str]:
 
 
 def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
-    """Delete files from the cache of this machine: those that no run has used for that long (zero: never), and copies
-    of deleted contents.
+    """Delete files from the cache of this machine: files unused for that long (zero: never), and copies of deleted
+    contents.
     """
     now, swept = datetime.now(UTC), Swept()
     for some in _batches(cache.blobs_unused_since(now - grace)):

@@ -35,7 +35,7 @@ class RunProxy(Protocol):
 
 
 class Exchange:
-    """One exchange. Call `run` once."""
+    """One connection of the code: reads its request, checks the host, and forwards the bytes. Call `run` once."""
 
     def __init__(self, run: RunProxy, client: Stream) -> None:
         self._run = run
@@ -43,7 +43,7 @@ class Exchange:
         self._spent = Spent(run.caps, run.spent)
         self._where = ("", 0)
         self._speaks = "http"
-        """How to tell the client of a refusal: by an HTTP response, a TLS alert, or not at all."""
+        """The form of a refusal for the client: an HTTP response, a TLS alert, or none."""
 
     async def run(self) -> None:
         try:
@@ -171,7 +171,7 @@ class Exchange:
             except BadHead as problem:
                 raise Denied(f"{self._where[0]}: {problem}", status=502) from None
             if status == 101:
-                raise Denied(f"{self._where[0]} changed to a protocol that nobody asked for", status=502)
+                raise Denied(f"{self._where[0]} changed to a protocol that was not requested", status=502)
         self._speaks = "nothing"
         await self._client.send(answered)
         await carry_in(upstream, self._client, self._spent)

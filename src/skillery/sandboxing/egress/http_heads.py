@@ -39,7 +39,7 @@ class BadHead(Exception):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """The framing of a body."""
+    """The framing of a body: no body, `size` bytes, or chunks."""
 
     kind: Literal["none", "length", "chunked"]
     size: int = 0
@@ -56,7 +56,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def parse_request(head: bytes) -> Request:
-    """Return the request of a head without its final empty line. Raise BadHead."""
+    """Parse a request head, given without its final empty line. Raise BadHead."""
     first, *rest = head.split(b"\r\n")
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:

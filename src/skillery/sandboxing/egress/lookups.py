@@ -1,8 +1,8 @@
 """Look-ups in threads, shared between runs and identities.
 
 `getaddrinfo` cannot be cancelled: if the name server does not answer, the thread stays busy until the host's resolver
-gives up, often 30 seconds. So a look-up counts against its run and its identity until its thread returns, even after
-the connection or the run has ended.
+gives up, often 30 seconds. So a look-up counts towards the limits of its run and its identity until its thread returns,
+even after the connection or the run has ended.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ BOUNDS = Bounds()
 
 
 def system_addresses(host: str, of_the_house: bool) -> Found:
-    # The final dot prevents that a search domain of the host turns a public name into an internal one.
+    # The final dot stops the host's search domains from turning a public name into an internal one.
     name = host if of_the_house else f"{host}."
     found = socket.getaddrinfo(name.encode("ascii"), None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class LookUpThreads:
-    """The threads of all runs. A look-up holds its thread, and counts, until `find` returns."""
+    """The threads of all runs. A look-up occupies its thread, and counts towards the limits, until `find` returns."""
 
     def __init__(self, find: Callable[[str, bool], Found] = system_addresses, bounds: Bounds = BOUNDS) -> None:
         self.bounds = bounds
@@ -77,7 +77,7 @@ class LookUpThreads:
 class RunLookUps:
     """The look-ups of one run: a Resolver. Simultaneous connections to one name share one look-up.
 
-    A failure is remembered, an address is not: each connection dials the result of its own look-up.
+    Failures are cached. Addresses are not: each connection dials the result of its own look-up.
     """
 
     def __init__(self, threads: LookUpThreads, identity: str, caps: Caps, *, of_the_house: bool = False) -> None:

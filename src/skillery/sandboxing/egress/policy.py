@@ -1,6 +1,6 @@
 """The policy: may a run connect to a host?
 
-A name is made canonical once, here. Match, look-up, SNI and log use that form.
+This module converts each name to its canonical form. Patterns, look-ups, SNI and the log use only that form.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Policy:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Policy:
-        """Parse the patterns at the run, so that older versions obey today's rules. Raise ValueError."""
+        """Parse the patterns when a run starts, so that older versions obey the current rules. Raise ValueError."""
         patterns = []
         for text in texts:
             pattern = parse_network_pattern(text)

@@ -70,7 +70,7 @@ class RunProxy:
             client.close()
 
     def admit(self, target: Target) -> str:
-        """Return the pattern that allows the target. Raise Denied."""
+        """Return the pattern that allows the target. Raise Denied if there is none, or above `Caps.hosts` names."""
         rule = self._policy.check(target)
         if target.host not in self._hosts and len(self._hosts) >= self.caps.hosts:
             raise Denied(f"the run has asked for {self.caps.hosts} different hosts, as many as it may")

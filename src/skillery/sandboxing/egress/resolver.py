@@ -1,4 +1,4 @@
-"""From a name to an address that may be dialled.
+"""Resolve the names of hosts to addresses that may be dialled.
 
 The host resolves a name once for each connection, and dials exactly the checked addresses: a later answer of the name
 server changes nothing.

@@ -21,9 +21,9 @@ class Caps(msgspec.Struct, frozen=True):
     open_at_once: int = 32
     """Further connections wait until one ends."""
     in_all: int = 10_000
-    """After these, the proxy stops listening."""
+    """Connections of the whole run. After the last one, the proxy stops listening."""
     hosts: int = 256
-    """Different names that are looked up. The bound prevents that a wildcard carries data out in labels."""
+    """Different names that are looked up. Without this limit, code could send data out in the labels of host names."""
     bytes_out: int = 1 << 30
     bytes_in: int = 4 << 30
     look_up_seconds: float = 10.0
@@ -125,7 +125,7 @@ class Stream:
 
 
 async def carry_out(client: Stream, upstream: Stream, spent: Spent) -> None:
-    """Carry bytes from the code to the host until the code ends its half."""
+    """Carry bytes from the code to the host until the code closes its half of the connection."""
     while piece := await client.some():
         spent.out(len(piece))
         await upstream.send(piece)
@@ -142,7 +142,10 @@ async def carry_in(upstream: Stream, client: Stream, spent: Spent) -> None:
 async def both(
     outward: asyncio.Task[None], inward: asyncio.Task[None], spent: Spent, idle_seconds: float, *, inward_ends: bool
 ) -> None:
-    """Wait until both are done (or only `inward`, if `inward_ends`), one fails, or nothing has moved for too long."""
+    """Wait until both directions are done, or only `inward` if `inward_ends` is set.
+
+    Raise the error of the direction that fails, and Denied after `idle_seconds` without a byte in either direction.
+    """
     try:
         while not (inward.done() and (inward_ends or outward.done())):
             waiting = {task for task in (outward, inward) if not task.done()}

@@ -137,7 +137,7 @@ class ControlGroup:
 
     @contextlib.contextmanager
     def doors(self) -> Iterator[list[int]]:
-        """Yield descriptors of files: a single-threaded process that writes `0` to each joins the group."""
+        """Yield descriptors of files. A single-threaded process joins the group by writing `0` to each of them."""
         opened: list[int] = []
         try:
             for hierarchy, folder in self._folders:

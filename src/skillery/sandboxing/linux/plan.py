@@ -56,14 +56,17 @@ def hidden(private: tuple[str, ...]) -> list[str]:
 
 
 def is_open_to_all(path: str) -> bool:
-    """Return whether any uid may read the path, because a run's uid owns no files. A folder stands for its content."""
+    """Return whether any uid may read the path: the uid of a run owns no files.
+
+    For a folder, only the mode of the folder itself is checked.
+    """
     mode = Path(path).stat().st_mode
     needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
     return mode & needed == needed
 
 
 def shape(limits: Limits) -> Limits:
-    """Return the limits that a cell is made for. The others are enforced from outside, or set with the job."""
+    """Return the limits that the set-up of a cell fixes. The other limits come from outside, or with the job."""
     return Limits(
         memory_mb=limits.memory_mb,
         processes=limits.processes,
@@ -75,7 +78,7 @@ def shape(limits: Limits) -> Limits:
 
 
 def cpu_seconds(limits: Limits) -> int:
-    """Return the CPU time limit of one process, a backup of the timeout."""
+    """Return the CPU time limit of one process in seconds. It is a backup if the timeout does not work."""
     return int(limits.timeout_ms / 1000 * max(1.0, limits.cpus)) + 2
 
 
@@ -103,7 +106,7 @@ def tree_limits(limits: Limits, *, cgroups: bool, base: int = 0) -> dict[str, in
 def make_plan(
     *, root: bool, filters: Filters, cgroups: bool, without_landlock: bool = False, private: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return what is the same for all runs. `cgroups`: whether a cgroup holds the memory of a run."""
+    """Return the part of the set-up that is equal for all runs. `cgroups`: whether cgroups limit their memory."""
     return {
         "root": root,
         "keeps_groups": not root,

@@ -14,7 +14,7 @@ class Processors:
         self._turn = itertools.cycle(sorted(os.sched_getaffinity(0)))
 
     def some(self, cpus: float) -> list[int]:
-        """Return as many processors as a run may use, in turn; an empty list if it need not be bound."""
+        """Return the processors for a run, a different choice each time; an empty list if the run need not be bound."""
         if self._counted:
             return []
         count = math.ceil(cpus)

@@ -57,14 +57,17 @@ def load_argument(index: int) -> Instruction:
 
 
 def one_of(index: int, values: tuple[int, ...], then: Code, otherwise: Code) -> Code:
-    """Return `then` if the argument is one of the values, else `otherwise`. Both must end in an answer."""
+    """Return code that executes `then` if the argument is one of the values, else `otherwise`.
+
+    Both must end with a verdict.
+    """
     last = len(values) - 1
     tests = tuple((EQUAL, last - place, int(place == last) * len(then), value) for place, value in enumerate(values))
     return (load_argument(index), *tests, *then, *otherwise)
 
 
 def socket_type(*types: int, refused: int = errno.EPERM) -> Code:
-    """Return code that continues after itself if argument 1 is one of the types, whatever flags it carries."""
+    """Return code that refuses the call unless argument 1, without its flags, is one of the socket types."""
     last = len(types)
     tests = tuple((EQUAL, last - place, 0, value) for place, value in enumerate(types))
     return (load_argument(1), (AND, 0, 0, 0xF), *tests, *refuse(refused))
@@ -156,7 +159,7 @@ def mmap_that_a_watchdog_sees() -> Code:
 def verdicts(
     machine: str, *, cgroups: bool, network: bool, also: tuple[str, ...] = (), rights: bool | None = None
 ) -> dict[int, Code]:
-    """Return the code for each known call, by number. Calls of `also` are allowed whatever the tables say."""
+    """Return the code for each known call, by number. Calls in `also` are always allowed."""
     checks = by_argument(cgroups=cgroups, rights=can_refuse_descriptors() if rights is None else rights)
     checks |= sockets(network=network)
     allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)

@@ -11,7 +11,7 @@ from skillery.errors import Busy
 
 
 class Uids:
-    """A pool of uids in rotation: a uid that was just returned is the last to be used again."""
+    """A pool of uids. The uid that was returned first is used again first."""
 
     def __init__(self, first: int, count: int) -> None:
         self._free = deque(range(first, first + count))

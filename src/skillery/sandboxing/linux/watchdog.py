@@ -1,7 +1,7 @@
-"""Memory limit of a process tree without a cgroup: sum its use many times a second.
+"""Memory limit of a process tree without a cgroup: add up the memory of its processes many times a second.
 
-Weaker than a cgroup (only each process's address space limits a burst between two looks), and named in `degraded`.
-The system call filter refuses memory that cannot be summed here.
+The limit is weaker than that of a cgroup, and runs list it in `degraded`. Between two checks, only the address space of
+each process limits a burst. The system call filter refuses kinds of memory that cannot be counted here.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 INTERVAL = 0.04
 NEAR = 0.5
-"""The share of the limit above which shared pages are divided among processes: the kernel needs time in proportion to
-the run's mappings, which the run controls."""
+"""Above this share of the limit, shared pages are divided among processes. Below, the cheaper counters are enough: the
+exact figure takes the kernel time in proportion to the run's mappings, which the run controls."""
 SLOW_WORK, SLOW = 0.1, 0.4
-"""Seconds of a look's own work, and in total, after which pages are no longer divided."""
+"""Processor and wall-clock seconds of one check, after which shared pages are no longer divided."""
 LOOKS = 3
 KIBIBYTE = 1024
 SOCKET_OPTIONS = 128 * KIBIBYTE
@@ -35,8 +35,8 @@ def threads(pid: int) -> list[int]:
 def children(pid: int) -> list[int]:
     """Return the children of all threads of a process.
 
-    A thread that ends leaves its children to another thread, which may have been read already: then all are read
-    again, a few times at most, because threads may end endlessly.
+    If a thread ends, its children move to another thread, whose children may have been read before. In that case, all
+    threads are read again. The number of attempts is limited, because hostile code can end threads all the time.
     """
     found: dict[int, None] = {}
     for _ in range(LOOKS):
@@ -77,30 +77,36 @@ def fields(path: Path, wanted: tuple[str, ...]) -> int:
 def memory_of(pid: int, thread_memory: Callable[[int], int]) -> int:
     """Return the bytes that a process holds.
 
-    A process whose first thread has ended reports nothing under its own number, but under those of its other threads.
+    If the first thread of a process has ended, /proc shows its memory only for the other threads.
     """
     return next((held for held in map(thread_memory, threads(pid)) if held), 0)
 
 
 def rough_memory(thread: int) -> int:
-    """Return all mapped memory, including shared memory in full, from counters: no walk through the mappings."""
+    """Return all mapped memory, with shared memory in full. The kernel has counters for it, so the call is cheap."""
     return fields(Path(f"/proc/{thread}/status"), ("RssAnon", "RssShmem", "VmSwap", "VmPTE"))
 
 
 def shared_memory(thread: int) -> int:
-    """Return memory with shared pages divided; in full if that cannot be read."""
+    """Return all mapped memory, with shared pages divided among their processes.
+
+    If the kernel does not report the shares, shared pages count in full.
+    """
     pages = fields(Path(f"/proc/{thread}/smaps_rollup"), ("Pss", "SwapPss"))
     return pages + fields(Path(f"/proc/{thread}/status"), ("VmPTE",)) if pages else rough_memory(thread)
 
 
 @cache
 def socket_bytes() -> int:
-    """Return the most bytes that one socket holds."""
+    """Return the most bytes that one socket can hold."""
     return int(Path("/proc/sys/net/core/wmem_default").read_text()) + SOCKET_OPTIONS
 
 
 def socket_memory(pid: int) -> int:
-    """Return the most bytes that the sockets in the process's network hold; no process shows data waiting in them."""
+    """Return the most bytes that the sockets in the process's net namespace can hold.
+
+    The memory figures of processes do not contain the data in sockets.
+    """
     try:
         first = Path(f"/proc/{pid}/net/sockstat").read_text().split("\n", 1)[0]
         return int(first.split()[-1]) * socket_bytes()
@@ -120,7 +126,7 @@ def tree_memory(root: int, thread_memory: Callable[[int], int] = shared_memory) 
 def over(root: int, limit: int) -> bool:
     """Return whether the descendants of `root` hold more than `limit` bytes.
 
-    If they make a look slow, shared pages count in full.
+    If the exact count takes too long, shared pages count in full.
     """
     began, worked = time.monotonic(), time.thread_time()
     roughly = max(tree_memory(root, rough_memory))
@@ -137,7 +143,7 @@ def over(root: int, limit: int) -> bool:
 async def exceeds(root: int, limit: int) -> None:
     """Return when the descendants of `root` hold more than `limit` bytes.
 
-    The looks run in their own thread: no other work, and no slow look of another run, delays them.
+    The checks have their own thread: neither other work nor a slow check of another run delays them.
     """
     loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "watchdog")
     try:

@@ -301,11 +301,11 @@ class Dialogue:
 
 
 MANY_SLOW_NUMBERS = 100
-"""The most such numbers in a result that is decoded."""
+"""Limit on the slow numbers (`formats.json_values.slow_numbers`) in a result that is decoded."""
 
 
 def normal_json(body: bytes) -> bytes:
-    """Return the value in the compact form. Raise if it is not JSON.
+    """Return a JSON text without blanks. Raise ValueError if it is not JSON.
 
     A large value is checked as text: decoding millions of small values would block the server for seconds.
     """

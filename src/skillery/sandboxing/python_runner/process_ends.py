@@ -24,7 +24,7 @@ def ended_early(status: int) -> Failure:
 
 
 async def finish_whole(ending: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """Await `ending` completely. A cancellation, even a second one, must not leave half of a run behind."""
+    """Await `ending` to its end, and only then raise a cancellation. Otherwise, parts of a run could stay behind."""
     task = asyncio.ensure_future(ending)
     cancelled = False
     while not task.done():

@@ -13,14 +13,14 @@ from skillery.sandboxing.python_runner.process_ends import ended_early, finish_w
 
 
 class RunSession:
-    """Call `follow` when the code can start, then `outcome` after the end."""
+    """A run from the start of its code. Call `follow` when the code can start, and `outcome` after the end."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._dialogue: Dialogue | None = None
         self._duration_ms = 0.0
         self.stopped: Failure | None = None
-        """Why the run was stopped, or did not start."""
+        """The failure of a run that was stopped, or that did not start."""
         self.status: int | None = None
         """The wait status of the code's process, if it ended without a result."""
 
@@ -30,10 +30,9 @@ class RunSession:
         ended: Callable[[], Awaitable[int | None]],
         exceeds: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Wait until the code has ended, or a limit has ended it: the wall clock, or memory if `exceeds` returns.
+        """Wait until the code has ended, its time is over, or its memory limit is exceeded (`exceeds` returns).
 
-        The clock stops at the last byte of the result, because its check is not the code's time.
-
+        The measured time ends with the last byte of the result: checking the result is the server's time.
         `ended` waits for the end of the code's process, and returns its wait status if it is known.
         """
         self._dialogue = dialogue
@@ -107,7 +106,7 @@ class RunSession:
 
 
 class LiveRun(Protocol):
-    """One job. Call `live`, then always `end`."""
+    """A job in a backend's sandbox, for `run_whole`. Call `live`, then always `end`."""
 
     async def live(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The end of a run: one outcome and nothing else, whatever the code does last."""
+"""The end of a run: exactly one outcome and no leftovers, for every way in which code can end."""
 
 from __future__ import annotations
 

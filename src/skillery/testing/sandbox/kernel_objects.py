@@ -83,9 +83,9 @@ libc.shmat.restype = ctypes.c_void_p
 class KernelObjectCases(SandboxCases):
     @pytest.mark.parametrize("kind", OBJECTS)
     async def test_what_the_kernel_keeps_for_the_code_has_a_bound(self, trial: Trial, kind: str) -> None:
-        """The code gets an error, exceeds its memory limit, or reaches its own limit.
+        """Code creates many kernel objects. The run may succeed or fail.
 
-        The machine loses no more memory than the run may use.
+        In both cases, the machine loses no more memory than the run may use.
         """
         await check_bound(trial, kind)
 

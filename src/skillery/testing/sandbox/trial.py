@@ -158,7 +158,7 @@ class Trial:
         return await self.call(SkillCall(skill.name, function), args, skills=(skill, *others), limits=limits)
 
     async def ask(self, skill: SkillMount, function: str, *args: Any, **kwargs: Any) -> Outcome:
-        """Call a function of a skill in the way of a stub."""
+        """Call a function of a skill as a stub of this skill does."""
         call = SkillCall(skill.name, function, spread=True)
         return await self.call(call, {"args": args, "kwargs": kwargs}, skills=(skill,))
 

@@ -1,12 +1,12 @@
-"""System calls that are written into a script first, and that a forked process makes one by one without the
-interpreter.
+"""Scripts of system calls, which a forked process executes without the interpreter.
 
-Each memory page that a forked interpreter changes must be copied, and the interpreter changes hundreds: even reading
-an object counts a reference. So the zygote writes down what pid 1 of a run has to do (a `Script`, written by the same
-functions that otherwise make such calls at once: `kernel.call`), and some dozens of instructions execute the script.
-Pid 1 ends in the program of `init`; pid 2 returns into the interpreter, as from a fork.
+A forked interpreter copies each memory page that it changes, and it changes hundreds: even reading an object changes a
+reference count. So the zygote prepares the system calls of pid 1 as a `Script`. The functions of `kernel` write the
+script: outside of a script they make their call at once, inside they append it (`kernel.call`). A few dozen machine
+instructions execute the script. At the end, pid 1 becomes the program of `init`, and pid 2 returns to the interpreter,
+as from a fork.
 
-A call with an unexpected answer ends the process, and CONTROL receives the step and the answer.
+If the result of a call is unexpected, the process writes the step and the result to CONTROL, and ends.
 """
 
 from __future__ import annotations

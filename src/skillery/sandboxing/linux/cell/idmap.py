@@ -1,5 +1,4 @@
-"""Id-mapped mounts: files that only the server's root may read appear as the run's own, for a run with another host
-uid.
+"""Id-mapped mounts: a run with another host uid can read files that only root of the server may read.
 
 Needs Linux 5.12 and a supporting filesystem.
 """
@@ -41,7 +40,7 @@ def user_namespace(uid: int) -> int:
 
 
 def bind(source: str, target: str, attributes: int, namespace: int) -> None:
-    """Bind `source` alone at `target`, mapped through the namespace."""
+    """Bind-mount `source`, without mounts below it, at `target`. Its owners are mapped by the user namespace."""
     flags = kernel.OPEN_TREE_CLONE | kernel.OPEN_TREE_CLOEXEC
     step = f"mount mapped {target}"
     tree = kernel.checked(step, kernel.syscall(kernel.SYS_OPEN_TREE, kernel.AT_FDCWD, os.fsencode(source), flags))

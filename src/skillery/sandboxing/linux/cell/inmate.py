@@ -1,10 +1,10 @@
 """Stage two: one run's own namespaces.
 
-Pid 1 mounts the run's folders, locks itself in, forks pid 2 and becomes the tiny program of `init`, all by a script
-that was written ahead (`calls`). Pid 2 holds no more privileges: it checks its own state, reports that it is ready,
-waits for its job, and starts the code. In parallel, the workshop mounts skills and blobs from outside.
+Pid 1 mounts the run's folders, drops its rights, forks pid 2 and becomes the small program of `init`. A prepared script
+of system calls does all of this (`calls`). Pid 2 has no privileges: it checks its own state, reports that it is ready,
+waits for its job, and starts the code. Meanwhile the workshop mounts skills and blobs from outside.
 
-Pid 1 sends the server over its control socket the failed step, or as `init` the wait status of the code.
+Over its control socket, pid 1 reports a failed step to the server. As `init`, it reports the wait status of the code.
 """
 
 # ruff: noqa: S108 - the paths are those of the sandbox
@@ -35,10 +35,10 @@ NAMESPACES = kernel.NEWUSER | kernel.NEWNS | kernel.NEWPID | kernel.NEWIPC | ker
 
 
 def become_nobody(*, keeps_groups: bool) -> None:
-    """Become uid and gid 1000, the only ones in the run's user namespace. It has no root.
+    """Become uid and gid 1000, the only ids in the run's user namespace. The namespace has no root.
 
-    An ordinary user's namespace `keeps_groups`: the kernel does not allow dropping them there. They are unmapped
-    inside.
+    `keeps_groups` is set if the server is an ordinary user: the kernel then does not allow dropping groups. They have
+    no mapping in the namespace.
     """
     if not keeps_groups:
         kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)
@@ -152,7 +152,7 @@ def meet_server() -> None:
 def wait_at_gate() -> None:
     """Wait until the ids are mapped.
 
-    Only the zygote has the other end, after our copy was closed: if the zygote dies, the wait ends.
+    Close our copy of the other end first. Only the zygote then holds it, so the wait also ends if the zygote dies.
     """
     kernel.call("gate", kernel.SYS_READ, GATE, bytes(1), 1, answer=1)
     kernel.call("gate", kernel.SYS_CLOSE, GATE)
@@ -162,7 +162,7 @@ def wait_at_gate() -> None:
 
 
 def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoReturn:
-    """Start a session without a terminal in the locked process, check it, and become the run."""
+    """Start a session without a terminal in the locked process, check the process, and become the run."""
     run, wire = plan["run"], plan["wire"]
     try:
         os.close(calls.CONTROL)
@@ -174,7 +174,7 @@ def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoRetu
             raise kernel.SetupError("posture: " + "; ".join(wrong))
         if plan["environment"]:
             plan["reseed"]()
-        if ahead:  # a prepared run has time for it
+        if ahead:  # no caller waits for a prepared run yet
             run.rehearse()
         os.write(CHANNEL, plan["ready"])
         job, args = wire.receive(CHANNEL)

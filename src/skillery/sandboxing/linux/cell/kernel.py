@@ -128,15 +128,15 @@ def set_namespace(descriptor: int, kind: int) -> None:
 
 
 def clone_arguments(flags: int, parent: ctypes.c_int | None = None, child: int = 0) -> tuple[Argument, ...]:
-    """Return the arguments of the bare call, for a process on the same stack.
+    """Return the arguments of clone(2), for a child that continues on the stack of its parent.
 
-    `parent` and `child` receive ids or descriptors.
+    The kernel writes the child's pid, or its pidfd, to `parent`, and the child's thread id to `child`.
     """
     return (flags | SIGCHLD, 0, parent, child, 0) if X86 else (flags | SIGCHLD, 0, parent, 0, child)
 
 
 def fork_arguments(thread_id: int) -> tuple[Argument, ...]:
-    """Return the arguments with which the C library forks, which keeps the id of its thread at that address."""
+    """Return the arguments of clone(2) that the C library uses to fork. It keeps its thread id at this address."""
     return clone_arguments(CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, child=thread_id)
 
 

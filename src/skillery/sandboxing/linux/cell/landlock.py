@@ -42,7 +42,7 @@ def allow(ruleset: int, folder: str, rights: int) -> None:
 def allow_connecting(ruleset: int, version: int, port: int) -> None:
     """Allow connecting to a port.
 
-    Kernels before version 4 do not restrict ports: there only the empty net namespace does.
+    Landlock before version 4 cannot restrict ports. On such kernels, only the empty net namespace limits the network.
     """
     if version < 4:
         return

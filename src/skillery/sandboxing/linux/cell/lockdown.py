@@ -52,8 +52,7 @@ def set_limits(limits: dict[str, Any]) -> None:
 
 def set_cpu_time(seconds: int) -> None:
     """Limit the CPU time of each process. Only the job defines it."""
-    # The soft limit sends SIGXCPU, which no other limit sends. A process that ignores it is killed a second later.
-    hold(resource.RLIMIT_CPU, seconds, seconds + 1)
+    hold(resource.RLIMIT_CPU, seconds, seconds)
 
 
 def hold(name: int, value: int, most: int) -> None:

@@ -43,7 +43,7 @@ def own_status() -> bytes:
 
 
 def syscall_faults() -> list[str]:
-    """Check the same properties by system calls, without a /proc."""
+    """Check the state of this process by system calls, for a run without /proc. Return the deviations."""
     sets = ctypes.create_string_buffer(24)
     header = ctypes.create_string_buffer((0x20080522).to_bytes(4, sys.byteorder), 8)
     kernel.checked("capget", kernel.syscall(SYS_CAPGET, header, sets))
@@ -57,7 +57,7 @@ def syscall_faults() -> list[str]:
 def can_open(path: bytes, flags: int) -> bool:
     """Return whether a file can be opened.
 
-    By the bare call: an exception would cost every run more than the check is worth.
+    The function makes the system call itself: raising an exception would slow every run down.
     """
     descriptor = kernel.syscall(kernel.SYS_OPENAT, kernel.AT_FDCWD, path, flags, 0o600)
     if descriptor >= 0:

@@ -30,7 +30,7 @@ NAMESPACES = kernel.NEWNS | kernel.NEWPID | kernel.NEWNET | kernel.NEWIPC | kern
 PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 SCRATCH = "mode=1777,size=64m,nr_inodes=4096"
 CAP_SYS_ADMIN = 1 << 21
-"""Capability in its own user namespace, for the net namespaces of runs. It owns nothing else."""
+"""The only capability of the zygote, in its own user namespace: it is needed for the net namespaces of runs."""
 ONE_THREAD_EACH = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -44,7 +44,7 @@ MOST_SAID = 300
 
 
 def step_back(server: Link, plan: dict[str, Any], doors: list[int]) -> None:
-    """Drop all rights, and return in the process that may import foreign modules."""
+    """Fork a keeper and a child without rights. Return only in that child, which may import foreign modules."""
     for door in doors:
         os.write(door, b"0")
         os.close(door)
@@ -63,7 +63,7 @@ def step_back(server: Link, plan: dict[str, Any], doors: list[int]) -> None:
 
 
 def mount_own() -> None:
-    """Replace the host's /proc. It is detached, not covered: a process that may mount could uncover it."""
+    """Unmount the host's /proc and mount a new one. A mount on top could be removed by a process that may mount."""
     kernel.mount("proc", "/tmp", "proc", PROC, "subset=pid")
     kernel.detach("/proc")
     kernel.mount("/tmp", "/proc", None, kernel.MS_MOVE)
@@ -72,8 +72,10 @@ def mount_own() -> None:
 
 
 def fork_with_another_number() -> int:
-    """Fork with a pid other than 2, the pid of each run's code: libraries that detect a fork by a new pid must detect
-    it."""
+    """Fork a child whose pid is not 2.
+
+    The code of each run has the pid 2. Libraries that detect a fork by a changed pid must see a change.
+    """
     first = os.fork()
     if first == 0:
         os._exit(0)

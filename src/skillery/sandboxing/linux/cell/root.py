@@ -79,7 +79,7 @@ def add_system() -> None:
 def add_devices(plan: dict[str, Any]) -> None:
     for name in DEVICES:
         if name == "zero" and not plan["cgroups"]:
-            continue  # a shared mapping of it keeps memory after unmapping, which no watchdog sees
+            continue  # a shared mapping of /dev/zero keeps its memory after unmapping, which no watchdog sees
         bind_file(f"/dev/{name}", f"/dev/{name}", kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC)
     for name, target in LINKS.items():
         os.symlink(target, f"/dev/{name}")

@@ -143,7 +143,7 @@ def hand_over(found: dict[str, int], mounts: int, own: int) -> None:
 
 
 def give(shelf: Shelf, uid: int, entries: list[dict[str, Any]], ends: tuple[int, int]) -> None:
-    """Mount the entries. In any case, leave nothing that no other run will use."""
+    """Mount the entries. On success and on failure, close all mounts that no other run will use."""
     found, rest = shelf.open(uid, entries)
     try:
         hand_over(found, *ends)

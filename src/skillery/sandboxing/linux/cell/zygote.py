@@ -44,7 +44,7 @@ def write_maps(pid: int, outside: int) -> None:
 
 
 def warm_up() -> dict[str, Any]:
-    """Do once here what every run would do first: import the modules that runs need."""
+    """Import the modules that every run needs, so that runs inherit them."""
     sys.path = ["/run/skillery", *(entry for entry in sys.path if entry != ".")]
     for name in WARM:
         importlib.import_module(name)

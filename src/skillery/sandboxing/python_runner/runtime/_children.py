@@ -178,7 +178,7 @@ def end_others() -> None:
 
 
 def be_unreadable() -> None:
-    """Prevent that a program of this run reads or writes the memory of this process, which holds the channel."""
+    """Stop programs of this run from reading or writing the memory of this process, which holds the channel."""
     import ctypes
     import sys
 

@@ -1,4 +1,4 @@
-"""The description of an exception, whatever the exception's own methods do."""
+"""The description of an exception. Lies and errors of the exception's own methods do not affect it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Figures of matplotlib and images of PIL as blobs, if the code has imported these packages; this module imports
-neither.
+"""Figures of matplotlib and images of PIL as blobs. Only the code imports these packages; this module does not.
 
 Their methods are trusted: they can do nothing that the run could not do itself.
 """

@@ -57,7 +57,7 @@ def is_file_of_skill(program: dict[str, str]) -> bool:
 
 
 def with_folder(args: bytes, folder: str) -> bytes:
-    """Return the args of a handler with `__workDir`, its working directory, whatever the caller sent."""
+    """Return the args of a handler with `__workDir`, its working directory. A value from the caller is replaced."""
     return json.dumps({**json.loads(args), "__workDir": folder}).encode()
 
 

@@ -1,4 +1,4 @@
-"""One run, from the inside: import, call, send the returned value."""
+"""A run inside its sandbox: import the code, call its function, send the returned value."""
 
 # ruff: noqa: SIM105 - importing contextlib costs every run milliseconds
 from __future__ import annotations
@@ -38,7 +38,7 @@ def open_streams() -> None:
 def set_stage() -> None:
     """Make the interpreter look as if it was started for the code alone.
 
-    Needs nothing of the run; the environment stays.
+    The function uses no data of a run, and leaves the environment as it is.
     """
     open_streams()
     sys.argv = [""]
@@ -51,7 +51,7 @@ def set_stage() -> None:
 
 
 def rehearse() -> None:
-    """Execute typical steps once, so that the memory pages that a run changes are private to this process already."""
+    """Execute typical steps of a run once. The kernel then copies the changed memory pages before the run begins."""
     exec(compile("def main(args):\n    return {**args}\n", "<rehearsal>", "exec"), {})  # noqa: S102 - our own line
     encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000, default=as_picture)
     keep_files({"lock_folder": "/nowhere"}, 0)
@@ -193,7 +193,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
         from . import _placing
 
         _placing.place(channel, job["files"], job["lock_folder"])
-    _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # whatever the server's handler is
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # the server may have set another handler
     _wire.receive(channel)
     try:
         returned = call(job, args, finder)
@@ -234,7 +234,7 @@ def keep_files(job: dict[str, Any], owner: int) -> None:
 
 
 def note(line: str) -> None:
-    """Write a line to the log, whatever the code has done with its streams."""
+    """Write a line to the log, even if the code has closed or replaced its streams."""
     if line:
         flush()
         os.write(2, f"{line}\n".encode("utf-8", "replace"))

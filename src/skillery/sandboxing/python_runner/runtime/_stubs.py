@@ -3,11 +3,13 @@
 Only the functions of such a skill are available. Each is a proxy that asks the host, which runs the function in the
 skill's own sandbox. Nothing of the skill is imported here.
 
-The callable functions are those that the skill's own files define visibly: a function that its entrypoint defines, or
-imports from a module in its folder, and whose name does not begin with `_`; with `__all__`, exactly its list. Imports
-from elsewhere cannot be called: a caller could use the skill's permissions for any purpose through its
-`subprocess.run`. So a name that the module binds more than once (a fallback for a failed import) is offered only if
-each binding is such a function, and the binding is checked again after the module has run, before the call.
+Callable are functions of the skill's own files: functions that the entrypoint defines, or imports from a module in its
+folder. Their names must not begin with `_`. With `__all__`, exactly its list is callable.
+
+Functions imported from elsewhere cannot be called. With `subprocess.run`, for example, a caller could use the skill's
+permissions for any purpose. A module may bind a name more than once, for example as a fallback for a failed import.
+Such a name is offered only if each binding is a callable function. The binding is checked again after the module has
+run, before the call.
 """
 
 # ruff: noqa: PTH113, PTH123 - importing pathlib costs every run milliseconds
@@ -121,7 +123,7 @@ class Source:
         return names
 
     def _take_over(self, names: Names, statement: ast.ImportFrom, path: str | None, *, always: bool) -> None:
-        """Bind the names of `from x import y`: functions, if x is a module in the entrypoint's folder."""
+        """Bind the names of `from x import y`. Only a module in the entrypoint's folder can provide functions."""
         source = self._names(path) if path is not None else None
         if source is None or not source.done:
             source = Names()
